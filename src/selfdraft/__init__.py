@@ -1,0 +1,47 @@
+"""selfdraft: exact self-speculative decoding. Some of a model's own sub-layers draft, the whole model verifies.
+
+import selfdraft
+engine = selfdraft.Engine.from_pretrained()            # the default model; or a hub id, a folder, a GGUF file
+print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
+"""
+
+from .engine.engine import Engine
+from .engine.metrics import Comparison, compare
+from .engine.stream import Chunk, Piece, Stream
+from .errors import (
+    DownloadError,
+    MissingExtraError,
+    ModelError,
+    OptionError,
+    PromptError,
+    SelfdraftError,
+    SelfTestError,
+    UnsupportedModelError,
+)
+from .options import GenerateOptions
+from .types import Generation, Plan, SkipSet, Stats, StepRecord
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chunk",
+    "Comparison",
+    "DownloadError",
+    "Engine",
+    "GenerateOptions",
+    "Generation",
+    "MissingExtraError",
+    "ModelError",
+    "OptionError",
+    "Piece",
+    "Plan",
+    "PromptError",
+    "SelfTestError",
+    "SelfdraftError",
+    "SkipSet",
+    "Stats",
+    "StepRecord",
+    "Stream",
+    "UnsupportedModelError",
+    "compare",
+]

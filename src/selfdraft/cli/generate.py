@@ -1,0 +1,228 @@
+"""`selfdraft generate`: stream a text; with `--compare` also decode plainly and show what drafting changed: speed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from .. import __version__
+from ..engine.engine import Engine
+from ..engine.metrics import Comparison
+from ..engine.text import Prompt
+from ..errors import PromptError
+from ..models import loading
+from ..models.catalogue import DEFAULT_MODEL
+from ..options import GenerateOptions, describe, parse_settings
+from ..registry import AXES, DEFAULTS, find
+from ..types import Generation
+from . import terminal
+
+WARM_UP_TOKENS = 8
+_NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
+
+EXAMPLES = """\
+The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is; "-": read from
+standard input). Drafted and accepted tokens are shown in {draft}, the target's own in {target}.
+
+examples:
+  selfdraft generate "Write a haiku about rain."
+  selfdraft generate --compare --max-new-tokens 100 "Why is the sky blue?"
+  selfdraft generate --drafter lookup "Repeat this sentence twice: The cat sat on the mat."
+  selfdraft generate --strategy fixed --set fixed.skip=a4-8,m12 --lookahead fixed --set fixed.tokens=3 "Hello"
+  selfdraft generate --temperature 0.8 --top-p 0.9 --seed 7 --json "Tell me a story." | jq .stats
+"""
+AXIS_HELP = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "acceptance": "what is kept of a draft",
+}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="generate text",
+        description="Continue a prompt. Drafting on or off, the text is the same.",
+        epilog=f"{_method_help()}\n{EXAMPLES.format(draft='green', target='cyan')}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("prompt", help='the prompt; "-" reads it from standard input')
+    parser.add_argument("--model", help=f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--dtype", help="float32, bfloat16, float16 (default: float32 on the CPU, else bfloat16)")
+    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
+    parser.add_argument(
+        "--compare", action="store_true", help="also decode plainly; show speeds and whether both agree"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: %(default)s")
+    _add_method_options(parser)
+    _add_generate_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_method_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("method")
+    for axis, table in AXES.items():
+        group.add_argument(
+            f"--{axis}", metavar="NAME", help=f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
+        )
+    group.add_argument(
+        "--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable"
+    )
+
+
+def _add_generate_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("generation")
+    for name, default, text in describe(GenerateOptions):
+        if name not in _NOT_ON_THE_COMMAND_LINE:
+            flag = f"--{name.replace('_', '-')}"
+            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
+    group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
+
+
+def _method_help() -> str:
+    lines = ["options of the methods (--set METHOD.OPTION=VALUE):"]
+    for axis in ("strategy", "lookahead", "drafter"):
+        for method in AXES[axis]:
+            for option, default, text in describe(find(axis, method).Options):
+                lines.append(f"  {f'{method}.{option}':<24} {text} (default: {default!r})")
+    return "\n".join(lines) + "\n"
+
+
+def run(options: argparse.Namespace) -> int:
+    method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    method["settings"] = parse_settings(options.set)
+    call = {
+        item.name: getattr(options, item.name) for item in dataclasses.fields(GenerateOptions) if item.name in options
+    }
+    call = {name: value for name, value in call.items() if value not in (None, [])}
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not text.strip():
+        raise PromptError("the prompt is empty; pass some text")
+    with terminal.Progress() as progress:
+        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+    engine = Engine(model, tokenizer, **method)
+    prompt = _as_message(text, engine, options.raw)
+    if options.compare:
+        for warm_up in (method, {"strategy": "off"}):
+            engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
+    generation = _generate(engine, prompt, call, options)
+    plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
+    comparison = engine.compare(prompt, plain, generation, **call) if plain else None
+    if options.json:
+        print(json.dumps(_document(engine, options, method, generation, plain, comparison), ensure_ascii=False))
+    else:
+        _print_summary(generation, plain, comparison)
+    if generation.finish_reason == "cancelled":
+        return 130
+    return 1 if comparison is not None and comparison.verdict == "different" else 0
+
+
+def _as_message(text: str, engine: Engine, is_raw: bool) -> Prompt:
+    has_template = bool(getattr(engine.tokenizer, "chat_template", None))
+    return text if is_raw or not has_template else [{"role": "user", "content": text}]
+
+
+def _generate(engine: Engine, prompt: Prompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
+    """Stream to the terminal; Ctrl-C ends the text, not the program's manners."""
+    stream = engine.stream(prompt, **call)
+    color = terminal.wants_color(options.color, sys.stdout)
+    try:
+        for chunk in stream:
+            if not options.json:
+                for piece in chunk.pieces:
+                    code = terminal.DRAFT if piece.source == "draft" else terminal.TARGET
+                    sys.stdout.write(terminal.paint(piece.text, code, color))
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        stream.close()
+        options.compare = False
+    if not options.json:
+        print()
+    return stream.generation
+
+
+def _print_summary(generation: Generation, plain: Generation | None, comparison: Comparison | None) -> None:
+    stats = generation.stats
+    print(f"\n{'':10}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}")
+    print(_row("drafting", generation))
+    if plain is not None and comparison is not None:
+        print(_row("plain", plain))
+        speedup = _speedup(generation, plain)
+        print(f"outputs: {_comparison_text(comparison)}")
+        print(f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})"))
+    prefill = f"prefill of {generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
+    print(f"ended by {generation.finish_reason}; {prefill}")
+
+
+def _row(name: str, generation: Generation) -> str:
+    stats = generation.stats
+    acceptance = f"{stats.acceptance_rate:.0%}" if stats.num_draft_steps else "-"
+    return (
+        f"{name:10}{stats.tokens_per_second:9.1f} {stats.num_tokens:7d} {stats.num_target_passes:7d} "
+        f"{acceptance:>11} {stats.mean_generated_length:12.2f}"
+    )
+
+
+def _comparison_text(comparison: Comparison) -> str:
+    if comparison.verdict == "equal":
+        return "equal, token for token"
+    gap = "" if comparison.gap is None else f"; the target's scores differ by {comparison.gap:.2g} there"
+    return f"{comparison.verdict} from token {comparison.first_difference} on{gap}"
+
+
+def _speedup(generation: Generation, plain: Generation) -> float:
+    return generation.stats.tokens_per_second / plain.stats.tokens_per_second if plain.stats.tokens_per_second else 0.0
+
+
+def _why_slower(generation: Generation, plain: Generation) -> str:
+    """The measured costs that did not pay, in target passes of one token."""
+    stats = generation.stats
+    plain_pass = plain.stats.decode_seconds / max(plain.stats.num_target_passes, 1)
+    draft = stats.draft_seconds / max(stats.num_draft_steps, 1) / plain_pass
+    verify = stats.verify_seconds / max(stats.num_target_passes, 1) / plain_pass
+    return (
+        f"a draft token costs {draft:.2f} and a verification {verify:.2f} of a plain pass on this machine, "
+        f"too much for {stats.mean_generated_length:.2f} tokens a round"
+    )
+
+
+def _document(
+    engine: Engine,
+    options: argparse.Namespace,
+    method: dict[str, Any],
+    generation: Generation,
+    plain: Generation | None,
+    comparison: Comparison | None,
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "version": __version__,
+        "model": options.model or DEFAULT_MODEL,
+        "device": str(engine.device),
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        **{axis: method.get(axis, DEFAULTS[axis]) for axis in AXES},
+        "seed": int(options.seed or 0),
+        **_output(generation),
+        "finish_reason": generation.finish_reason,
+    }
+    if plain is not None and comparison is not None:
+        document |= {
+            "plain": _output(plain),
+            "comparison": comparison.verdict,
+            "first_difference": comparison.first_difference,
+            "speedup": _speedup(generation, plain),
+        }
+    return document
+
+
+def _output(generation: Generation) -> dict[str, Any]:
+    return {
+        "text": generation.text,
+        "tokens": list(generation.tokens),
+        "stats": dataclasses.asdict(generation.stats),
+    }

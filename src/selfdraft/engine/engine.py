@@ -1,0 +1,205 @@
+"""Engine: a model that generates text, faster or plainly, always the same text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import OptionError, unknown_name
+from ..models import loading
+from ..models.runners import EagerRunner
+from ..options import GenerateOptions, Settings, make
+from ..registry import AXES, DEFAULTS, check_settings, find, options_for
+from ..types import Generation
+from .decode import Method, decode
+from .metrics import Comparison, compare, contest_for
+from .sampling import Sampler, check_processors
+from .state import PREFILL_CHUNK, State, TextSequence, never_stops
+from .stream import Stream
+from .text import Prompt, TextTail, check_prompt, encode_prompts
+
+_METHOD_OPTIONS = (*AXES, "settings")
+_DRAFT_SLOTS = 32
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Generates with one model.
+
+    The keywords name the method: `strategy` (which sub-layers draft), `lookahead` (how far), `drafter` (what drafts),
+    `acceptance` (what is kept), and `settings` for their options: `{"uniform": {"ratio": 0.3}}`. Each can be given
+    again in a call of `generate` or `stream`, together with any field of `GenerateOptions`.
+    """
+
+    def __init__(self, model: Any = None, tokenizer: Any = None, **method: Any) -> None:
+        if model is None:
+            model, tokenizer = loading.load(None)
+        elif isinstance(model, str | Path):
+            raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
+        self.model, self.tokenizer = model, tokenizer
+        self._defaults = _check_method(method)
+        self._parts: dict[Any, Any] = {}
+        self._runner = EagerRunner(model)
+        self._method({})
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path | None = None,
+        *,
+        device: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        **method: Any,
+    ) -> Engine:
+        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
+        model, tokenizer = loading.load(name, device=device, dtype=dtype)
+        return cls(model, tokenizer, **method)
+
+    @property
+    def device(self) -> torch.device:
+        return self._runner.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._runner.dtype
+
+    def generate(self, prompt: Prompt, **options: Any) -> Any:
+        """Continue one prompt (a `Generation`) or a list of them (a list of `Generation`s).
+
+        Text is tokenised as is, messages go through the chat template, a list of ints is a tokenised prompt.
+        """
+        stream = self.stream(prompt, **options)
+        stream.run()
+        return stream.generations if stream.is_batch else stream.generation
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """The same, piece by piece: iterate over `Chunk`s. Leaving the loop early cancels the rest."""
+        method_options = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
+        settings = make(GenerateOptions, options, "generate")
+        check_processors(settings.processors)
+        if settings.stop and self.tokenizer is None:
+            raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
+        method = self._method(method_options)
+        prompts, is_batch = encode_prompts(prompt, self.tokenizer)
+        self._runner.refresh()
+        for tokens in prompts:
+            check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
+        return self._start(prompts, is_batch, method, settings)
+
+    def compare(
+        self, prompt: Prompt, a: Generation | Sequence[int], b: Generation | Sequence[int], **options: Any
+    ) -> Comparison:
+        """Judge two outputs for one prompt under the target's own scores: `equal`, `tie` or `different`."""
+        settings = make(GenerateOptions, {k: v for k, v in options.items() if k not in _METHOD_OPTIONS}, "generate")
+        (prompt_tokens,), _ = encode_prompts(prompt, self.tokenizer)
+        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
+
+        def contest_behind(generated: Sequence[int]) -> Any:
+            prefix = [*prompt_tokens, *generated]
+            return contest_for(self._scores_behind(prefix), sampler, settings.sequence, prefix, len(generated))
+
+        tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else item for item in (a, b))
+        return compare(tokens_a, tokens_b, contest_behind)
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """Ids that end a text: the model's generation config, else the tokenizer's."""
+        ids = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        if ids is None:
+            ids = getattr(self.tokenizer, "eos_token_id", None)
+        return frozenset([ids] if isinstance(ids, int) else ids or ())
+
+    def _start(self, prompts: Sequence[list[int]], is_batch: bool, method: Method, settings: GenerateOptions) -> Stream:
+        eos = self.eos_tokens
+        sequences, tails = [], []
+        for row, tokens in enumerate(prompts):
+            tail = TextTail(self._decode_text, settings.stop)
+            room = (self._runner.context_length or len(tokens) + settings.max_new_tokens) - len(tokens)
+            sequences.append(
+                TextSequence(
+                    sequence_id=settings.sequence + row,
+                    tokens=list(tokens),
+                    max_new_tokens=min(settings.max_new_tokens, room),
+                    eos_tokens=eos,
+                    stops_behind=tail.push if settings.stop else never_stops,
+                )
+            )
+            tails.append(tail)
+        longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
+        state = State(sequences, self._runner.new_cache(len(sequences), longest + _DRAFT_SLOTS))
+        sampler = Sampler(settings, tuple(sorted(eos)))
+        rounds = partial(decode, self._runner, state, method, sampler)
+        return Stream(sequences, tails, rounds, settings.cancel, is_batch)
+
+    def _decode_text(self, tokens: Sequence[int]) -> str:
+        if self.tokenizer is None:
+            return ""
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def _scores_behind(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The target's raw scores [1, vocab] for the token behind `tokens`."""
+        cache = self._runner.new_cache(1, len(tokens))
+        scores = torch.empty(0)
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
+            scores = self._runner.forward(chunk, [start], cache).scores[:, -1]
+        return scores
+
+    def _method(self, overrides: Mapping[str, Any]) -> Method:
+        names = {**DEFAULTS, **self._defaults, **_check_method(overrides)}
+        settings: Settings = names.get("settings") or {}
+        num_layers = self._runner.num_layers
+        return Method(
+            strategy=self._part("strategy", names["strategy"], settings, num_layers),
+            lookahead=self._part("lookahead", names["lookahead"], settings),
+            drafters=LazyDrafters(lambda name: self._part("drafter", name, settings)),
+            drafter=_known("drafter", names["drafter"]),
+            accept=find("acceptance", names["acceptance"]),
+        )
+
+    def _part(self, axis: str, name: str, settings: Settings, *arguments: Any) -> Any:
+        """A method's object, kept across calls: what a strategy learns about the model stays."""
+        options = options_for(axis, name, settings)
+        key = (axis, name, options)
+        if key not in self._parts:
+            self._parts[key] = find(axis, name)(options, *arguments)
+        return self._parts[key]
+
+
+class LazyDrafters(Mapping[str, Any]):
+    """Drafters by name, built when a plan first asks for one."""
+
+    def __init__(self, build: Any) -> None:
+        self._build = build
+
+    def __getitem__(self, name: str) -> Any:
+        return self._build(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(AXES["drafter"])
+
+    def __len__(self) -> int:
+        return len(AXES["drafter"])
+
+
+def _known(axis: str, name: str) -> str:
+    find(axis, name)
+    return name
+
+
+def _check_method(method: Mapping[str, Any]) -> dict[str, Any]:
+    known = {item.name for item in dataclasses.fields(GenerateOptions)}
+    for name in method:
+        if name in known:
+            raise OptionError(f"{name!r} belongs to a call: engine.generate(prompt, {name}={method[name]!r})")
+        if name not in _METHOD_OPTIONS:
+            raise unknown_name("option of Engine", name, _METHOD_OPTIONS)
+    check_settings(method.get("settings") or {})
+    return {name: value for name, value in method.items() if value is not None}

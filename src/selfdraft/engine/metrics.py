@@ -1,0 +1,93 @@
+"""What is counted and how two outputs are compared; each metric is defined where it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..types import Stats
+from .sampling import Sampler
+from .state import TextSequence
+
+TIE_EPS = 4
+"""Two choices tie when their scores differ by at most this many units of the dtype's precision at their size."""
+
+
+def stats_of(sequence: TextSequence) -> Stats:
+    steps = sequence.steps
+    num_tokens = sequence.num_generated
+    num_draft_steps = sum(step.draft.num_draft_steps for step in steps)
+    num_accepted = sum(step.verdict.num_accepted for step in steps)
+    return Stats(
+        num_tokens=num_tokens,
+        num_rounds=len(steps),
+        num_target_passes=len(steps),  # one verification a round; prefill is not counted
+        num_draft_steps=num_draft_steps,
+        num_accepted=num_accepted,
+        acceptance_rate=_ratio(num_accepted, num_draft_steps),  # accepted draft tokens per draft step
+        mean_generated_length=_ratio(num_tokens, len(steps)),  # emitted tokens per target pass, bonus included
+        prefill_seconds=sequence.prefill_seconds,
+        decode_seconds=sequence.decode_seconds,
+        optimise_seconds=sum(step.optimise_seconds for step in steps),
+        draft_seconds=sum(step.draft_seconds for step in steps),
+        verify_seconds=sum(step.verify_seconds for step in steps),
+        tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`gap`: by how much the target's own scores, noise included, separate the two choices at the first difference."""
+
+    verdict: Literal["equal", "tie", "different"]
+    first_difference: int | None = None
+    gap: float | None = None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The target's scores for one position, noise included, with truncation as set and moved by the tolerance."""
+
+    variants: Sequence[torch.Tensor]  # each [vocab]; the first is as set
+    tolerance: float
+
+    def is_reachable(self, token: int) -> bool:
+        """Whether rounding could have made `token` the choice."""
+        return any(bool(scores[token] >= scores.max() - self.tolerance) for scores in self.variants)
+
+
+def compare(
+    tokens_a: Sequence[int], tokens_b: Sequence[int], contest_behind: Callable[[Sequence[int]], Contest]
+) -> Comparison:
+    """Judge two outputs for the same prompt. `contest_behind(prefix)` asks the target about the position behind it."""
+    first = next((i for i, (a, b) in enumerate(zip(tokens_a, tokens_b, strict=False)) if a != b), None)
+    if first is None:
+        if len(tokens_a) == len(tokens_b):
+            return Comparison("equal")
+        return Comparison("different", min(len(tokens_a), len(tokens_b)))
+    contest = contest_behind(tokens_a[:first])
+    a, b = tokens_a[first], tokens_b[first]
+    gap = abs(float(contest.variants[0][a] - contest.variants[0][b]))
+    is_tie = contest.is_reachable(a) and contest.is_reachable(b)
+    return Comparison("tie" if is_tie else "different", first, gap)
+
+
+def contest_for(
+    scores: torch.Tensor, sampler: Sampler, sequence: int, prefix: Sequence[int], num_generated: int
+) -> Contest:
+    """`scores` [1, vocab]: the target's raw scores behind `prefix` (prompt included)."""
+    index = torch.tensor([num_generated], device=scores.device)
+    sequences = torch.tensor([sequence], device=scores.device)
+    size = max(1.0, float(scores.float().abs().max()))
+    tolerance = TIE_EPS * torch.finfo(scores.dtype).eps * size / (sampler.options.temperature or 1.0)
+    if sampler.has_prefix_rules:
+        scores = sampler.apply_prefix_rules(scores, [prefix], index)
+    variants = [sampler.contest(scores, sequences, index, slack)[0] for slack in (0.0, tolerance, -tolerance)]
+    return Contest(variants, tolerance)

@@ -1,0 +1,142 @@
+"""Scores to choices: processors, truncation, and noise that is a pure function of (seed, sequence, index, token).
+
+The choice is `argmax(processed scores + gumbel noise)`, which draws exactly from the processed distribution. Because
+the noise of a position does not depend on who asks, draft and target that agree on the scores agree on the draw, and
+the same seed gives the same text with speculation on or off, alone or in a batch. Greedy is the case without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import OptionError
+from ..options import GenerateOptions
+
+REFUSED_PROCESSORS = {
+    "WatermarkLogitsProcessor": "it keeps state between calls",
+    "SynthIDTextWatermarkLogitsProcessor": "it keeps state between calls",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "it runs the model itself",
+    "ClassifierFreeGuidanceLogitsProcessor": "it needs a second row of scores",
+    "AlternatingCodebooksLogitsProcessor": "it belongs to a codebook model",
+}
+
+_MASK = 0xFFFFFFFF
+_STREAMS = (0x243F6A88, 0x85A308D3)
+
+
+def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
+    for processor in processors:
+        name = type(processor).__name__
+        if not callable(processor):
+            raise OptionError(f"a processor must be a function (prefix, scores) -> scores, got {processor!r}")
+        if name in REFUSED_PROCESSORS:
+            raise OptionError(
+                f"{name} cannot be used with speculation: {REFUSED_PROCESSORS[name]}. "
+                "Processors must be pure functions of (prefix, scores); leave it out or use model.generate"
+            )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How the rows of one call choose tokens."""
+
+    options: GenerateOptions
+    eos_tokens: tuple[int, ...] = ()
+
+    @property
+    def has_prefix_rules(self) -> bool:
+        options = self.options
+        return bool(options.repetition_penalty != 1.0 or options.processors or self._bans_eos)
+
+    @property
+    def _bans_eos(self) -> bool:
+        return bool(self.options.min_new_tokens and self.eos_tokens)
+
+    def apply_prefix_rules(
+        self, scores: torch.Tensor, prefixes: Sequence[Sequence[int]], indices: torch.Tensor
+    ) -> torch.Tensor:
+        """What depends on the text so far: `prefixes[i]` (prompt included) stands before `scores[i]` [rows, vocab]."""
+        scores = scores.float().clone()
+        if self._bans_eos:
+            too_early = (indices < self.options.min_new_tokens)[:, None]
+            eos = torch.tensor(self.eos_tokens, device=scores.device)
+            scores[:, eos] = scores[:, eos].masked_fill(too_early, -torch.inf)
+        for row, prefix in enumerate(prefixes):
+            scores[row] = self._process_row(scores[row : row + 1], prefix)[0]
+        return scores
+
+    def _process_row(self, scores: torch.Tensor, prefix: Sequence[int]) -> torch.Tensor:
+        penalty = self.options.repetition_penalty
+        if penalty == 1.0 and not self.options.processors:
+            return scores
+        tokens = torch.tensor([list(prefix)], device=scores.device)
+        if penalty != 1.0:
+            seen = scores.gather(1, tokens)
+            scores = scores.scatter(1, tokens, torch.where(seen < 0, seen * penalty, seen / penalty))
+        for processor in self.options.processors:
+            scores = processor(tokens, scores)
+        return scores
+
+    def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """[n, vocab] scores behind the prefix rules -> [n] tokens."""
+        return self.contest(scores, sequences, indices).argmax(-1)
+
+    def contest(
+        self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor, slack: float = 0.0
+    ) -> torch.Tensor:
+        """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
+        if self.options.temperature == 0.0:
+            return scores
+        noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
+        return self.warp(scores, slack).double() + noise
+
+    def warp(self, scores: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
+        """Temperature, top-k, top-p, min-p, in this order; what is dropped becomes -inf."""
+        options = self.options
+        scores = scores.float() / options.temperature
+        if 0 < options.top_k < scores.shape[-1]:
+            kth = scores.topk(options.top_k, dim=-1).values[:, -1:]
+            scores = scores.masked_fill(scores < kth - slack, -torch.inf)
+        if options.top_p < 1.0:
+            scores = _keep_nucleus(scores, options.top_p + slack)
+        if options.min_p > 0.0:
+            best = scores.amax(-1, keepdim=True)
+            threshold = torch.tensor(options.min_p, device=scores.device).log() - slack
+            scores = scores.masked_fill(scores - best < threshold, -torch.inf)
+        return scores
+
+
+def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep a token iff the tokens above it hold less than `top_p` together; the best one always stays."""
+    ordered, order = scores.sort(dim=-1, descending=True)
+    mass_above = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    is_dropped = mass_above >= top_p
+    is_dropped[:, 0] = False
+    return scores.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)
+
+
+def gumbel(seed: int, sequences: torch.Tensor, indices: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Standard Gumbel noise [n, vocab], float64; a pure function, bit-equal integers on every device."""
+    first, second = (_key(stream, seed, sequences, indices)[:, None] for stream in _STREAMS)
+    tokens = torch.arange(vocab_size, device=sequences.device)
+    bits = _mix(_mix(tokens ^ first) ^ second)
+    uniform = (bits.double() + 0.5) / 2.0**32
+    return -torch.log(-torch.log(uniform))
+
+
+def _key(stream: int, seed: int, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    key = torch.full_like(sequences, stream)
+    for part in (seed & _MASK, (seed >> 32) & _MASK, sequences, indices):
+        key = _mix(key ^ part)
+    return key
+
+
+def _mix(bits: torch.Tensor) -> torch.Tensor:
+    """A bijective 32-bit mixer (Wellons' lowbias32) in int64; products wrap, the low 32 bits stay right."""
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _MASK
+    bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _MASK
+    return bits ^ (bits >> 16)

@@ -1,0 +1,138 @@
+"""The sequences of a batch: committed tokens, cache rows, stop rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..protocols import Cache, Runner, Strategy
+from ..types import FinishReason, PlanContext, Source, StepRecord, Verdict
+
+PREFILL_CHUNK = 512
+"""Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
+
+
+def never_stops(token: int) -> bool:
+    return False
+
+
+@dataclass
+class TextSequence:
+    """One text in the making. All tokens but the last are in the cache: the last is the next pass's first input."""
+
+    sequence_id: int
+    tokens: list[int]
+    max_new_tokens: int
+    eos_tokens: frozenset[int] = frozenset()
+    stops_behind: Callable[[int], bool] = never_stops
+    sources: list[Source] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_cached(self) -> int:
+        return len(self.tokens) - 1
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """A round emits one token more than it drafts, so the last token needs no draft."""
+        return self.max_new_tokens - self.num_generated - 1
+
+    @property
+    def context(self) -> PlanContext:
+        return PlanContext(num_context_tokens=len(self.tokens), num_generated_tokens=self.num_generated)
+
+    def append(self, verdict: Verdict) -> Verdict:
+        """Commit token by token; the first stop rule that strikes discards the rest."""
+        for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
+            self.tokens.append(token)
+            self.sources.append(source)
+            self.finish_reason = self._reason_to_stop(token)
+            if self.finish_reason is not None:
+                return verdict.cut(count)
+        return verdict
+
+    def record(self, step: StepRecord, round_seconds: float) -> None:
+        """Remember a round; captured hidden states are for `observe` alone."""
+        self.steps.append(replace(step, captured={}) if step.captured else step)
+        self.decode_seconds += round_seconds
+
+    def _reason_to_stop(self, token: int) -> FinishReason | None:
+        if token in self.eos_tokens:
+            return "eos"
+        if self.stops_behind(token):
+            return "stop"
+        return "length" if self.num_generated >= self.max_new_tokens else None
+
+
+class State:
+    """The unfinished sequences, in the order of their cache rows: row i of the cache belongs to `active[i]`."""
+
+    def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
+        self.active = list(sequences)
+        self.cache = cache
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.active)
+
+    @property
+    def starts(self) -> list[int]:
+        return [sequence.num_cached for sequence in self.active]
+
+    def commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Append what each row may emit."""
+        return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
+
+    def drop_finished(self) -> None:
+        """Give up the cache rows of finished sequences; the others move up."""
+        rows = [row for row, sequence in enumerate(self.active) if sequence.finish_reason is None]
+        if len(rows) < len(self.active):
+            self.active = [self.active[row] for row in rows]
+            self.cache.keep_rows(rows)
+
+    def cancel(self) -> None:
+        for sequence in self.active:
+            sequence.finish_reason = "cancelled"
+        self.active = []
+
+
+def prefill(runner: Runner, state: State, strategy: Strategy) -> None:
+    """Fill the cache with every prompt but its last token. Prompts of one length share the passes: no row is padded."""
+    by_length: dict[int, list[int]] = {}
+    for row, sequence in enumerate(state.active):
+        by_length.setdefault(sequence.num_cached, []).append(row)
+    for length, rows in by_length.items():
+        began = runner.seconds()
+        captured = _prefill_rows(runner, state, rows, length, strategy.needs)
+        seconds = runner.seconds() - began
+        for index, row in enumerate(rows):
+            state.active[row].prefill_seconds = seconds
+            states = {name: tensor[index] for name, tensor in captured.items()}
+            strategy.begin(state.active[row].sequence_id, states)
+
+
+def _prefill_rows(
+    runner: Runner, state: State, rows: Sequence[int], length: int, needs: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """Captured hidden states as [rows, length, hidden]; none for prompts of one token."""
+    captured: dict[str, list[torch.Tensor]] = {name: [] for name in needs}
+    for start in range(0, length, PREFILL_CHUNK):
+        end = min(start + PREFILL_CHUNK, length)
+        chunk = torch.tensor([state.active[row].tokens[start:end] for row in rows], device=runner.device)
+        starts = [start] * len(rows)
+        output = runner.forward(chunk, starts, state.cache, rows=rows, capture=needs, needs_scores=False)
+        for name, parts in captured.items():
+            parts.append(output.captured[name])
+    return {name: torch.cat(parts, dim=1) for name, parts in captured.items() if parts}

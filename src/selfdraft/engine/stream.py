@@ -1,0 +1,130 @@
+"""Stream: a running generation as an iterator of text chunks, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..types import Generation, Source, StepRecord
+from .metrics import stats_of
+from .state import TextSequence
+from .text import TextTail
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text one token adds; empty while its character is unfinished."""
+
+    text: str
+    token: int
+    source: Source
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round added to one sequence; `row` counts the prompts of the call."""
+
+    row: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+class Stream:
+    """Iterate for chunks; afterwards (or after `cancel`) `generation` and `generations` hold the results."""
+
+    def __init__(
+        self,
+        sequences: Sequence[TextSequence],
+        tails: Sequence[TextTail],
+        rounds: Callable[[Callable[[], bool]], Iterator[list[StepRecord]]],
+        cancel: Callable[[], bool] | None,
+        is_batch: bool,
+    ) -> None:
+        self.is_batch = is_batch
+        self._sequences, self._tails = sequences, tails
+        self._shown = [0] * len(sequences)
+        self._is_cancelled = False
+        self._asked = cancel or (lambda: False)
+        self._rounds = rounds(lambda: self._is_cancelled or self._asked())
+
+    def __iter__(self) -> Iterator[Chunk]:
+        try:
+            for _ in self._rounds:
+                yield from self._new_chunks()
+            yield from self._new_chunks()
+        finally:
+            self.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> None:
+        """Decode to the end without making chunks."""
+        try:
+            for _ in self._rounds:
+                pass
+        finally:
+            self.close()
+
+    def cancel(self) -> None:
+        """End after the current round; may be called from another thread."""
+        self._is_cancelled = True
+
+    def close(self) -> None:
+        """Stop here. What was generated so far is kept, marked `cancelled` where it had not finished."""
+        self._is_cancelled = True
+        closing = getattr(self._rounds, "close", None)
+        if closing is not None:
+            closing()
+        for sequence in self._sequences:
+            if sequence.finish_reason is None:
+                sequence.finish_reason = "cancelled"
+
+    @property
+    def generations(self) -> list[Generation]:
+        return [self._generation(row) for row in range(len(self._sequences))]
+
+    @property
+    def generation(self) -> Generation:
+        """The result for a single prompt."""
+        return self._generation(0)
+
+    def _generation(self, row: int) -> Generation:
+        sequence = self._sequences[row]
+        self._read_text(row)
+        return Generation(
+            text=self._tails[row].text,
+            tokens=tuple(sequence.tokens[sequence.num_prompt_tokens :]),
+            sources=tuple(sequence.sources),
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            finish_reason=sequence.finish_reason or "cancelled",
+            stats=stats_of(sequence),
+            steps=tuple(sequence.steps),
+        )
+
+    def _read_text(self, row: int) -> None:
+        """Bring the tail up to date; with stop strings it already is."""
+        sequence, tail = self._sequences[row], self._tails[row]
+        for token in sequence.tokens[sequence.num_prompt_tokens + tail.num_tokens :]:
+            tail.push(token)
+        if sequence.finish_reason is not None:
+            tail.flush()
+
+    def _new_chunks(self) -> Iterator[Chunk]:
+        for row, (sequence, tail) in enumerate(zip(self._sequences, self._tails, strict=True)):
+            self._read_text(row)
+            released = tail.num_released(has_ended=sequence.finish_reason is not None)
+            span = range(self._shown[row], released)
+            self._shown[row] = max(self._shown[row], released)
+            if span:
+                tokens = sequence.tokens[sequence.num_prompt_tokens :]
+                yield Chunk(row, tuple(Piece(tail.pieces[i], tokens[i], sequence.sources[i]) for i in span))

@@ -1,0 +1,146 @@
+"""Text at the edges of the engine: prompts to tokens, tokens to text as they come, stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import PromptError
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[str] | Sequence[int] | Sequence[Message] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]
+
+_UNFINISHED = "�"
+
+
+def encode_prompts(prompt: Prompt, tokenizer: Any) -> tuple[list[list[int]], bool]:
+    """(token lists, whether the caller gave a batch)."""
+    if isinstance(prompt, str):
+        return [_encode_one(prompt, tokenizer)], False
+    items: list[Any] = list(prompt)
+    if not items:
+        raise PromptError("the prompt is empty; pass some text, token ids or messages")
+    if all(isinstance(item, int) for item in items) or all(isinstance(item, Mapping) for item in items):
+        return [_encode_one(items, tokenizer)], False
+    return [_encode_one(item, tokenizer) for item in items], True
+
+
+def _encode_one(prompt: Any, tokenizer: Any) -> list[int]:
+    if not isinstance(prompt, str | Sequence):
+        raise PromptError(f"a prompt must be text, token ids or messages, got {type(prompt).__name__}")
+    is_text, is_chat = isinstance(prompt, str), len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if (is_text or is_chat) and tokenizer is None:
+        raise PromptError("this engine has no tokenizer; pass token ids, or build it as Engine(model, tokenizer)")
+    if is_text:
+        tokens = tokenizer(prompt).input_ids
+    elif is_chat:
+        tokens = _encode_chat(prompt, tokenizer)
+    else:
+        tokens = list(prompt)
+    if not tokens or (is_text and not prompt):
+        raise PromptError("the prompt is empty; pass some text, token ids or messages")
+    if not all(isinstance(token, int) for token in tokens):
+        raise PromptError(f"a prompt must be text, token ids or messages, got a list with {tokens[0]!r}")
+    return [int(token) for token in tokens]
+
+
+def _encode_chat(messages: Any, tokenizer: Any) -> list[int]:
+    if not getattr(tokenizer, "chat_template", None):
+        raise PromptError("the tokenizer has no chat template; pass the prompt as text instead of messages")
+    tokens: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+    return tokens
+
+
+def check_prompt(tokens: Sequence[int], vocab_size: int, context_length: int | None) -> None:
+    outside = next((token for token in tokens if not 0 <= token < vocab_size), None)
+    if outside is not None:
+        raise PromptError(f"token id {outside} is outside the vocabulary; use ids from 0 to {vocab_size - 1}")
+    if context_length is not None and len(tokens) >= context_length:
+        raise PromptError(
+            f"the prompt has {len(tokens)} tokens, but the model's context holds {context_length}; "
+            "shorten the prompt so that there is room for at least one new token"
+        )
+
+
+class TextTail:
+    """The text of one sequence as its tokens arrive, one piece per token.
+
+    A piece is empty while its bytes are an unfinished character. Pieces that may turn out to be the beginning of a
+    stop string are not released; when the string is complete, it and all behind it are cut off.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+        self._decode, self._stops = decode, stops
+        self._tokens: list[int] = []
+        self._window, self._read = 0, 0
+        self.pieces: list[str] = []
+        self.text = ""
+        self.is_stopped = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._tokens)
+
+    def push(self, token: int) -> bool:
+        """Take one token; True when it completes a stop string."""
+        self._tokens.append(token)
+        self._add_piece(self._new_text())
+        return self.is_stopped
+
+    def flush(self) -> None:
+        """The sequence has ended: unfinished bytes come out as the tokenizer shows them."""
+        if self.pieces and not self.is_stopped:
+            rest = self._decode(self._tokens[self._window :])[len(self._decoded_prefix()) :]
+            self.pieces[-1] += rest
+            self.text += rest
+            self._read = len(self._tokens)
+
+    def num_released(self, has_ended: bool) -> int:
+        """How many pieces may be shown."""
+        if has_ended:
+            return len(self.pieces)
+        budget, count = len(self.text) - self._num_held(), 0
+        for piece in self.pieces:
+            budget -= len(piece)
+            if budget < 0:
+                break
+            count += 1
+        return count
+
+    def _decoded_prefix(self) -> str:
+        return self._decode(self._tokens[self._window : self._read])
+
+    def _new_text(self) -> str:
+        text = self._decode(self._tokens[self._window :])
+        if text.endswith(_UNFINISHED):
+            return ""
+        new = text[len(self._decoded_prefix()) :]
+        self._window, self._read = self._read, len(self._tokens)
+        return new
+
+    def _add_piece(self, piece: str) -> None:
+        known = len(self.text)
+        self.pieces.append(piece)
+        self.text += piece
+        if not self._stops or not piece:
+            return
+        longest = max(len(stop) for stop in self._stops)
+        hits = [self.text.find(stop, max(known - longest + 1, 0)) for stop in self._stops]
+        found = [hit for hit in hits if hit >= 0]
+        if found:
+            self.is_stopped = True
+            self._cut(min(found))
+
+    def _cut(self, length: int) -> None:
+        self.text = self.text[:length]
+        for index, piece in enumerate(self.pieces):
+            self.pieces[index] = piece[: max(length, 0)]
+            length -= len(piece)
+
+    def _num_held(self) -> int:
+        """Length of the longest end of the text that could begin a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(self.text)), 0, -1):
+            if any(stop.startswith(self.text[-length:]) for stop in self._stops):
+                return length
+        return 0

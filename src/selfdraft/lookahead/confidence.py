@@ -1,0 +1,31 @@
+"""`confidence`: draft on while the draft's largest probability stays at or above a threshold.
+
+The exit rule of Draft & Verify (arXiv:2309.08168), SWIFT (arXiv:2410.06916) and KNN-SSD (arXiv:2505.16162), whose
+code stops below 0.8. The token that fell below is still verified: withdrawing it would bias the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..options import setting
+from ..protocols import DraftStats
+from ..types import StepRecord
+
+
+class Confidence:
+    @dataclass(frozen=True)
+    class Options:
+        threshold: float = setting(0.8, "stop behind a token drafted with less confidence", minimum=0.0, maximum=1.0)
+        max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        return (stats.confidence >= self.options.threshold) & (stats.depth < self.options.max_tokens)
+
+    def observe(self, step: StepRecord) -> None:
+        pass

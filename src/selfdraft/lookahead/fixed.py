@@ -1,0 +1,26 @@
+"""`fixed`: always draft the same number of tokens (static lookahead)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..options import setting
+from ..protocols import DraftStats
+from ..types import StepRecord
+
+
+class Fixed:
+    @dataclass(frozen=True)
+    class Options:
+        tokens: int = setting(5, "tokens to draft in every round", minimum=1)
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        return torch.full_like(stats.index, stats.depth < self.options.tokens, dtype=torch.bool)
+
+    def observe(self, step: StepRecord) -> None:
+        pass

@@ -1,0 +1,279 @@
+"""Decoder: a Hugging Face causal model as embedding, a flat list of sub-layers, norm and head.
+
+It walks the model's own modules through an explicit family row (families.py): no modelling code is copied, nothing
+is patched, and which sub-layers run is an argument of the pass. Capture points name the residual stream: `embedding`,
+`a3` and `m3` behind attention and MLP 3 (also where they were skipped), `norm` behind the final norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from ..errors import SelfTestError, UnsupportedModelError, unknown_name
+from ..protocols import PassOutput
+from ..types import SkipSet
+from .cache import CacheView, LayerShape, SlotCache
+from .families import Branch, Family, family_of
+from .lean import lean_attention, lean_mlp, lean_norm
+from .placement import Placement
+
+SUPPORTED_ATTENTION = ("eager", "sdpa")
+_SELF_TEST_TOKENS = 12
+_SELF_TEST_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What every sub-layer of one pass shares."""
+
+    placement: Placement
+    cache: SlotCache
+    rotary: tuple[torch.Tensor, torch.Tensor] | None
+
+    @cached_property
+    def lean_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sign-carrying sin as [rows, width, 1, dim]."""
+        assert self.rotary is not None
+        cos, sin = (part[:, :, None] for part in self.rotary)
+        low, high = sin.chunk(2, dim=-1)
+        return cos, torch.cat((-low, high), dim=-1)
+
+    @cached_property
+    def view(self) -> CacheView:
+        return self.cache.at(self.placement)
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """One residual branch: `run(hidden, pass)` returns the stream behind it."""
+
+    name: str
+    run: Callable[[torch.Tensor, Pass], torch.Tensor]
+
+
+class Decoder:
+    """Attached to one model; holds no state of any generation."""
+
+    def __init__(self, model: Any, *, allow_lean: bool = True) -> None:
+        self.model = model
+        self.family: Family = family_of(model)
+        self.config = model.config
+        self._allow_lean = allow_lean and self.family.is_lean
+        _check_attention(model)
+        self.attach()
+
+    def attach(self) -> None:
+        """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
+        family = self.family
+        self._layers = list(self._part(family.layers))
+        self._embed = self.model.get_input_embeddings()
+        self._head = self._part(family.head)
+        self._rotary = self._part(family.rotary) if family.rotary else None
+        self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
+        final_norm = self._part(family.final_norm)
+        self._final_norm = (lean_norm(final_norm) if self._allow_lean else None) or final_norm
+        self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
+        self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
+        self.shapes = [
+            _layer_shape(self._branch_module(layer, family.attention), self.config) for layer in self._layers
+        ]
+        self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
+        self._attached_to = self._weight_addresses()
+        self._self_test()
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self._embed.weight.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def is_current(self) -> bool:
+        """False after the model was moved or cast: its weights are no longer the ones attached to."""
+        return self._attached_to == self._weight_addresses()
+
+    def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
+        return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        placement: Placement,
+        cache: SlotCache,
+        *,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        capture: Sequence[str] = (),
+        needs_scores: bool = True,
+    ) -> PassOutput:
+        """One pass of `tokens` [rows, width] through all sub-layers that are not skipped."""
+        hidden = self._embed(tokens)
+        if self._position_embedding is not None:
+            # Padding of a ragged pass may stand behind the last position; what it yields is never read.
+            last = self._position_embedding.weight.shape[0] - 1
+            hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
+        rotary = self._rotary(hidden, placement.positions) if self._rotary is not None else None
+        step = Pass(placement, cache, rotary)
+        if capture:
+            hidden, captured = self._run_capturing(hidden, step, skip, capture)
+        else:
+            captured = {}
+            for sublayer in self._active_sublayers(skip):
+                hidden = sublayer.run(hidden, step)
+        if not needs_scores and "norm" not in capture:
+            return PassOutput(hidden[:, :0], captured)
+        hidden = self._final_norm(hidden)
+        if "norm" in capture:
+            captured["norm"] = hidden
+        if not needs_scores:
+            return PassOutput(hidden[:, :0], captured)
+        return PassOutput(self.family.scores(self.config, self._head(hidden)), captured)
+
+    def check_points(self, points: Sequence[str]) -> None:
+        for point in points:
+            if point not in self._points:
+                raise unknown_name("capture point", point, self._points)
+
+    def _run_capturing(
+        self, hidden: torch.Tensor, step: Pass, skip: SkipSet, capture: Sequence[str]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        self.check_points(capture)
+        active = {part.name for part in self._active_sublayers(skip)}
+        captured = {"embedding": hidden} if "embedding" in capture else {}
+        for sublayer in self.sublayers:
+            if sublayer.name in active:
+                hidden = sublayer.run(hidden, step)
+            if sublayer.name in capture:
+                captured[sublayer.name] = hidden
+        return hidden, captured
+
+    def _active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
+        if skip not in self._active:
+            skip.check(self.num_layers)
+            names = {f"a{layer}" for layer in skip.attention} | {f"m{layer}" for layer in skip.mlp}
+            self._active[skip] = tuple(part for part in self.sublayers if part.name not in names)
+        return self._active[skip]
+
+    def _sublayers_of(self, layer: int) -> tuple[SubLayer, SubLayer]:
+        attention, mlp = self.family.attention, self.family.mlp
+        window = self.family.window(self.config, layer)
+        return (
+            SubLayer(f"a{layer}", self._lean(layer, attention, window) or self._attention(layer, attention, window)),
+            SubLayer(f"m{layer}", self._lean(layer, mlp, None) or self._mlp(layer, mlp)),
+        )
+
+    def _lean(self, layer: int, branch: Branch, window: int | None) -> Any:
+        if not self._allow_lean:
+            return None
+        block = self._layers[layer]
+        module, norm = self._branch_module(block, branch), lean_norm(getattr(block, str(branch.norm_before)))
+        if norm is None:
+            return None
+        return (
+            lean_attention(module, norm, layer, window) if branch is self.family.attention else lean_mlp(module, norm)
+        )
+
+    def _attention(
+        self, layer: int, branch: Branch, window: int | None
+    ) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
+        module, before, after = self._branch_parts(layer, branch)
+
+        def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+            keywords: dict[str, Any] = {} if step.rotary is None else {"position_embeddings": step.rotary}
+            output = module(
+                before(hidden),
+                attention_mask=step.placement.mask(window, hidden.dtype),
+                past_key_values=step.view,
+                **keywords,
+            )[0]
+            return torch.add(hidden, after(output))
+
+        return run
+
+    def _mlp(self, layer: int, branch: Branch) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
+        module, before, after = self._branch_parts(layer, branch)
+
+        def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+            return torch.add(hidden, after(module(before(hidden))))
+
+        return run
+
+    def _branch_parts(self, layer: int, branch: Branch) -> tuple[Any, Any, Any]:
+        block = self._layers[layer]
+        before = getattr(block, branch.norm_before) if branch.norm_before else torch.nn.Identity()
+        after = getattr(block, branch.norm_after) if branch.norm_after else torch.nn.Identity()
+        return self._branch_module(block, branch), before, after
+
+    def _branch_module(self, block: Any, branch: Branch) -> Any:
+        return getattr(block, branch.module)
+
+    def _part(self, path: str) -> Any:
+        try:
+            return attrgetter(path)(self.model)
+        except AttributeError:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} has no {path!r}, which the family row {self.family.name!r} expects. "
+                "Pass the whole causal language model, or correct the row in selfdraft/models/families.py"
+            ) from None
+
+    def _weight_addresses(self) -> tuple[int, ...]:
+        return tuple(parameter.data_ptr() for parameter in self.model.parameters())
+
+    @torch.inference_mode()
+    def _self_test(self) -> None:
+        """With nothing skipped, a prefill, one token and a chain must give the model's own scores."""
+        vocab = self._embed.weight.shape[0]
+        tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            expected = self.model(tokens, use_cache=False).logits
+            found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
+        finally:
+            self.model.train(was_training)
+        error = (found.double() - expected.double()).abs().max().item() / max(
+            expected.double().abs().max().item(), 1e-6
+        )
+        tolerance = _SELF_TEST_TOLERANCE.get(expected.dtype, 1e-1)
+        if not error <= tolerance:
+            raise SelfTestError(
+                f"the decoder for family {self.family.name!r} does not reproduce {type(self.model).__name__}: relative "
+                f"error {error:.2g}, allowed {tolerance:.2g} in {expected.dtype}. The model differs from its family (a "
+                "custom forward, an adapter outside the layers, a newer transformers layout?): correct its row in "
+                "selfdraft/models/families.py, or load the unmodified model"
+            )
+
+    def _scores_in_parts(self, tokens: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
+        cache, start, scores = self.new_cache(1, tokens.shape[1]), 0, []
+        for width in widths:
+            placement = Placement.chain([start], width, self.device)
+            scores.append(self.forward(tokens[:, start : start + width], placement, cache).scores)
+            start += width
+        return torch.cat(scores, dim=1)
+
+
+def _check_attention(model: Any) -> None:
+    implementation = getattr(model.config, "_attn_implementation", "eager")
+    if implementation not in SUPPORTED_ATTENTION:
+        raise UnsupportedModelError(
+            f"attention implementation {implementation!r} builds its own masks and positions. "
+            "Load the model with attn_implementation='sdpa' (or 'eager' where the family has no sdpa)"
+        )
+
+
+def _layer_shape(attention: Any, config: Any) -> LayerShape:
+    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(attention, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return LayerShape(int(num_heads), int(head_dim), int(head_dim))

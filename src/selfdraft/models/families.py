@@ -1,0 +1,127 @@
+"""One explicit row per architecture family: where its parts are and how its residual stream runs.
+
+`post_attention_layernorm` means three different things in three families, so nothing is guessed from names. The
+decoder proves a row when it attaches: with nothing skipped its scores must equal the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import UnsupportedModelError, unknown_name
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One residual branch: `hidden + norm_after(module(norm_before(hidden)))`."""
+
+    module: str
+    norm_before: str | None = None
+    norm_after: str | None = None
+
+
+def no_window(config: Any, layer: int) -> int | None:
+    return None
+
+
+def window_by_layer_type(config: Any, layer: int) -> int | None:
+    """Sliding window of the layers that `config.layer_types` marks so."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None or kinds[layer] != "sliding_attention":
+        return None
+    return int(config.sliding_window)
+
+
+def same_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
+    return scores
+
+
+def softcapped_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
+    cap = config.final_logit_softcapping
+    return scores if cap is None else torch.tanh(scores / cap) * cap
+
+
+@dataclass(frozen=True)
+class Family:
+    """Paths are dotted, from the causal model (`layers`, ...) or from one of its layers (branches)."""
+
+    name: str
+    layers: str
+    attention: Branch
+    mlp: Branch
+    final_norm: str
+    head: str = "lm_head"
+    rotary: str | None = None
+    position_embedding: str | None = None
+    window: Callable[[Any, int], int | None] = no_window
+    scores: Callable[[Any, torch.Tensor], torch.Tensor] = same_scores
+    is_lean: bool = False
+    """q/k/v/o_proj with half-split rotary, gated MLP, plain RMSNorm: may run as models/lean.py does it."""
+
+
+_PRE_NORM_ATTENTION = Branch("self_attn", norm_before="input_layernorm")
+_PRE_NORM_MLP = Branch("mlp", norm_before="post_attention_layernorm")
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            "llama",
+            layers="model.layers",
+            attention=_PRE_NORM_ATTENTION,
+            mlp=_PRE_NORM_MLP,
+            final_norm="model.norm",
+            rotary="model.rotary_emb",
+            is_lean=True,
+        ),
+        Family(
+            "qwen2",
+            layers="model.layers",
+            attention=_PRE_NORM_ATTENTION,
+            mlp=_PRE_NORM_MLP,
+            final_norm="model.norm",
+            rotary="model.rotary_emb",
+            window=window_by_layer_type,
+            is_lean=True,
+        ),
+        Family(
+            "gpt2",
+            layers="transformer.h",
+            attention=Branch("attn", norm_before="ln_1"),
+            mlp=Branch("mlp", norm_before="ln_2"),
+            final_norm="transformer.ln_f",
+            position_embedding="transformer.wpe",
+        ),
+        Family(
+            "gemma2",
+            layers="model.layers",
+            attention=Branch("self_attn", "input_layernorm", "post_attention_layernorm"),
+            mlp=Branch("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+            final_norm="model.norm",
+            rotary="model.rotary_emb",
+            window=window_by_layer_type,
+            scores=softcapped_scores,
+        ),
+    )
+}
+
+
+def family_of(model: Any) -> Family:
+    """The row for a model's `config.model_type`."""
+    name = getattr(getattr(model, "config", None), "model_type", None)
+    if not isinstance(name, str):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is not a Hugging Face causal language model: it has no config.model_type. "
+            "Load it with transformers.AutoModelForCausalLM or selfdraft.Engine.from_pretrained"
+        )
+    if name not in FAMILIES:
+        raise UnsupportedModelError(
+            f"{unknown_name('model family', name, FAMILIES)}. "
+            f"To add it, write one Family row for {name!r} in selfdraft/models/families.py; "
+            "the self-test on attaching tells whether the row is right"
+        )
+    return FAMILIES[name]

@@ -1,0 +1,184 @@
+"""The two sub-layers with few, large operations: one product for Q, K and V, one for gate and up.
+
+Small models on a CPU spend more time between operations than in them. The joined weights are the model's own: the
+parameters are re-pointed to slices of one storage, so nothing is held twice and the values do not change. Whatever is
+not a plain `nn.Linear` (quantised, sharded, adapted, hooked) keeps the module's own forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+if TYPE_CHECKING:
+    from .decoder import Pass
+
+
+@dataclass(frozen=True)
+class LeanNorm:
+    """RMS normalisation in one call."""
+
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True)
+class LeanAttention:
+    norm: LeanNorm
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    out: torch.Tensor
+    out_bias: torch.Tensor | None
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scaling: float
+    layer: int
+    window: int | None
+
+    def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        rows, width, _ = hidden.shape
+        num_rotated = self.num_heads + self.num_kv_heads
+        heads = F.linear(self.norm(hidden), self.qkv, self.qkv_bias).view(rows, width, -1, self.head_dim)
+        rotated = _rotate(heads[:, :, :num_rotated], step)
+        keys, values = step.cache.write(
+            self.layer,
+            rotated[:, :, self.num_heads :].transpose(1, 2),
+            heads[:, :, num_rotated:].transpose(1, 2),
+            step.placement,
+        )
+        mixed = F.scaled_dot_product_attention(
+            rotated[:, :, : self.num_heads].transpose(1, 2),
+            keys,
+            values,
+            attn_mask=step.placement.mask(self.window, hidden.dtype),
+            scale=self.scaling,
+            enable_gqa=self.num_heads != self.num_kv_heads,
+        )
+        return hidden + F.linear(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+
+
+@dataclass(frozen=True)
+class LeanMLP:
+    norm: LeanNorm
+    gate_up: torch.Tensor
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+    activation: Any
+
+    def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        gate, up = F.linear(self.norm(hidden), self.gate_up, self.gate_up_bias).chunk(2, dim=-1)
+        return hidden + F.linear(self.activation(gate) * up, self.down, self.down_bias)
+
+
+def _rotate(heads: torch.Tensor, step: Pass) -> torch.Tensor:
+    """Half-split rotary on [rows, width, heads, dim]; the sign of the second half sits in `signed_sin`."""
+    cos, signed_sin = step.lean_rotary
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), signed_sin)
+
+
+def lean_norm(module: nn.Module) -> LeanNorm | None:
+    eps = getattr(module, "variance_epsilon", None)
+    if eps is None or not _is_plain(module) or set(dict(module.named_parameters())) != {"weight"}:
+        return None
+    return LeanNorm(module.weight.detach(), float(eps))  # type: ignore[operator]
+
+
+def lean_attention(module: Any, norm: LeanNorm, layer: int, window: int | None) -> LeanAttention | None:
+    parts: list[Any] = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
+    if not _are_plain_linear(parts) or not _is_plain(module):
+        return None
+    query, key, value, out = parts
+    head_dim = int(module.head_dim)
+    weight, bias = join([query, key, value])
+    return LeanAttention(
+        norm=norm,
+        qkv=weight,
+        qkv_bias=bias,
+        out=out.weight.detach(),
+        out_bias=None if out.bias is None else out.bias.detach(),
+        num_heads=query.out_features // head_dim,
+        num_kv_heads=key.out_features // head_dim,
+        head_dim=head_dim,
+        scaling=float(module.scaling),
+        layer=layer,
+        window=window,
+    )
+
+
+def lean_mlp(module: Any, norm: LeanNorm) -> LeanMLP | None:
+    parts: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    if not _are_plain_linear(parts) or not _is_plain(module):
+        return None
+    gate, up, down = parts
+    weight, bias = join([gate, up])
+    return LeanMLP(
+        norm=norm,
+        gate_up=weight,
+        gate_up_bias=bias,
+        down=down.weight.detach(),
+        down_bias=None if down.bias is None else down.bias.detach(),
+        activation=module.act_fn,
+    )
+
+
+@torch.no_grad()
+def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weights (and biases) of several layers as one tensor; the layers become slices of it."""
+    weight = _join_parameters([linear.weight for linear in linears])
+    biases = [linear.bias for linear in linears]
+    return weight, None if biases[0] is None else _join_parameters(biases)
+
+
+def _join_parameters(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    if _are_neighbours(parameters):
+        first = parameters[0].detach()
+        size = (sum(len(parameter) for parameter in parameters), *first.shape[1:])
+        return first.as_strided(size, first.stride())
+    joined = torch.cat([parameter.detach() for parameter in parameters])
+    begin = 0
+    for parameter in parameters:
+        parameter.data = joined[begin : begin + len(parameter)]
+        begin += len(parameter)
+    return joined
+
+
+def _are_neighbours(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether they already lie behind one another in one storage (a second engine on the same model)."""
+    expected = parameters[0].data_ptr()
+    storage = parameters[0].untyped_storage().data_ptr()
+    for parameter in parameters:
+        if parameter.data_ptr() != expected or parameter.untyped_storage().data_ptr() != storage:
+            return False
+        expected += parameter.nbytes
+    return True
+
+
+def _are_plain_linear(modules: Sequence[Any]) -> bool:
+    """Plain `nn.Linear` on one device in one dtype, biases all there or all absent among the joined ones."""
+    if any(type(module) is not nn.Linear or not _is_plain(module) for module in modules):
+        return False
+    kinds = {(type(m.weight), m.weight.dtype, m.weight.device) for m in modules}
+    joined = modules[:-1]
+    return (
+        len(kinds) == 1
+        and modules[0].weight.device.type != "meta"
+        and type(modules[0].weight.data) is torch.Tensor
+        and len({module.bias is None for module in joined}) == 1
+    )
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """No hook and no replaced forward that a direct product would bypass."""
+    return not (
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) or hasattr(module, "_hf_hook")
+    )

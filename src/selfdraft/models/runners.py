@@ -1,0 +1,71 @@
+"""Runners: how passes are executed on a device. One interface (protocols.Runner), chosen by device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..protocols import PassOutput
+from ..types import SkipSet
+from .cache import SlotCache
+from .decoder import Decoder
+from .placement import Placement
+
+
+class EagerRunner:
+    """Operation by operation, on any device. The specification for every other runner."""
+
+    def __init__(self, model: Any) -> None:
+        self.decoder = Decoder(model)
+
+    @property
+    def num_layers(self) -> int:
+        return self.decoder.num_layers
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.decoder.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def context_length(self) -> int | None:
+        length = getattr(self.decoder.config, "max_position_embeddings", None)
+        return None if length is None else int(length)
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
+
+    def refresh(self) -> None:
+        """Attach anew where the model was moved, cast or given new weights since."""
+        if not self.decoder.is_current:
+            self.decoder.attach()
+
+    def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
+        return self.decoder.new_cache(num_rows, num_slots)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        starts: Sequence[int],
+        cache: SlotCache,
+        *,
+        rows: Sequence[int] | None = None,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        capture: Sequence[str] = (),
+        needs_scores: bool = True,
+    ) -> PassOutput:
+        placement = Placement.chain(starts, tokens.shape[1], self.device, rows)
+        return self.decoder.forward(tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores)
+
+    def seconds(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()

@@ -1,0 +1,147 @@
+"""What a caller may set. A dataclass of `setting(...)` fields is the only source for validation, `--help` and docs."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .errors import OptionError, unknown_name
+
+T = TypeVar("T")
+Settings = Mapping[str, Mapping[str, Any]]
+"""Options by method name: `{"uniform": {"ratio": 0.3}}`, on the command line `--set uniform.ratio=0.3`."""
+
+
+def setting(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:  # noqa: A002
+    """A dataclass field that knows its own help text and range."""
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """For methods with nothing to set."""
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """One call of `Engine.generate`. Greedy unless `temperature` is above 0."""
+
+    max_new_tokens: int = setting(256, "stop after this many new tokens", minimum=1)
+    min_new_tokens: int = setting(0, "forbid the end-of-text token before this many", minimum=0)
+    temperature: float = setting(0.0, "0 is greedy; above 0 samples", minimum=0.0)
+    top_k: int = setting(0, "sample from the k likeliest tokens; 0 is off", minimum=0)
+    top_p: float = setting(1.0, "sample from the smallest set with this probability", minimum=0.0, maximum=1.0)
+    min_p: float = setting(0.0, "drop tokens below this share of the best one", minimum=0.0, maximum=1.0)
+    repetition_penalty: float = setting(1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3)
+    seed: int = setting(0, "the same seed gives the same text, drafting on or off", minimum=0)
+    sequence: int = setting(
+        0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0
+    )
+    stop: tuple[str, ...] = setting((), "end at these strings; the text stops before them")
+    processors: tuple[Callable[..., Any], ...] = setting((), "pure functions (prefix [1, n], scores [1, v]) -> scores")
+    cancel: Callable[[], bool] | None = setting(None, "asked once a round; True ends the generation")
+
+    def __post_init__(self) -> None:
+        stop: str | Sequence[str] = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        object.__setattr__(self, "processors", tuple(self.processors))
+        check(self, "generate")
+        if "" in self.stop:
+            raise OptionError("a stop string is empty; leave it out or name some text")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise OptionError(
+                f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}; lower one of them"
+            )
+
+
+def check(options: Any, owner: str) -> None:
+    """Raise where a value is of the wrong type or outside its range."""
+    hints = typing.get_type_hints(type(options))
+    for item in dataclasses.fields(options):
+        _check_value(f"{owner}.{item.name}", getattr(options, item.name), hints[item.name], item.metadata)
+
+
+def _check_value(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> None:
+    if kind in (int, float):
+        accepted = (int,) if kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}")
+        minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
+        if not value == value or (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+            raise OptionError(f"{name} must be {_range_text(minimum, maximum)}, got {value!r}")
+    elif kind in (str, bool) and not isinstance(value, kind):
+        raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}")
+
+
+def make(options_class: type[T], values: Mapping[str, Any], owner: str) -> T:
+    """Build an options dataclass; text (from a command line) is converted to each field's type."""
+    fields = {item.name for item in dataclasses.fields(typing.cast(Any, options_class))}
+    hints = typing.get_type_hints(options_class)
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise (
+                unknown_name(f"option of {owner}", name, fields)
+                if fields
+                else OptionError(f"{owner} has no options, got {name}={value!r}; leave it out")
+            )
+        converted[name] = _convert(f"{owner}.{name}", value, hints[name])
+    options = options_class(**converted)
+    check(options, owner)
+    return options
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """Text to the field's type; anything else is left for `check` to judge."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    if not isinstance(value, str) or kind is str:
+        return value
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"{name} must be true or false, got {value!r}")
+        return value.lower() == "true"
+    if kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}") from None
+    return value
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`["uniform.ratio=0.3"]` -> `{"uniform": {"ratio": "0.3"}}`."""
+    settings: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        method, dot, option = name.partition(".")
+        if not (equals and dot and method and option):
+            raise OptionError(f"cannot read --set {text!r}; write METHOD.OPTION=VALUE, for example uniform.ratio=0.3")
+        settings.setdefault(method.strip(), {})[option.strip()] = value.strip()
+    return settings
+
+
+def describe(options_class: type[Any]) -> Sequence[tuple[str, Any, str]]:
+    """(name, default, help) of each option, for `--help` and the docs."""
+    return [(item.name, item.default, item.metadata.get("help", "")) for item in dataclasses.fields(options_class)]
+
+
+def _kind_name(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind]
+
+
+def _range_text(minimum: float | None, maximum: float | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f"between {minimum:g} and {maximum:g}"
+    return (
+        f"at least {minimum:g}"
+        if minimum is not None
+        else f"at most {maximum:g}"
+        if maximum is not None
+        else "a number"
+    )

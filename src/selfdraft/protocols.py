@@ -1,0 +1,178 @@
+"""The interfaces between the parts. A method of a paper is one class that fits one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from .types import Plan, PlanContext, SkipSet, StepRecord
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """What one pass through the model returns."""
+
+    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
+    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+
+
+class Cache(Protocol):
+    """Keys and values of a batch. Slots behind a row's verified length are scratch; lengths are the caller's."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    def reserve(self, num_slots: int) -> None:
+        """Make room for so many slots a row; what is stored stays."""
+        ...
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in ascending order, as rows 0, 1, ..."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs passes of one model on one device. Skip is an argument of the pass, never a state."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context_length(self) -> int | None: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def new_cache(self, num_rows: int, num_slots: int) -> Cache: ...
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        starts: Sequence[int],
+        cache: Any,
+        *,
+        rows: Sequence[int] | None = None,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        capture: Sequence[str] = (),
+        needs_scores: bool = True,
+    ) -> PassOutput:
+        """Run `tokens` [rows, width]; row i stands at positions `starts[i]`, ... and in cache row `rows[i]`."""
+        ...
+
+    def seconds(self) -> float:
+        """A clock that has waited for the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class DraftStats:
+    """What a lookahead may look at after a token was drafted; each value is computed when it is read.
+
+    `scores` are the draft's after prefix-dependent processors and before temperature and truncation. A drafter
+    without a distribution (prompt lookup) has none: it is a point mass.
+    """
+
+    depth: int  # tokens drafted in this round, this one included
+    index: torch.Tensor  # [rows] position of the drafted token in the generated text
+    match_length: torch.Tensor  # [rows] length of the n-gram a lookup matched, else 0
+    sequence_ids: tuple[int, ...]
+    scores: torch.Tensor | None = None  # [rows, vocabulary]
+
+    NUM_TOP: ClassVar[int] = 10
+
+    @cached_property
+    def log_probs(self) -> torch.Tensor:
+        """[rows, vocabulary], float32."""
+        if self.scores is None:
+            return torch.zeros(len(self.index), 1, device=self.index.device)
+        return torch.log_softmax(self.scores.float(), dim=-1)
+
+    @cached_property
+    def confidence(self) -> torch.Tensor:
+        """[rows] the draft's largest probability (never the drawn token's)."""
+        if self.scores is None:
+            return torch.ones(len(self.index), device=self.index.device)
+        scores = self.scores.float()
+        return torch.exp(scores.amax(-1) - scores.logsumexp(-1))
+
+    @cached_property
+    def top_probs(self) -> torch.Tensor:
+        """[rows, 10] the largest probabilities, largest first, zero-filled."""
+        best = self.log_probs.topk(min(self.NUM_TOP, self.log_probs.shape[-1]), dim=-1).values.exp()
+        return torch.nn.functional.pad(best, (0, self.NUM_TOP - best.shape[-1]))
+
+    @cached_property
+    def entropy(self) -> torch.Tensor:
+        """[rows] in nats."""
+        return -torch.xlogy(self.log_probs.exp(), self.log_probs.exp()).sum(-1)
+
+
+class Lookahead(Protocol):
+    """HOW FAR to draft. Asked after each drafted token; learns only in `observe`."""
+
+    Options: ClassVar[type[Any]]
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        """[rows] bool. Tensors in, tensor out: no `.item()` and no branch on values."""
+        ...
+
+    def observe(self, step: StepRecord) -> None: ...
+
+
+class Strategy(Protocol):
+    """WHICH sub-layers draft. It proposes and observes; it never decodes."""
+
+    Options: ClassVar[type[Any]]
+    needs: tuple[str, ...]  # hidden states to capture during prefill and verification
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None: ...
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan: ...
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None: ...
+
+    def end(self, sequence_id: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a drafter offers at one depth: a distribution to choose from, or the tokens themselves."""
+
+    scores: torch.Tensor | None = None  # [rows, vocabulary]
+    tokens: torch.Tensor | None = None  # [rows], PAD where a row has nothing to offer
+    match_length: torch.Tensor | None = None  # [rows]
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """The rows that draft together in one round: same skip set, same drafter."""
+
+    rows: tuple[int, ...]  # cache rows
+    committed: tuple[Sequence[int], ...]  # prompt + output of each, the last token not yet in the cache
+    skip: SkipSet
+
+
+class DraftSession(Protocol):
+    """One round of one drafter."""
+
+    def propose(self, last_tokens: torch.Tensor) -> Proposal:
+        """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        ...
+
+
+class Drafter(Protocol):
+    """WHAT drafts."""
+
+    Options: ClassVar[type[Any]]
+
+    def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> DraftSession: ...

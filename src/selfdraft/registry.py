@@ -1,0 +1,85 @@
+"""Every method by name: `name -> "module:Class"`, imported when asked for.
+
+Being listed here means being in `--help`, in the docs and in the lossless tests. `BENCH_ONLY` names are left out of
+the first two.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import OptionError, unknown_name
+from .options import Settings, make
+
+STRATEGIES: Mapping[str, str] = {
+    "off": "selfdraft.strategies.off:Off",
+    "fixed": "selfdraft.strategies.fixed:Fixed",
+    "uniform": "selfdraft.strategies.uniform:Uniform",
+}
+LOOKAHEADS: Mapping[str, str] = {
+    "fixed": "selfdraft.lookahead.fixed:Fixed",
+    "confidence": "selfdraft.lookahead.confidence:Confidence",
+}
+DRAFTERS: Mapping[str, str] = {
+    "self": "selfdraft.drafters.self:Self",
+    "lookup": "selfdraft.drafters.lookup:Lookup",
+}
+ACCEPTANCES: Mapping[str, str] = {
+    "coupled": "selfdraft.engine.accept:coupled",
+}
+AXES: Mapping[str, Mapping[str, str]] = {
+    "strategy": STRATEGIES,
+    "lookahead": LOOKAHEADS,
+    "drafter": DRAFTERS,
+    "acceptance": ACCEPTANCES,
+}
+DEFAULTS: Mapping[str, str] = {
+    "strategy": "uniform",
+    "lookahead": "confidence",
+    "drafter": "self",
+    "acceptance": "coupled",
+}
+
+
+def find(axis: str, name: str) -> Any:
+    """The class (or function) registered under `name`."""
+    table = AXES[axis]
+    if name not in table:
+        raise unknown_name(axis, name, table)
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def options_for(axis: str, name: str, settings: Settings) -> Any:
+    """The method's options dataclass, filled from `settings`.
+
+    Two axes may use one name (`fixed`): an option belongs to every method of that name that knows it.
+    """
+    options_class = find(axis, name).Options
+    known = set(options_class.__dataclass_fields__)
+    values = {key: value for key, value in settings.get(name, {}).items() if key in known}
+    return make(options_class, values, name)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise for a method or an option that nobody knows."""
+    methods = {name for axis, table in AXES.items() if axis != "acceptance" for name in table}
+    for method, values in settings.items():
+        if method not in methods:
+            raise unknown_name("method in the settings", method, methods)
+        known = _options_named(method)
+        for option in values:
+            if not known:
+                raise OptionError(f"{method} has no options, got {option!r}; leave it out")
+            if option not in known:
+                raise unknown_name(f"option of {method}", option, known)
+
+
+def _options_named(method: str) -> set[str]:
+    found: set[str] = set()
+    for axis, table in AXES.items():
+        if axis != "acceptance" and method in table:
+            found |= set(find(axis, method).Options.__dataclass_fields__)
+    return found

@@ -1,0 +1,30 @@
+"""`fixed`: skip the sub-layers you name, always. For a set found elsewhere, and for experiments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import OptionError
+from ..options import setting
+from ..types import Plan, PlanContext, SkipSet
+from .base import StatelessStrategy
+
+
+class Fixed(StatelessStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        skip: str = setting("", "sub-layers to skip, for example a3,a5-7,m4 (attention 3, 5, 6, 7 and MLP 4)")
+
+    def __init__(self, options: Options, num_layers: int) -> None:
+        super().__init__(options, num_layers)
+        skip = SkipSet.parse(options.skip)
+        skip.check(num_layers)
+        if not skip:
+            raise OptionError(
+                "the strategy 'fixed' needs a skip set: pass settings={'fixed': {'skip': 'a3,a5-7,m4'}}, on the "
+                "command line --set fixed.skip=a3,a5-7,m4"
+            )
+        self._plan = Plan(skip)
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        return self._plan

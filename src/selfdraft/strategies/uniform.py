@@ -1,0 +1,35 @@
+"""`uniform`: skip evenly spaced sub-layers, keep the first and the last layer.
+
+The pattern SWIFT (arXiv:2410.06916, section 3.2.1) found to draft well without any search: a fixed share of the
+layers, spread evenly. Attention and MLP of a chosen layer are skipped together; what is spread is the number of layers
+that `ratio` of all layers comes to, over the layers between the first and the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..options import setting
+from ..types import Plan, PlanContext, SkipSet
+from .base import StatelessStrategy
+
+
+def spread(num_layers: int, ratio: float) -> tuple[int, ...]:
+    """Evenly spaced layers, first and last kept: `spread(10, 0.3) == (2, 5, 7)`."""
+    num_inner = max(num_layers - 2, 0)
+    num_skipped = min(round(ratio * num_layers), num_inner)
+    return tuple(1 + int((index + 0.5) * num_inner / num_skipped) for index in range(num_skipped))
+
+
+class Uniform(StatelessStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        ratio: float = setting(0.25, "share of the layers to skip", minimum=0.0, maximum=1.0)
+
+    def __init__(self, options: Options, num_layers: int) -> None:
+        super().__init__(options, num_layers)
+        layers = spread(num_layers, options.ratio)
+        self._plan = Plan(SkipSet.of(layers, layers))
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        return self._plan

@@ -1,0 +1,180 @@
+"""The values that flow through the engine. All frozen; none knows a model, a method or a device.
+
+SkipSet     which sub-layers a draft leaves out          Plan        what one sequence drafts with this round
+Draft       the tokens one round proposed                Verdict     what the target kept of them
+StepRecord  one round of one sequence                    Generation  what the caller gets back
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from .errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+Source = Literal["draft", "target"]
+FinishReason = Literal["eos", "stop", "length", "cancelled"]
+
+PAD = -1
+"""Fills ragged drafts. Never a token id: 0 is an ordinary token in many vocabularies."""
+
+_PART = re.compile(r"([am])(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class SkipSet:
+    """Sub-layers to leave out, zero-based. As text: `a3,a5-7,m4` skips attention 3, 5, 6, 7 and MLP 4."""
+
+    attention: frozenset[int] = frozenset()
+    mlp: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, attention: Iterable[int] = (), mlp: Iterable[int] = ()) -> SkipSet:
+        return cls(frozenset(attention), frozenset(mlp))
+
+    @classmethod
+    def parse(cls, text: str) -> SkipSet:
+        skipped: dict[str, set[int]] = {"a": set(), "m": set()}
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            match = _PART.fullmatch(part)
+            if match is None:
+                raise OptionError(
+                    f"cannot read {part!r} in the skip set {text!r}. Write attention as a3 or a5-7, "
+                    "MLP as m4 or m8-10, separated by commas, layers counted from 0: a3,a5-7,m4"
+                )
+            kind, first, last = match[1], int(match[2]), int(match[3] or match[2])
+            if last < first:
+                raise OptionError(f"{part!r} in the skip set {text!r} runs backwards; write {kind}{last}-{first}")
+            skipped[kind].update(range(first, last + 1))
+        return cls.of(skipped["a"], skipped["m"])
+
+    def __str__(self) -> str:
+        return ",".join((*_runs("a", self.attention), *_runs("m", self.mlp)))
+
+    def __len__(self) -> int:
+        return len(self.attention) + len(self.mlp)
+
+    def check(self, num_layers: int) -> None:
+        """Raise where a layer does not exist."""
+        for kind, layers in (("attention", self.attention), ("MLP", self.mlp)):
+            outside = sorted(layer for layer in layers if not 0 <= layer < num_layers)
+            if outside:
+                raise OptionError(
+                    f"the skip set names {kind} layer {outside[0]}, but the model has {num_layers} layers: "
+                    f"use 0 to {num_layers - 1}"
+                )
+
+
+def _runs(kind: str, layers: frozenset[int]) -> list[str]:
+    """`{3, 5, 6, 7}` -> `["a3", "a5-7"]`."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return [f"{kind}{first}" if first == last else f"{kind}{first}-{last}" for first, last in runs]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a strategy wants for the next round of one sequence.
+
+    `drafter` and `max_draft_tokens` are None where the strategy leaves them to the caller and the lookahead.
+    """
+
+    skip: SkipSet = SkipSet()
+    drafter: str | None = None
+    max_draft_tokens: int | None = None
+
+    @property
+    def is_off(self) -> bool:
+        return self.max_draft_tokens == 0
+
+
+OFF = Plan(max_draft_tokens=0)
+"""Decode this round plainly."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What a strategy may know when it plans: where the sequence stands."""
+
+    num_context_tokens: int
+    num_generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The chain one round proposed, and how sure the draft was of its best token at each depth."""
+
+    tokens: tuple[int, ...] = ()
+    confidences: tuple[float, ...] = ()
+    num_draft_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a round emits: `num_accepted` tokens of the draft, then one of the target's own."""
+
+    tokens: tuple[int, ...]
+    num_accepted: int
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple("draft" if index < self.num_accepted else "target" for index in range(len(self.tokens)))
+
+    def cut(self, num_tokens: int) -> Verdict:
+        """The first `num_tokens` of it: a stop rule struck there."""
+        return Verdict(self.tokens[:num_tokens], min(self.num_accepted, num_tokens))
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One round of one sequence: one target pass and what it emitted."""
+
+    sequence_id: int
+    plan: Plan
+    draft: Draft
+    verdict: Verdict
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    optimise_seconds: float = 0.0
+    captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of one generation; engine/metrics.py defines and computes each."""
+
+    num_tokens: int
+    num_rounds: int
+    num_target_passes: int
+    num_draft_steps: int
+    num_accepted: int
+    acceptance_rate: float
+    mean_generated_length: float
+    prefill_seconds: float
+    decode_seconds: float
+    optimise_seconds: float
+    draft_seconds: float
+    verify_seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished sequence. `sources[i]` says whether token i was drafted and accepted or the target's own."""
+
+    text: str
+    tokens: tuple[int, ...]
+    sources: tuple[Source, ...]
+    num_prompt_tokens: int
+    finish_reason: FinishReason
+    stats: Stats
+    steps: tuple[StepRecord, ...] = field(default=(), repr=False)

@@ -1,0 +1,55 @@
+"""The axes along which exactness is tested, and a pairwise covering array over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pico import FAMILIES
+from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES
+
+SETTINGS = {
+    "fixed": {"skip": "a1-2,m2-3", "tokens": 4},
+    "uniform": {"ratio": 0.4},
+    "confidence": {"threshold": 0.4},
+    "lookup": {"min_ngram": 1},
+}
+SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
+MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED}
+BATCHES = ("single", "ragged")
+AXES: Mapping[str, Sequence[str]] = {
+    "family": FAMILIES,
+    "strategy": tuple(STRATEGIES),
+    "lookahead": tuple(LOOKAHEADS),
+    "drafter": tuple(DRAFTERS),
+    "acceptance": tuple(ACCEPTANCES),
+    "mode": tuple(MODES),
+    "batch": BATCHES,
+}
+
+Case = dict[str, str]
+
+
+def whole_matrix() -> list[Case]:
+    return [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
+
+
+def pairwise() -> list[Case]:
+    """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
+    candidates = whole_matrix()
+    missing = {pair for case in candidates for pair in _pairs(case)}
+    chosen = []
+    while missing:
+        best = max(candidates, key=lambda case: len(_pairs(case) & missing))
+        chosen.append(best)
+        missing -= _pairs(best)
+    return chosen
+
+
+def _pairs(case: Case) -> set[frozenset[tuple[str, str]]]:
+    return {frozenset(pair) for pair in itertools.combinations(case.items(), 2)}
+
+
+def name(case: Case) -> str:
+    return "-".join(case.values())

@@ -1,0 +1,459 @@
+"""Decoder: nothing skipped is `model(...)`, a skipped sub-layer is the model with that branch zeroed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import DynamicCache, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+
+from pico import CONTEXT_LENGTH, FAMILIES, NUM_LAYERS, VARIANTS, VOCAB_SIZE, WINDOW, pico
+from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
+from selfdraft.models.decoder import Decoder
+from selfdraft.models.lean import LeanAttention, LeanMLP, LeanNorm
+from selfdraft.models.placement import Placement
+from selfdraft.models.runners import EagerRunner
+from selfdraft.types import SkipSet
+
+NUM_TOKENS = 30  # more than three windows
+LAST_MODULES = {  # of a layer's attention and MLP branch: what comes out of them is added to the stream
+    "llama": ("self_attn.o_proj", "mlp.down_proj"),
+    "qwen2": ("self_attn.o_proj", "mlp.down_proj"),
+    "gpt2": ("attn.c_proj", "mlp.c_proj"),
+    "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+}
+OTHER_CONFIGS = (
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"head_dim": 12, "num_key_value_heads": 1}),
+    ("llama", {"attn_implementation": "eager"}),
+    ("llama", {"num_hidden_layers": 1}),
+    ("qwen2-sliding", {"attn_implementation": "eager"}),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "attn_implementation": "eager"}),
+    ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": None}),
+)
+LEAN = ("llama", "qwen2", "qwen2-sliding")
+CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in LEAN]
+by_case = pytest.mark.parametrize(
+    ("variant", "allow_lean"), CASES, ids=[f"{name}-lean" if lean else name for name, lean in CASES]
+)
+by_path = pytest.mark.parametrize("allow_lean", [False, True], ids=["modules", "lean"])
+by_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@functools.cache
+def reference(variant: str) -> Any:
+    """The same model, never attached to."""
+    return copy.deepcopy(pico(variant))
+
+
+@functools.cache
+def decoder_of(variant: str, allow_lean: bool = True) -> Decoder:
+    return Decoder(pico(variant), allow_lean=allow_lean)
+
+
+def tokens_of(num_rows: int = 1, num_tokens: int = NUM_TOKENS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(num_rows)
+    return torch.randint(0, VOCAB_SIZE, (num_rows, num_tokens), generator=generator)
+
+
+@torch.inference_mode()
+def run(decoder: Decoder, tokens: torch.Tensor, widths: Sequence[int] = (NUM_TOKENS,), **options: Any) -> torch.Tensor:
+    """Scores of `tokens`, run in parts of these widths."""
+    cache, start, scores = decoder.new_cache(len(tokens), tokens.shape[1]), 0, []
+    for width in widths:
+        placement = Placement.chain([start] * len(tokens), width, decoder.device)
+        scores.append(decoder.forward(tokens[:, start : start + width], placement, cache, **options).scores)
+        start += width
+    return torch.cat(scores, 1)
+
+
+@contextlib.contextmanager
+def zeroed(model: Any, skip: SkipSet) -> Iterator[None]:
+    """`model` with the output of these branches zeroed."""
+    blocks = model.transformer.h if model.config.model_type == "gpt2" else model.model.layers
+    attention, mlp = LAST_MODULES[model.config.model_type]
+    modules = [attrgetter(attention)(blocks[layer]) for layer in skip.attention]
+    modules += [attrgetter(mlp)(blocks[layer]) for layer in skip.mlp]
+    hooks = [module.register_forward_hook(lambda *call: torch.zeros_like(call[-1])) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def expected_scores(model: Any, tokens: torch.Tensor, skip: SkipSet = SkipSet()) -> torch.Tensor:  # noqa: B008
+    with zeroed(model, skip):
+        return model(tokens, use_cache=False).logits
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------- nothing skipped
+
+
+@by_case
+@pytest.mark.parametrize(
+    "widths",
+    [(NUM_TOKENS,), (1,) * NUM_TOKENS, (7, 1, 1, 12, 3, 6)],
+    ids=["whole", "token by token", "in chunks"],
+)
+def test_nothing_skipped_is_the_model(variant, allow_lean, widths):
+    tokens = tokens_of(2)
+    assert_same(run(decoder_of(variant, allow_lean), tokens, widths), expected_scores(reference(variant), tokens))
+
+
+@by_path
+@pytest.mark.parametrize(("variant", "overrides"), OTHER_CONFIGS, ids=str)
+def test_other_configs_are_the_model(variant, overrides, allow_lean):
+    model, tokens = pico(variant, **overrides), tokens_of()
+    expected = expected_scores(copy.deepcopy(model), tokens)
+    assert_same(run(Decoder(model, allow_lean=allow_lean), tokens, (20, 1, 9)), expected)
+
+
+@by_case
+@pytest.mark.parametrize("rows", [None, [0, 2], [1, 2], [2, 0]], ids=str)
+@torch.inference_mode()
+def test_ragged_rows_are_single_rows(variant, allow_lean, rows):
+    decoder, tokens, lengths, width = decoder_of(variant, allow_lean), tokens_of(3), (3, 25, 14), 4
+    cache = decoder.new_cache(3, NUM_TOKENS)
+    for row, length in enumerate(lengths):
+        decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, [row]), cache)
+    chosen = range(3) if rows is None else rows
+    starts = [lengths[row] for row in chosen]
+    inputs = torch.stack([tokens[row, start : start + width] for row, start in zip(chosen, starts, strict=True)])
+    found = decoder.forward(inputs, Placement.chain(starts, width, decoder.device, rows), cache).scores
+    for index, (row, start) in enumerate(zip(chosen, starts, strict=True)):
+        expected = expected_scores(reference(variant), tokens[row : row + 1, : start + width])
+        assert_same(found[index], expected[0, start:])
+
+
+@by_variant
+@torch.inference_mode()
+def test_padding_behind_the_context_disturbs_nobody(variant):
+    decoder, last = decoder_of(variant), CONTEXT_LENGTH - 1
+    tokens = tokens_of(2, CONTEXT_LENGTH)
+    cache = decoder.new_cache(2, CONTEXT_LENGTH + 8)
+    decoder.forward(tokens[:, :last], Placement.chain([0, 0], last, decoder.device), cache)
+    inputs = torch.stack([tokens[0, 5:8], torch.tensor([int(tokens[1, last]), 0, 0])])
+    found = decoder.forward(inputs, Placement.chain([5, last], 3, decoder.device), cache).scores
+    assert_same(found[0], expected_scores(reference(variant), tokens[:1, :8])[0, 5:])
+    assert_same(found[1, :1], expected_scores(reference(variant), tokens[1:])[0, last:])
+
+
+@pytest.mark.parametrize("variant", ["qwen2-sliding", "gemma2"])
+def test_the_window_matters(variant):
+    """Else the tests above would not notice a missing one."""
+    wide = copy.deepcopy(reference(variant))
+    wide.config.layer_types = ["full_attention"] * NUM_LAYERS
+    for layer in wide.model.layers:
+        layer.self_attn.sliding_window = None
+        layer.attention_type = "full_attention"
+    tokens = tokens_of()
+    same, narrow = expected_scores(wide, tokens), expected_scores(reference(variant), tokens)
+    assert_same(same[:, :WINDOW], narrow[:, :WINDOW])
+    assert (same[:, WINDOW:] - narrow[:, WINDOW:]).abs().amax(-1).min() > 1e-2
+
+
+# ------------------------------------------------------------------------------------------------------ skipping
+
+SINGLE = [f"{kind}{layer}" for layer in range(NUM_LAYERS) for kind in "am"]
+_random = random.Random(0)
+SEVERAL = [",".join(sorted(_random.sample(SINGLE, count))) for count in (2, 3, 5, 8, 10)]
+
+
+@by_case
+@pytest.mark.parametrize("skip", [*SINGLE, *SEVERAL])
+def test_a_skipped_sublayer_is_its_branch_zeroed(variant, allow_lean, skip):
+    decoder, tokens, skip_set = decoder_of(variant, allow_lean), tokens_of(), SkipSet.parse(skip)
+    expected = expected_scores(reference(variant), tokens, skip_set)
+    assert_same(run(decoder, tokens, (19, 1, 1, 9), skip=skip_set), expected)
+    assert (expected - expected_scores(reference(variant), tokens)).abs().max() > 1e-2
+
+
+@by_case
+@torch.inference_mode()
+def test_a_draft_reads_the_targets_cache_and_verification_overwrites_it(variant, allow_lean):
+    decoder, model, tokens = decoder_of(variant, allow_lean), reference(variant), tokens_of()
+    skip, split, end = SkipSet.parse("a0,a2-3,m1,m3"), 20, 25
+    cache, theirs = decoder.new_cache(1, NUM_TOKENS), DynamicCache()
+    decoder.forward(tokens[:, :split], Placement.chain([0], split, decoder.device), cache)
+    model(tokens[:, :split], past_key_values=theirs)
+    with zeroed(model, skip):
+        for start in range(split, end):
+            token = tokens[:, start : start + 1]
+            draft = decoder.forward(token, Placement.chain([start], 1, decoder.device), cache, skip=skip).scores
+            assert_same(draft, model(token, past_key_values=theirs).logits)
+    verified = decoder.forward(tokens[:, split:], Placement.chain([split], NUM_TOKENS - split, decoder.device), cache)
+    assert_same(verified.scores, expected_scores(model, tokens)[:, split:])
+
+
+def test_a_skip_set_outside_the_model_is_refused():
+    with pytest.raises(OptionError, match=r"MLP layer 5, but the model has 5 layers: use 0 to 4"):
+        run(decoder_of("llama"), tokens_of(), skip=SkipSet.parse("m5"))
+
+
+# ------------------------------------------------------------------------------------------------------- capture
+
+
+@by_case
+@torch.inference_mode()
+def test_captured_states_are_the_models(variant, allow_lean):
+    decoder, model, tokens = decoder_of(variant, allow_lean), reference(variant), tokens_of(2)
+    expected = model(tokens, use_cache=False, output_hidden_states=True).hidden_states
+    points = ["embedding", *(f"m{layer}" for layer in range(NUM_LAYERS - 1)), "norm"]
+    placement, cache = Placement.chain([0, 0], NUM_TOKENS, decoder.device), decoder.new_cache(2, NUM_TOKENS)
+    captured = decoder.forward(tokens, placement, cache, capture=points).captured
+    assert set(captured) == set(points)
+    for point, states in zip(points, expected, strict=True):
+        assert_same(captured[point], states)
+
+
+@by_variant
+@torch.inference_mode()
+def test_captured_states_between_attention_and_mlp(variant):
+    decoder, model, tokens = decoder_of(variant), reference(variant), tokens_of()
+    layer = attrgetter(decoder.family.layers)(model)[2]
+    norms = {"gpt2": "ln_2", "gemma2": "pre_feedforward_layernorm"}
+    norm = getattr(layer, norms.get(decoder.family.name, "post_attention_layernorm"))
+    seen: list[torch.Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    model(tokens, use_cache=False)
+    hook.remove()
+    placement, cache = Placement.chain([0], NUM_TOKENS, decoder.device), decoder.new_cache(1, NUM_TOKENS)
+    assert_same(decoder.forward(tokens, placement, cache, capture=["a2"]).captured["a2"], seen[0])
+
+
+@torch.inference_mode()
+def test_capture_with_skipping_and_without_scores():
+    decoder, tokens = decoder_of("llama"), tokens_of()
+    placement, cache = Placement.chain([0], NUM_TOKENS, decoder.device), decoder.new_cache(1, NUM_TOKENS)
+    output = decoder.forward(
+        tokens,
+        placement,
+        cache,
+        skip=SkipSet.parse("a2"),
+        capture=["m1", "a2", "norm"],
+        needs_scores=False,
+    )
+    assert output.scores.shape[:2] == (1, 0)
+    assert torch.equal(output.captured["a2"], output.captured["m1"])
+    assert_same(
+        decoder._head(output.captured["norm"]), expected_scores(reference("llama"), tokens, SkipSet.parse("a2"))
+    )
+
+
+def test_an_unknown_capture_point_is_refused():
+    with pytest.raises(OptionError, match=r"unknown capture point 'm9'.*Known: a0, .*embedding.*m4, norm"):
+        run(decoder_of("llama"), tokens_of(), capture=["m9"])
+
+
+# ----------------------------------------------------------------------------------------------- what is refused
+
+
+class ScaledLlama(LlamaForCausalLM):
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        output = super().forward(*args, **keywords)
+        output.logits = output.logits * 1.01
+        return output
+
+
+def _as_subclass(model: Any) -> None:
+    model.__class__ = ScaledLlama
+
+
+def _hook_a_layer(model: Any) -> None:
+    model.model.layers[2].register_forward_hook(lambda module, inputs, output: output * 1.01)
+
+
+def _hook_the_body(model: Any) -> None:
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: output.round())
+    model.model.register_forward_pre_hook(
+        lambda module, inputs, keywords: (inputs, {**keywords, "input_ids": keywords["input_ids"] // 2}),
+        with_kwargs=True,
+    )
+
+
+@by_path
+@pytest.mark.parametrize("alter", [_as_subclass, _hook_a_layer, _hook_the_body])
+def test_an_altered_model_fails_the_self_test(alter, allow_lean):
+    model = copy.deepcopy(pico("llama"))
+    alter(model)
+    with pytest.raises(SelfTestError, match="does not reproduce") as caught:
+        Decoder(model, allow_lean=allow_lean)
+    for part in ("'llama'", type(model).__name__, "selfdraft/models/families.py", "load the unmodified model"):
+        assert part in str(caught.value)
+
+
+def test_a_model_of_no_family_is_refused():
+    config = OPTConfig(
+        vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8, word_embed_proj_dim=8
+    )
+    with pytest.raises(UnsupportedModelError, match="unknown model family 'opt'") as caught:
+        Decoder(OPTForCausalLM(config))
+    assert all(family in str(caught.value) for family in FAMILIES)
+    assert "one Family row for 'opt' in selfdraft/models/families.py" in str(caught.value)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(UnsupportedModelError, match=r"Linear is not a Hugging Face.*AutoModelForCausalLM"):
+        Decoder(nn.Linear(2, 2))
+
+
+def test_a_model_without_its_head_is_refused():
+    with pytest.raises(UnsupportedModelError, match=r"LlamaModel has no 'model.layers'.*whole causal"):
+        Decoder(pico("llama").model)
+
+
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
+def test_an_attention_with_masks_of_its_own_is_refused(implementation):
+    model = copy.deepcopy(pico("llama"))
+    model.config._attn_implementation_internal = implementation
+    with pytest.raises(UnsupportedModelError, match=rf"'{implementation}'.*attn_implementation='sdpa'"):
+        Decoder(model)
+
+
+# ------------------------------------------------------------------------------------------- modules of other kinds
+
+
+class OddLinear(nn.Linear):
+    """As a quantised or adapted layer: the weight alone does not tell what it computes."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) * 1.1
+
+
+def _subclass(module: nn.Module) -> None:
+    module.__class__ = OddLinear
+
+
+def _hook(module: nn.Module) -> None:
+    module.register_forward_hook(
+        lambda module, inputs, output: (output[0] * 1.1, *output[1:]) if isinstance(output, tuple) else output * 1.1
+    )
+
+
+def _pre_hook(module: nn.Module) -> None:
+    def shift_first(module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if inputs:
+            return (inputs[0] + 0.5, *inputs[1:]), keywords
+        return inputs, {**keywords, "hidden_states": keywords["hidden_states"] + 0.5}
+
+    module.register_forward_pre_hook(shift_first, with_kwargs=True)
+
+
+def _replace_forward(module: nn.Module) -> None:
+    forward = module.forward
+
+    def replaced(*args: Any, **keywords: Any) -> Any:
+        output = forward(*args, **keywords)
+        return (output[0] * 1.1, *output[1:]) if isinstance(output, tuple) else output * 1.1
+
+    module.forward = replaced
+
+
+LINEARS = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
+MODULES = (*LINEARS, "self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
+ALTERED = [(_subclass, path) for path in LINEARS]
+ALTERED += [(alter, path) for alter in (_hook, _pre_hook, _replace_forward) for path in MODULES]
+
+
+@pytest.mark.parametrize(("alter", "path"), ALTERED, ids=lambda value: getattr(value, "__name__", value))
+def test_a_module_of_another_kind_keeps_its_own_forward(alter: Callable[[nn.Module], None], path):
+    model, tokens, layer = copy.deepcopy(pico("llama")), tokens_of(), 2
+    alter(attrgetter(path)(model.model.layers[layer]))
+    decoder = Decoder(model)
+    is_attention = path.startswith(("self_attn", "input"))
+    for sublayer in decoder.sublayers:
+        altered = sublayer.name == ("a2" if is_attention else "m2")
+        assert isinstance(sublayer.run, LeanAttention | LeanMLP) is not altered
+    found = run(decoder, tokens, (20, 1, 9))
+    assert_same(found, expected_scores(model, tokens))
+    assert (found - expected_scores(reference("llama"), tokens)).abs().max() > 1e-2
+
+
+def test_a_hooked_final_norm_keeps_its_own_forward():
+    model = copy.deepcopy(pico("llama"))
+    _hook(model.model.norm)
+    decoder = Decoder(model)
+    assert not isinstance(decoder._final_norm, LeanNorm)
+    assert_same(run(decoder, tokens_of()), expected_scores(model, tokens_of()))
+
+
+# ------------------------------------------------------------------------------------------------------- weights
+
+
+@by_variant
+def test_a_cast_model_is_attached_anew(variant):
+    model, tokens = copy.deepcopy(pico(variant)), tokens_of()
+    runner = EagerRunner(model)
+    assert runner.decoder.is_current
+    sublayers = runner.decoder.sublayers
+    runner.refresh()
+    assert runner.decoder.sublayers is sublayers
+    model.double()
+    assert not runner.decoder.is_current
+    runner.refresh()
+    assert runner.decoder.is_current
+    assert runner.dtype == torch.float64
+    found = runner.forward(tokens, [0], runner.new_cache(1, NUM_TOKENS)).scores
+    torch.testing.assert_close(found, expected_scores(model, tokens), rtol=1e-9, atol=1e-9)
+
+
+def test_new_weights_in_place_are_seen_at_once():
+    model = copy.deepcopy(pico("qwen2"))
+    decoder = Decoder(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    assert decoder.is_current
+    assert_same(run(decoder, tokens_of()), expected_scores(model, tokens_of()))
+
+
+JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2"])
+def test_joined_weights_are_the_models_own(variant, tmp_path):
+    model = copy.deepcopy(reference(variant))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    Decoder(model)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    for layer in model.model.layers:
+        for parent, names in zip((layer.self_attn, layer.mlp), JOINED, strict=True):
+            assert len({getattr(parent, name).weight.untyped_storage().data_ptr() for name in names}) == 1
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    assert sum(storages.values()) == num_bytes
+
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path).state_dict()
+    assert list(loaded) == list(before)
+    assert all(torch.equal(loaded[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2"])
+def test_two_decoders_on_one_model(variant):
+    model, tokens = copy.deepcopy(pico(variant)), tokens_of()
+    first, second = Decoder(model), Decoder(model)
+    third = Decoder(copy.deepcopy(model))
+    assert first.sublayers[0].run.qkv.data_ptr() == second.sublayers[0].run.qkv.data_ptr()
+    assert first.sublayers[0].run.qkv.data_ptr() != third.sublayers[0].run.qkv.data_ptr()
+    expected = expected_scores(reference(variant), tokens)
+    for decoder in (first, second, third):
+        assert decoder.is_current
+        assert_same(run(decoder, tokens), expected)

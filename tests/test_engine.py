@@ -1,0 +1,328 @@
+"""Engine: what a caller can ask for and gets back."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+
+from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, pico
+from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet, UnsupportedModelError
+from selfdraft.registry import STRATEGIES
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters for the pico vocabulary."""
+    alphabet = {chr(33 + index): index for index in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(alphabet, unk_token="!"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(pico("llama"), letters(), settings={"confidence": {"threshold": 0.4}})
+
+
+def with_eos(token: int) -> Engine:
+    model = copy.deepcopy(pico("llama"))
+    model.generation_config.eos_token_id = [VOCAB_SIZE - 1, token]
+    return Engine(model, letters(), settings={"confidence": {"threshold": 0.1}})
+
+
+class TestResult:
+    def test_fields_belong_together(self, engine: Engine) -> None:
+        found = engine.generate(PROMPT, max_new_tokens=30)
+        stats = found.stats
+        assert len(found.tokens) == len(found.sources) == stats.num_tokens == 30
+        assert found.num_prompt_tokens == len(PROMPT)
+        assert found.text == "".join(chr(33 + token) for token in found.tokens)
+        assert found.sources.count("draft") == stats.num_accepted > 0
+        assert stats.num_rounds == stats.num_target_passes == len(found.steps)
+        assert stats.num_draft_steps == sum(len(step.draft.tokens) for step in found.steps)
+        assert stats.acceptance_rate == stats.num_accepted / stats.num_draft_steps
+        assert stats.mean_generated_length == 30 / len(found.steps)
+        assert stats.tokens_per_second == 30 / stats.decode_seconds
+        spent = stats.draft_seconds + stats.verify_seconds + stats.optimise_seconds
+        assert 0 < spent <= stats.decode_seconds
+        assert stats.prefill_seconds > 0
+
+    def test_steps_retell_the_text(self, engine: Engine) -> None:
+        found = engine.generate(PROMPT, max_new_tokens=30)
+        emitted = tuple(itertools.chain.from_iterable(step.verdict.tokens for step in found.steps))
+        assert emitted == found.tokens
+        for step in found.steps:
+            kept = step.verdict.num_accepted
+            assert step.verdict.tokens[:kept] == step.draft.tokens[:kept]
+
+    def test_off_never_drafts(self, engine: Engine) -> None:
+        found = engine.generate(PROMPT, max_new_tokens=9, strategy="off")
+        assert (found.stats.num_draft_steps, found.stats.acceptance_rate, found.stats.num_rounds) == (0, 0.0, 9)
+        assert set(found.sources) == {"target"}
+
+    def test_forms_of_a_prompt(self, engine: Engine) -> None:
+        text = "".join(chr(33 + token) for token in PROMPT)
+        one = engine.generate(PROMPT, max_new_tokens=5)
+        assert engine.generate(text, max_new_tokens=5).tokens == one.tokens
+        assert [g.tokens for g in engine.generate([text], max_new_tokens=5)] == [one.tokens]
+        assert [g.tokens for g in engine.generate([PROMPT], max_new_tokens=5)] == [one.tokens]
+        assert engine.generate([3], max_new_tokens=5).num_prompt_tokens == 1
+
+
+class TestStopping:
+    def test_the_last_round_never_drafts_past_the_limit(self, engine: Engine) -> None:
+        for limit in range(1, 12):
+            found = engine.generate(PROMPT, max_new_tokens=limit, lookahead="fixed")
+            assert len(found.tokens) == limit
+            assert found.finish_reason == "length"
+            assert found.stats.num_draft_steps <= sum(range(limit))
+
+    def test_eos_inside_an_accepted_draft_discards_the_rest(self) -> None:
+        plain = Engine(pico("llama")).generate(PROMPT, max_new_tokens=40, strategy="off").tokens
+        for token in set(plain[5:25]):
+            found = with_eos(token).generate(PROMPT, max_new_tokens=40)
+            assert found.tokens == plain[: plain.index(token) + 1]
+            assert found.finish_reason == "eos"
+            assert sum(len(step.verdict.tokens) for step in found.steps) == len(found.tokens)
+
+    @pytest.mark.parametrize("strategy", ["off", "uniform"])
+    def test_min_new_tokens_forbids_eos(self, strategy: str) -> None:
+        plain = Engine(pico("llama")).generate(PROMPT, max_new_tokens=40, strategy="off").tokens
+        eos = plain[4]
+        engine = with_eos(eos)
+        assert len(engine.generate(PROMPT, max_new_tokens=40, strategy=strategy).tokens) == plain.index(eos) + 1
+        found = engine.generate(PROMPT, max_new_tokens=40, min_new_tokens=20, strategy=strategy)
+        expected = engine.model.generate(
+            torch.tensor([PROMPT]), max_new_tokens=40, min_new_tokens=20, do_sample=False, pad_token_id=0
+        )
+        assert list(found.tokens) == expected[0, len(PROMPT) :].tolist()
+        assert len(found.tokens) >= 20
+
+    @pytest.mark.parametrize("strategy", ["off", "uniform"])
+    def test_a_stop_string_ends_the_text_before_it(self, engine: Engine, strategy: str) -> None:
+        text = engine.generate(PROMPT, max_new_tokens=40, strategy="off").text
+        stop = text[17:20]
+        found = engine.generate(PROMPT, max_new_tokens=40, strategy=strategy, stop=[stop, "never"])
+        assert found.text == text[: text.index(stop)]
+        assert found.finish_reason == "stop"
+        assert len(found.tokens) == text.index(stop) + len(stop)
+
+    def test_rows_stop_each_at_their_own_time(self) -> None:
+        plain = [
+            Engine(pico("llama")).generate([token], max_new_tokens=30, strategy="off").tokens for token in range(6)
+        ]
+        eos = plain[0][7]
+        found = with_eos(eos).generate([[token] for token in range(6)], max_new_tokens=30)
+        for generation, expected in zip(found, plain, strict=True):
+            assert generation.tokens == expected[: expected.index(eos) + 1 if eos in expected else None]
+        assert len({len(generation.tokens) for generation in found}) > 1
+
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    def test_the_context_is_used_to_its_end_and_no_further(self, family: str) -> None:
+        engine = Engine(pico(family), settings={"confidence": {"threshold": 0.0}})
+        prompts = [list(range(20)), [5] * (CONTEXT_LENGTH - 4)]
+        found = engine.generate(prompts, max_new_tokens=40)
+        assert [len(generation.tokens) for generation in found] == [40, 4]
+        for row, prompt in enumerate(prompts):
+            plain = engine.generate(prompt, max_new_tokens=40, strategy="off", sequence=row)
+            assert plain.tokens == found[row].tokens
+            assert plain.finish_reason == "length"
+
+
+class TestStreaming:
+    def test_chunks_add_up_to_the_generation(self, engine: Engine) -> None:
+        stream = engine.stream(PROMPT, max_new_tokens=30)
+        pieces = [piece for chunk in stream for piece in chunk.pieces]
+        expected = engine.generate(PROMPT, max_new_tokens=30)
+        assert "".join(piece.text for piece in pieces) == expected.text == stream.generation.text
+        assert tuple(piece.token for piece in pieces) == expected.tokens
+        assert tuple(piece.source for piece in pieces) == expected.sources
+
+    def test_rounds_arrive_as_they_are_decoded(self, engine: Engine) -> None:
+        stream = engine.stream(PROMPT, max_new_tokens=30)
+        first = next(iter(stream))
+        assert 0 < len(first.pieces) < 30
+
+    def test_a_batch_streams_by_row(self, engine: Engine) -> None:
+        prompts = [PROMPT, [7, 7]]
+        texts = ["", ""]
+        for chunk in engine.stream(prompts, max_new_tokens=20):
+            texts[chunk.row] += chunk.text
+        assert texts == [generation.text for generation in engine.generate(prompts, max_new_tokens=20)]
+
+    def test_text_that_may_become_a_stop_string_is_held_back(self, engine: Engine) -> None:
+        text = engine.generate(PROMPT, max_new_tokens=40, strategy="off").text
+        shown = ""
+        for chunk in engine.stream(PROMPT, max_new_tokens=40, stop=text[17:20]):
+            shown += chunk.text
+            assert text.startswith(shown)
+        assert shown == text[: text.index(text[17:20])]
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_abandoning_a_stream_leaves_the_next_call_exact(self, strategy: str) -> None:
+        engine = Engine(pico("llama"), strategy=strategy, settings={"fixed": {"skip": "a1-2,m2"}})
+        expected = engine.generate(PROMPT, max_new_tokens=30).tokens
+        for num_chunks in (0, 1, 4):
+            stream = engine.stream([PROMPT, [1, 2]], max_new_tokens=30)
+            for _ in itertools.islice(stream, num_chunks):
+                pass
+            stream.close()
+            assert engine.generate(PROMPT, max_new_tokens=30).tokens == expected
+
+    def test_a_closed_stream_keeps_what_it_has(self, engine: Engine) -> None:
+        with engine.stream(PROMPT, max_new_tokens=30) as stream:
+            next(iter(stream))
+        found = stream.generation
+        assert found.finish_reason == "cancelled"
+        assert found.tokens == engine.generate(PROMPT, max_new_tokens=30).tokens[: len(found.tokens)]
+        assert 0 < len(found.tokens) < 30
+        assert list(stream) == []
+
+    def test_an_exception_in_the_callers_processor_leaves_the_engine_usable(self, engine: Engine) -> None:
+        def breaks(prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if prefix.shape[1] > 12:
+                raise RuntimeError("mine")
+            return scores
+
+        expected = engine.generate(PROMPT, max_new_tokens=20).tokens
+        with pytest.raises(RuntimeError, match="mine"):
+            engine.generate(PROMPT, max_new_tokens=20, processors=[breaks])
+        assert engine.generate(PROMPT, max_new_tokens=20).tokens == expected
+
+    def test_cancelling_by_callback_and_from_another_thread(self, engine: Engine) -> None:
+        asked = itertools.count()
+        found = engine.generate(PROMPT, max_new_tokens=100, strategy="off", cancel=lambda: next(asked) >= 5)
+        assert (found.finish_reason, len(found.tokens)) == ("cancelled", 5)
+        stream = engine.stream(PROMPT, max_new_tokens=200, strategy="off")
+        chunks = iter(stream)
+        next(chunks)
+        thread = threading.Thread(target=stream.cancel)
+        thread.start()
+        thread.join()
+        assert len(list(chunks)) <= 1
+        assert stream.generation.finish_reason == "cancelled"
+
+
+class TestIndependence:
+    def test_two_engines_interleave_on_one_model(self) -> None:
+        model = pico("llama")
+        engines = [
+            Engine(model, strategy="fixed", settings={"fixed": {"skip": skip}}) for skip in ("a0-3,m1", "m0-4", "a2")
+        ]
+        expected = [engine.generate(PROMPT, max_new_tokens=40) for engine in engines]
+        streams = [engine.stream(PROMPT, max_new_tokens=40) for engine in engines]
+        for _ in itertools.zip_longest(*streams):
+            pass
+        plain = Engine(model).generate(PROMPT, max_new_tokens=40, strategy="off").tokens
+        for stream, alone in zip(streams, expected, strict=True):
+            assert stream.generation.tokens == alone.tokens == plain
+            assert stream.generation.stats.num_accepted == alone.stats.num_accepted, "drafts were disturbed"
+        assert len({generation.stats.num_accepted for generation in expected}) > 1
+
+    def test_the_model_itself_is_not_changed(self) -> None:
+        model = copy.deepcopy(pico("qwen2"))
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        tokens = torch.tensor([PROMPT])
+        expected = model(tokens).logits
+        Engine(model).generate(PROMPT, max_new_tokens=20)
+        assert torch.equal(model(tokens).logits, expected)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+    def test_a_model_that_was_cast_is_attached_anew(self) -> None:
+        model = copy.deepcopy(pico("llama"))
+        engine = Engine(model)
+        engine.generate(PROMPT, max_new_tokens=5)
+        model.double()
+        assert engine.dtype == torch.float64
+        found = engine.generate(PROMPT, max_new_tokens=30)
+        expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=30, do_sample=False)
+        assert list(found.tokens) == expected[0, len(PROMPT) :].tolist()
+
+
+BAD_CALLS = [
+    ({"strategy": "unifrom"}, r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: fixed, off, uniform"),
+    (
+        {"lookahead": "confident"},
+        r"unknown lookahead 'confident'. Did you mean 'confidence'\? Known: confidence, fixed",
+    ),
+    ({"drafter": "me"}, r"unknown drafter 'me'. .*Known: lookup, self"),
+    ({"acceptance": "couple"}, r"unknown acceptance 'couple'. Did you mean 'coupled'\?"),
+    ({"settings": {"uniform": {"ration": 1}}}, r"unknown option of uniform 'ration'. Did you mean 'ratio'\?"),
+    ({"settings": {"unform": {}}}, r"unknown method in the settings 'unform'. Did you mean 'uniform'\?"),
+    ({"settings": {"uniform": {"ratio": 2}}}, r"uniform.ratio must be between 0 and 1, got 2"),
+    ({"settings": {"off": {"speed": 2}}}, r"off has no options, got 'speed'; leave it out"),
+    ({"max_tokens": 5}, r"unknown option of generate 'max_tokens'. Did you mean 'max_new_tokens'\?"),
+    ({"max_new_tokens": -1}, r"generate.max_new_tokens must be at least 1, got -1"),
+    ({"max_new_tokens": 5, "min_new_tokens": 6}, r"min_new_tokens=6 is above max_new_tokens=5; lower one"),
+    ({"temperature": -0.5}, r"generate.temperature must be at least 0, got -0.5"),
+    ({"temperature": float("nan")}, r"generate.temperature must be at least 0, got nan"),
+    ({"top_p": 1.5}, r"generate.top_p must be between 0 and 1, got 1.5"),
+    ({"top_k": 2.5}, r"generate.top_k must be a whole number, got 2.5"),
+    ({"stop": [""]}, r"a stop string is empty; leave it out"),
+    ({"strategy": "fixed"}, r"'fixed' needs a skip set: .*--set fixed.skip=a3,a5-7,m4"),
+    (
+        {"strategy": "fixed", "settings": {"fixed": {"skip": "a2,m9"}}},
+        rf"names MLP layer 9, but the model has {NUM_LAYERS} layers: use 0 to {NUM_LAYERS - 1}",
+    ),
+    ({"strategy": "fixed", "settings": {"fixed": {"skip": "x2"}}}, r"cannot read 'x2' in the skip set 'x2'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=lambda value: str(value)[:50])
+def test_bad_options_say_what_and_what_to_do(engine: Engine, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        engine.generate(PROMPT, **options)
+
+
+BAD_PROMPTS = [
+    ("", r"the prompt is empty; pass some text"),
+    ([], r"the prompt is empty"),
+    (["ok", ""], r"the prompt is empty"),
+    ([[1, 2], []], r"the prompt is empty"),
+    ([1] * CONTEXT_LENGTH, rf"the prompt has 256 tokens, but the model's context holds {CONTEXT_LENGTH}; shorten"),
+    ([VOCAB_SIZE], rf"token id {VOCAB_SIZE} is outside the vocabulary; use ids from 0 to {VOCAB_SIZE - 1}"),
+    ([-1], r"token id -1 is outside"),
+    ([1, 2.5], r"must be text, token ids or messages"),
+    ([{"role": "user", "content": "hi"}], r"no chat template; pass the prompt as text"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS, ids=lambda value: str(value)[:40])
+def test_bad_prompts_say_what_and_what_to_do(engine: Engine, prompt: Any, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        engine.generate(prompt)
+
+
+def test_errors_at_the_door_of_the_engine() -> None:
+    with pytest.raises(OptionError, match=r"unknown option of Engine 'stratgy'. Did you mean 'strategy'\?"):
+        Engine(pico("llama"), stratgy="off")
+    with pytest.raises(OptionError, match=r"'temperature' belongs to a call: engine.generate\(prompt, temperature=1\)"):
+        Engine(pico("llama"), temperature=1)
+    with pytest.raises(OptionError, match="use Engine.from_pretrained"):
+        Engine("gpt2")
+    opt = OPTForCausalLM(
+        OPTConfig(vocab_size=32, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"unknown model family 'opt'.*Known: gemma2, gpt2, llama, qwen2.*row"
+    ):
+        Engine(opt)
+    with pytest.raises(PromptError, match="no tokenizer; pass token ids"):
+        Engine(pico("llama")).generate("text")
+    with pytest.raises(OptionError, match="stop strings need a tokenizer"):
+        Engine(pico("llama")).generate(PROMPT, stop="x")
+
+
+def test_settings_of_a_call_replace_those_of_the_engine(engine: Engine) -> None:
+    skip = engine.generate(PROMPT, max_new_tokens=5, settings={"uniform": {"ratio": 0.2}}).steps[0].plan.skip
+    assert skip == SkipSet.of([2], [2])
+    assert GenerateOptions().max_new_tokens == 256

@@ -1,0 +1,129 @@
+"""Exactness: whatever drafts, the text is the target's own. Being registered means being tested here.
+
+The reference of every case, ragged batches included, is one plain run per prompt. In float32 not even a tie is allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from cases import MODES, SETTINGS, Case, name, pairwise, whole_matrix
+from pico import pico
+from selfdraft import Engine, Generation
+from selfdraft.registry import LOOKAHEADS, STRATEGIES
+
+NUM_TOKENS = 40
+PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
+
+
+@functools.cache
+def engine_for(family: str) -> Engine:
+    return Engine(pico(family), settings=SETTINGS)
+
+
+@functools.cache
+def reference(family: str, mode: str, row: int) -> Generation:
+    """One prompt, decoded plainly, alone."""
+    return engine_for(family).generate(
+        PROMPTS[row], strategy="off", sequence=row, max_new_tokens=NUM_TOKENS, **MODES[mode]
+    )
+
+
+def assert_lossless(case: Case) -> list[Generation]:
+    engine = engine_for(case["family"])
+    method = {axis: case[axis] for axis in ("strategy", "lookahead", "drafter", "acceptance")}
+    rows = range(len(PROMPTS)) if case["batch"] == "ragged" else [0]
+    options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, **MODES[case["mode"]]}
+    found = engine.generate([PROMPTS[row] for row in rows], **options, **method)
+    for row, generation in zip(rows, found, strict=True):
+        expected = reference(case["family"], case["mode"], row)
+        comparison = engine.compare(PROMPTS[row], expected, generation, sequence=row, **options)
+        assert comparison.verdict == "equal", (row, comparison)
+        assert generation.finish_reason == expected.finish_reason == "length"
+    assert any(generation.stats.num_draft_steps for generation in found) == (case["strategy"] != "off")
+    return found
+
+
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_with_every_lookahead(strategy: str, lookahead: str) -> None:
+    case = {"family": "llama", "strategy": strategy, "lookahead": lookahead, "drafter": "self"}
+    (found,) = assert_lossless({**case, "acceptance": "coupled", "mode": "greedy", "batch": "single"})
+    assert 0 < found.stats.num_accepted < found.stats.num_draft_steps or strategy == "off", "the draft is never tried"
+
+
+@pytest.mark.parametrize("case", pairwise(), ids=name)
+def test_pairwise_over_all_axes(case: Case) -> None:
+    assert_lossless(case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", whole_matrix(), ids=name)
+def test_whole_matrix(case: Case) -> None:
+    assert_lossless(case)
+
+
+def test_the_covering_array_is_small_and_covers_every_pair() -> None:
+    cases = pairwise()
+    assert len(cases) <= 150
+    axes = list(cases[0])
+    for one in axes:
+        for other in axes:
+            seen = {(case[one], case[other]) for case in cases}
+            assert seen == {(case[one], case[other]) for case in whole_matrix()}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2"])
+def test_plain_decoding_equals_transformers(family: str) -> None:
+    for row, prompt in enumerate(PROMPTS):
+        expected = pico(family).generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False)
+        assert list(reference(family, "greedy", row).tokens) == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("drafter", ["self", "lookup"])
+@pytest.mark.parametrize("mode", MODES)
+def test_rules_that_depend_on_the_prefix(mode: str, drafter: str) -> None:
+    """Repetition penalty and a caller's processor act on every drafted position's own prefix."""
+
+    def favour_length(prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """A pure function of the prefix: what is favoured changes with every token."""
+        scores = scores.clone()
+        scores[:, (prefix.shape[1] * 7 + prefix[0, -1]) % scores.shape[1]] += 4.0
+        return scores
+
+    options: dict[str, Any] = {
+        "max_new_tokens": NUM_TOKENS,
+        "repetition_penalty": 1.3,
+        "processors": [favour_length],
+        **MODES[mode],
+    }
+    engine = engine_for("llama")
+    drafted = engine.generate(list(PROMPTS), drafter=drafter, **options)
+    for row, generation in enumerate(drafted):
+        plain = engine.generate(PROMPTS[row], strategy="off", sequence=row, **options)
+        assert generation.tokens == plain.tokens
+        assert generation.tokens != reference("llama", mode, row).tokens, "the rules change nothing"
+    if drafter == "self":
+        assert sum(generation.stats.num_accepted for generation in drafted) > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2**40])
+def test_same_seed_same_text_alone_and_as_row_of_a_batch(seed: int) -> None:
+    engine, options = engine_for("qwen2"), {"temperature": 0.8, "top_p": 0.9, "seed": seed, "max_new_tokens": 30}
+    batch = engine.generate(list(PROMPTS), **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone_drafting = engine.generate(prompt, sequence=row, **options)
+        alone_plain = engine.generate(prompt, sequence=row, strategy="off", **options)
+        assert batch[row].tokens == alone_drafting.tokens == alone_plain.tokens
+    assert engine.generate(PROMPTS[0], **options, strategy="off").tokens == batch[0].tokens
+    other = engine.generate(PROMPTS[0], **{**options, "seed": seed + 1})
+    assert other.tokens != batch[0].tokens
+
+
+def test_rows_of_one_batch_draw_different_noise() -> None:
+    twins = engine_for("llama").generate([PROMPTS[0]] * 4, max_new_tokens=30, temperature=1.5)
+    assert len({generation.tokens for generation in twins}) == 4

@@ -1,0 +1,217 @@
+"""Sampling: the emitted text has exactly the target's processed distribution, and the noise is what it claims."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from pico import pico
+from selfdraft import Engine, GenerateOptions, OptionError
+from selfdraft.engine.metrics import compare, contest_for
+from selfdraft.engine.sampling import Sampler, _mix, check_processors, gumbel
+from selfdraft.registry import ACCEPTANCES
+
+TINY_VOCAB = 8
+NUM_DRAWS = 4096
+PROMPT = [1, 2, 3]
+
+
+def p_value(observed: Mapping[Any, int], expected: Mapping[Any, float], num_draws: int) -> float:
+    """Pearson's chi-square; outcomes expected fewer than 5 times are pooled."""
+    large = [key for key, share in expected.items() if share * num_draws >= 5]
+    pairs = [(observed.get(key, 0), expected[key] * num_draws) for key in large]
+    rest = num_draws - sum(count for count, _ in pairs), num_draws - sum(share for _, share in pairs)
+    if rest[1] >= 1:
+        pairs.append(rest)
+    statistic = sum((count - share) ** 2 / share for count, share in pairs)
+    return float(torch.special.gammaincc(torch.tensor((len(pairs) - 1) / 2.0), torch.tensor(statistic / 2.0)))
+
+
+@functools.cache
+def tiny_engine() -> Engine:
+    model = copy.deepcopy(pico("llama", vocab_size=TINY_VOCAB))
+    model.lm_head.weight.data *= 0.3  # flat enough that many texts are likely
+    return Engine(model, settings={"uniform": {"ratio": 0.6}, "fixed": {"tokens": 2}})
+
+
+def texts(options: Mapping[str, Any], num_tokens: int, **method: Any) -> list[tuple[int, ...]]:
+    """NUM_DRAWS independent texts: the rows of batches, each row its own sequence."""
+    rows = 256
+    found: list[tuple[int, ...]] = []
+    for first in range(0, NUM_DRAWS, rows):
+        batch = tiny_engine().generate([PROMPT] * rows, max_new_tokens=num_tokens, sequence=first, **options, **method)
+        found.extend(generation.tokens for generation in batch)
+    return found
+
+
+@torch.inference_mode()
+def exact_distribution(options: GenerateOptions, num_tokens: int) -> dict[tuple[int, ...], float]:
+    """Probability of every text of `num_tokens` tokens, from `model(...)` and an independent softmax."""
+    model, sampler = tiny_engine().model, Sampler(options)
+    shares: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(num_tokens):
+        prefixes = list(shares)
+        scores = model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes])).logits[:, -1]
+        probs = sampler.warp(scores).double().softmax(-1)
+        shares = {
+            (*prefix, token): shares[prefix] * float(row[token])
+            for prefix, row in zip(prefixes, probs, strict=True)
+            for token in range(TINY_VOCAB)
+            if row[token] > 0
+        }
+    return shares
+
+
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
+@pytest.mark.parametrize("options", [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}], ids=str)
+def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance: str) -> None:
+    """Three tokens, so that accepted drafts, refused drafts and bonus tokens all count."""
+    expected = exact_distribution(GenerateOptions(**options), 3)
+    found = texts({**options, "seed": 11}, 3, lookahead="fixed", acceptance=acceptance)
+    assert set(found) <= set(expected), "a text the target cannot produce"
+    assert p_value(Counter(found), expected, NUM_DRAWS) > 1e-3
+    assert len(set(found)) > 20, "too few different texts to say anything"
+
+
+def test_the_distribution_test_sees_an_ignored_temperature() -> None:
+    """Texts drawn at temperature 1 are not taken for texts at 0.6."""
+    expected = exact_distribution(GenerateOptions(temperature=0.6), 3)
+    found = texts({"temperature": 1.0, "seed": 11}, 3, lookahead="fixed")
+    assert p_value(Counter(found), expected, NUM_DRAWS) < 1e-9
+
+
+def noise(seed: int = 0, sequences: Sequence[int] = (0,), indices: Sequence[int] = (0,), vocab: int = 4096) -> Any:
+    return gumbel(seed, torch.tensor(sequences), torch.tensor(indices), vocab)
+
+
+def uniforms(values: torch.Tensor) -> torch.Tensor:
+    return torch.exp(-torch.exp(-values)).flatten()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        noise(vocab=65536),
+        noise(seed=1, sequences=range(64), indices=[0] * 64, vocab=1024),
+        noise(seed=2**63, sequences=[3] * 4096, indices=range(4096), vocab=16),
+        torch.cat([noise(seed=seed, vocab=16) for seed in range(4096)]),
+    ],
+    ids=["tokens", "sequences", "indices", "seeds"],
+)
+def test_noise_is_uniform_and_uncorrelated(values: torch.Tensor) -> None:
+    draws = uniforms(values)
+    counts = Counter((draws * 64).long().tolist())
+    assert p_value(counts, dict.fromkeys(range(64), 1 / 64), len(draws)) > 1e-3
+    pairs = Counter(zip((draws[:-1] * 16).long().tolist(), (draws[1:] * 16).long().tolist(), strict=True))
+    cells = dict.fromkeys(itertools.product(range(16), repeat=2), 1 / 256)
+    assert p_value(pairs, cells, len(draws) - 1) > 1e-3
+
+
+def test_noise_depends_on_every_argument_and_on_nothing_else() -> None:
+    base = noise(5, [2], [3])
+    assert torch.equal(base, noise(5, [2, 9], [3, 1])[:1])
+    for other in (noise(6, [2], [3]), noise(5 + 2**32, [2], [3]), noise(5, [3], [2]), noise(5, [2], [4])):
+        assert not torch.isclose(base, other).any(-1).all()
+    assert torch.isfinite(base).all()
+
+
+def test_the_integer_hash_never_changes() -> None:
+    """Texts made with a seed must stay reproducible across versions and devices."""
+    assert _mix(torch.tensor([0, 1, 2, 0xFFFFFFFF])).tolist() == [0, 1753845952, 3507691905, 1734902346]
+    assert [round(value, 6) for value in noise(7, [1], [2], 4)[0].tolist()] == [0.170499, 1.749803, 1.549813, 0.852229]
+
+
+WARPERS = [
+    ({"temperature": 0.7}, [TemperatureLogitsWarper(0.7)]),
+    ({"temperature": 1.0, "top_k": 5}, [TopKLogitsWarper(5)]),
+    ({"temperature": 1.3, "top_p": 0.6}, [TemperatureLogitsWarper(1.3), TopPLogitsWarper(0.6)]),
+    ({"temperature": 1.0, "min_p": 0.2}, [MinPLogitsWarper(0.2)]),
+    (
+        {"temperature": 0.9, "top_k": 12, "top_p": 0.8, "min_p": 0.1},
+        [TemperatureLogitsWarper(0.9), TopKLogitsWarper(12), TopPLogitsWarper(0.8), MinPLogitsWarper(0.1)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "warpers"), WARPERS, ids=lambda value: str(value)[:60])
+def test_truncation_equals_transformers(options: dict[str, Any], warpers: list[Any]) -> None:
+    scores = torch.randn(32, 200, generator=torch.Generator().manual_seed(0)) * 3
+    expected = LogitsProcessorList(warpers)(torch.zeros(32, 1, dtype=torch.long), scores)
+    assert torch.allclose(Sampler(GenerateOptions(**options)).warp(scores), expected)
+
+
+def test_repetition_penalty_equals_transformers() -> None:
+    scores = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
+    prefix = [4, 9, 4, 30]
+    expected = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([prefix]), scores)
+    sampler = Sampler(GenerateOptions(repetition_penalty=1.7))
+    assert torch.allclose(sampler.apply_prefix_rules(scores, [prefix], torch.tensor([0])), expected)
+
+
+def test_the_best_token_survives_every_truncation() -> None:
+    scores = torch.randn(4, 20)
+    for options in ({"top_p": 0.0}, {"top_k": 1}, {"min_p": 1.0}):
+        kept = Sampler(GenerateOptions(temperature=1.0, **options)).warp(scores)
+        assert torch.equal(torch.isfinite(kept).nonzero()[:, 1], scores.argmax(-1))
+
+
+def test_stateful_processors_are_refused_by_name() -> None:
+    class WatermarkLogitsProcessor:
+        def __call__(self, prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return scores
+
+    with pytest.raises(OptionError, match=r"WatermarkLogitsProcessor cannot be used .* keeps state .* leave it out"):
+        check_processors([WatermarkLogitsProcessor()])
+    with pytest.raises(OptionError, match=r"must be a function .* got 3"):
+        check_processors([3])  # type: ignore[list-item]
+
+
+class TestCompare:
+    """`equal`, `tie` and `different`, on scores made for the purpose."""
+
+    @staticmethod
+    def judge(scores: list[float], a: int, b: int, **options: Any) -> str:
+        sampler = Sampler(GenerateOptions(**options))
+        return compare(
+            [7, a], [7, b], lambda prefix: contest_for(torch.tensor([scores]), sampler, 0, prefix, 1)
+        ).verdict
+
+    def test_equal_needs_no_scores(self) -> None:
+        assert compare([1, 2], [1, 2], lambda prefix: pytest.fail("asked")).verdict == "equal"
+
+    def test_a_shorter_text_is_different(self) -> None:
+        found = compare([1, 2, 3], [1, 2], lambda prefix: pytest.fail("asked"))
+        assert (found.verdict, found.first_difference) == ("different", 2)
+
+    @pytest.mark.parametrize(("gap", "verdict"), [(1e-7, "tie"), (1e-3, "different")])
+    def test_a_gap_within_rounding_is_a_tie(self, gap: float, verdict: str) -> None:
+        assert self.judge([1.0, 2.0, 2.0 - gap], 1, 2) == verdict
+
+    def test_a_token_that_is_not_near_the_best_is_different(self) -> None:
+        assert self.judge([1.0, 2.0, 2.0, 1.0], 0, 3) == "different"
+
+    @pytest.mark.parametrize(("top_p", "verdict"), [(0.5, "tie"), (0.6, "different")])
+    def test_a_truncation_boundary_that_rounding_can_move_is_a_tie(self, top_p: float, verdict: str) -> None:
+        """Two tokens of equal probability: whether the second is kept at top-p 0.5 hangs on the last bit."""
+        options = {"temperature": 1.0, "top_p": top_p}
+        sampler = Sampler(GenerateOptions(**options, seed=1))
+        found = self.judge([2.0, 2.0, -60.0], 0, 1, **options, seed=1)
+        if top_p == 0.6:
+            noisy = sampler.contest(torch.tensor([[2.0, 2.0, -60.0]]), torch.tensor([0]), torch.tensor([1]))[0]
+            assert abs(noisy[0] - noisy[1]) > 1e-3
+        assert found == verdict
