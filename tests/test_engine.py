@@ -307,7 +307,7 @@ def test_errors_at_the_door_of_the_engine() -> None:
         Engine(pico("llama"), stratgy="off")
     with pytest.raises(OptionError, match=r"'temperature' belongs to a call: engine.generate\(prompt, temperature=1\)"):
         Engine(pico("llama"), temperature=1)
-    with pytest.raises(OptionError, match="use Engine.from_pretrained"):
+    with pytest.raises(OptionError, match=r"use Engine\.from_pretrained"):
         Engine("gpt2")
     opt = OPTForCausalLM(
         OPTConfig(vocab_size=32, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2)

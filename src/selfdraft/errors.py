@@ -51,6 +51,6 @@ class MissingExtraError(SelfdraftError, ImportError):
 def unknown_name(what: str, name: object, known: Iterable[str]) -> OptionError:
     """The error for a name that is not in a list: the value, the nearest name, the list."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name), names, n=1) or [known for known in names if known.startswith(str(name))]
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return OptionError(f"unknown {what} {str(name)!r}.{hint} Known: {', '.join(names)}")

@@ -97,12 +97,13 @@ class CacheView:
 
 
 def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torch.Tensor:
-    rows, start = placement.rows, placement.start
-    if start is None:
+    rows = placement.rows
+    if placement.start is None or not isinstance(rows, slice):
         store[placement.row_index, :, placement.positions] = new.transpose(1, 2)
-    else:
-        store[rows, :, start : start + new.shape[2]] = new
-    return store[rows, :, : placement.end]
+        return store[rows, :, : placement.end]
+    band = store if rows.stop - rows.start == len(store) else store[rows]
+    band.narrow(2, placement.start, new.shape[2]).copy_(new)
+    return band.narrow(2, 0, placement.end)
 
 
 def _round_up(num_slots: int) -> int:

@@ -20,7 +20,7 @@ from ..protocols import PassOutput
 from ..types import SkipSet
 from .cache import CacheView, LayerShape, SlotCache
 from .families import Branch, Family, family_of
-from .lean import lean_attention, lean_mlp, lean_norm
+from .lean import lean_attention, lean_head, lean_mlp, lean_norm
 from .placement import Placement
 
 SUPPORTED_ATTENTION = ("eager", "sdpa")
@@ -73,7 +73,8 @@ class Decoder:
         family = self.family
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
-        self._head = self._part(family.head)
+        head = self._part(family.head)
+        self._head = (lean_head(head) if self._allow_lean else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)

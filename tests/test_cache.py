@@ -1,0 +1,166 @@
+"""SlotCache against a naive reference, Placement's masks against their definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from selfdraft.models.cache import BLOCK, LayerShape, SlotCache
+from selfdraft.models.placement import Placement
+
+CPU = torch.device("cpu")
+SHAPES = (LayerShape(2, 3, 4), LayerShape(1, 2, 2))
+MAX_LENGTH = 3 * BLOCK
+
+
+def new_cache(num_rows: int, num_slots: int) -> SlotCache:
+    return SlotCache(SHAPES, num_rows, num_slots, dtype=torch.float32, device=CPU)
+
+
+def new_states(layer: int, num_rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = SHAPES[layer]
+    size = (num_rows, shape.num_heads, width)
+    return torch.randn(*size, shape.key_dim), torch.randn(*size, shape.value_dim)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The reference keeps, per layer and row, the keys and values as tensors that are cut and concatenated."""
+
+    @initialize(num_rows=st.integers(1, 4), num_slots=st.integers(1, 2 * BLOCK))
+    def start(self, num_rows: int, num_slots: int) -> None:
+        torch.manual_seed(num_slots)
+        self.cache = new_cache(num_rows, num_slots)
+        self.rows = [
+            [tuple(part[0, :, :0] for part in new_states(layer, 1, 1)) for layer in range(len(SHAPES))]
+            for _ in range(num_rows)
+        ]
+
+    def length(self, row: int, layers: list[int]) -> int:
+        return min(self.rows[row][layer][0].shape[1] for layer in layers)
+
+    @rule(
+        data=st.data(),
+        width=st.one_of(st.integers(1, 6), st.integers(40, 80)),
+        layers=st.sampled_from([[0], [1], [0, 1]]),
+        is_uniform=st.booleans(),
+    )
+    def write(self, data: st.DataObject, width: int, layers: list[int], is_uniform: bool) -> None:
+        """Behind or (rolled back) before each row's end; a skipped layer is not written."""
+        num_rows = len(self.rows)
+        rows = data.draw(st.lists(st.integers(0, num_rows - 1), unique=True, min_size=1), label="rows")
+        lengths = [self.length(row, layers) for row in rows]
+        if is_uniform:
+            starts = [data.draw(st.integers(0, min(lengths)), label="start")] * len(rows)
+        else:
+            starts = [data.draw(st.integers(max(0, n - 9), n), label="start") for n in lengths]
+        if max(starts) + width > MAX_LENGTH:
+            return
+        self.cache.reserve(max(starts) + width)
+        everyone = rows == list(range(num_rows)) and data.draw(st.booleans(), label="rows=None")
+        placement = Placement.chain(starts, width, CPU, None if everyone else rows)
+        for layer in layers:
+            self.write_layer(layer, rows, starts, width, placement)
+
+    def write_layer(self, layer: int, rows: list[int], starts: list[int], width: int, placement: Placement) -> None:
+        new = new_states(layer, len(rows), width)
+        stores = (self.cache.keys[layer], self.cache.values[layer])
+        addresses = [store.data_ptr() for store in stores]
+        found = self.cache.write(layer, *new, placement)
+        assert [store.data_ptr() for store in (self.cache.keys[layer], self.cache.values[layer])] == addresses
+        for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
+            known = self.rows[row][layer]
+            expected = tuple(torch.cat((old[:, :start], n[index]), 1) for old, n in zip(known, new, strict=True))
+            self.rows[row][layer] = expected
+            for part, wanted in zip(found, expected, strict=True):
+                assert part.shape[2] == max(starts) + width
+                assert torch.equal(part[index, :, : wanted.shape[1]], wanted)
+        if isinstance(placement.rows, slice):
+            for part, store in zip(found, stores, strict=True):
+                assert part.untyped_storage().data_ptr() == store.untyped_storage().data_ptr()
+
+    @rule(num_slots=st.integers(1, MAX_LENGTH))
+    def reserve(self, num_slots: int) -> None:
+        had = self.cache.num_slots
+        self.cache.reserve(num_slots)
+        assert self.cache.num_slots >= max(num_slots, had)
+
+    @rule(data=st.data())
+    def keep_rows(self, data: st.DataObject) -> None:
+        rows = sorted(data.draw(st.sets(st.integers(0, len(self.rows) - 1), min_size=1), label="rows"))
+        self.cache.keep_rows(rows)
+        self.rows = [self.rows[row] for row in rows]
+        assert self.cache.num_rows == len(rows)
+
+    @invariant()
+    def stored_is_what_was_written(self) -> None:
+        for row, layers in enumerate(self.rows):
+            for layer, (keys, values) in enumerate(layers):
+                assert torch.equal(self.cache.keys[layer][row, :, : keys.shape[1]], keys)
+                assert torch.equal(self.cache.values[layer][row, :, : values.shape[1]], values)
+
+
+CacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestCache = CacheMachine.TestCase
+
+
+def test_a_step_copies_nothing():
+    """Prefill, draft, roll back, verify: one store all along, and what attention reads are views of it."""
+    cache = new_cache(2, 100)
+    stores = [*cache.keys, *cache.values]
+    for starts, width in (([0, 0], 50), ([50, 50], 1), ([51, 51], 1), ([50, 50], 4), ([52, 54], 3)):
+        placement = Placement.chain(starts, width, CPU)
+        for layer in range(len(SHAPES)):
+            view = cache.at(placement)
+            for part, store in zip(
+                view.update(*new_states(layer, 2, width), layer),
+                (cache.keys[layer], cache.values[layer]),
+                strict=True,
+            ):
+                assert part.data_ptr() == store.data_ptr()
+                assert part._is_view()
+    assert all(a is b for a, b in zip(stores, [*cache.keys, *cache.values], strict=True))
+
+
+@pytest.mark.parametrize(("asked", "given_slots"), [(1, BLOCK), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK)])
+def test_slots_come_in_blocks(asked, given_slots):
+    cache = new_cache(1, asked)
+    assert cache.num_slots == given_slots
+    assert cache.keys[0].shape == (1, 2, given_slots, 3)
+    assert cache.values[0].shape == (1, 2, given_slots, 4)
+    assert cache.num_bytes == given_slots * (2 * 3 + 2 * 4 + 1 * 2 + 1 * 2) * 4
+
+
+def test_growing_token_by_token_copies_rarely():
+    cache, num_copies = new_cache(1, 1), 0
+    for num_slots in range(1, 40 * BLOCK):
+        before = cache.num_slots
+        cache.reserve(num_slots)
+        num_copies += cache.num_slots != before
+    assert num_copies <= 10
+
+
+@given(
+    starts=st.lists(st.integers(0, 20), min_size=1, max_size=3),
+    width=st.integers(1, 5),
+    window=st.one_of(st.none(), st.integers(1, 12)),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_mask_hides_what_lies_ahead_and_outside_the_window(starts, width, window):
+    placement = Placement.chain(starts, width, CPU)
+    mask = placement.mask(window, torch.float32)
+    end = max(starts) + width
+    seen = torch.ones(len(starts), 1, width, end) if mask is None else (mask == 0).expand(len(starts), 1, width, end)
+    assert placement.end == end
+    for row, start in enumerate(starts):
+        for offset in range(width):
+            position = start + offset
+            first = 0 if window is None else max(position - window + 1, 0)
+            assert int(placement.positions[row, offset]) == position
+            slots = seen[row, 0, offset].nonzero().flatten().tolist()
+            assert slots == list(range(first, position + 1))
+    if mask is not None:
+        assert mask.dtype == torch.float32
+        assert set(mask.unique().tolist()) <= {0.0, torch.finfo(torch.float32).min}

@@ -1,0 +1,236 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from pico import CONTEXT_LENGTH, VOCAB_SIZE, pico
+from selfdraft.cli.main import main
+from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
+from selfdraft.registry import AXES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A pico Llama saved as a Hugging Face folder, with a tokenizer of single characters."""
+    path = tmp_path_factory.mktemp("model")
+    pico("llama").save_pretrained(path)
+    alphabet = {chr(33 + index): index for index in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(alphabet, unk_token="!"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
+    return str(path)
+
+
+def generate(folder: str, *arguments: str) -> int:
+    return main(["generate", "--model", folder, *arguments])
+
+
+class TestGenerate:
+    def test_text_and_figures(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert generate(folder, "--max-new-tokens", "20", "abc") == 0
+        output = capsys.readouterr().out
+        assert len(output.splitlines()[0]) == 20
+        assert "tokens/s" in output
+        assert "ended by length" in output
+        assert "\x1b[" not in output, "colours belong to a terminal"
+
+    def test_two_colours(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert generate(folder, "--color", "always", "--max-new-tokens", "30", "abc") == 0
+        output = capsys.readouterr().out
+        assert "\x1b[32m" in output
+        assert "\x1b[36m" in output
+
+    def test_no_color_is_respected(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from selfdraft.cli.terminal import wants_color
+
+        class Screen(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        assert wants_color("auto", Screen())
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not wants_color("auto", Screen())
+
+    def test_compare(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert generate(folder, "--compare", "--max-new-tokens", "30", "abc") == 0
+        output = capsys.readouterr().out
+        assert "outputs: equal, token for token" in output
+        assert "drafting" in output
+        assert "plain" in output
+        assert "speed-up:" in output
+
+    def test_json(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert generate(folder, "--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc") == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        fields = "version model device dtype strategy lookahead drafter acceptance seed text tokens finish_reason stats"
+        assert set(document) == {*fields.split(), "plain", "comparison", "first_difference", "speedup"}
+        assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
+        assert document["plain"]["tokens"] == document["tokens"]
+        assert len(document["tokens"]) == document["stats"]["num_tokens"] == 12
+        assert document["first_difference"] is None
+
+    def test_json_without_compare(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert generate(folder, "--json", "--max-new-tokens", "3", "abc") == 0
+        assert "plain" not in json.loads(capsys.readouterr().out)
+
+    def test_prompt_from_standard_input(
+        self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        generate(folder, "--json", "--max-new-tokens", "9", "abc")
+        expected = json.loads(capsys.readouterr().out)["text"]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("abc"))
+        generate(folder, "--json", "--max-new-tokens", "9", "-")
+        assert json.loads(capsys.readouterr().out)["text"] == expected
+
+    def test_every_method_by_name(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        for axis, table in AXES.items():
+            for name in table:
+                settings = ["--set", "fixed.skip=a1,m2"]
+                assert generate(folder, f"--{axis}", name, *settings, "--json", "--max-new-tokens", "5", "abc") == 0
+                assert json.loads(capsys.readouterr().out)[axis] == name
+
+    def test_stop_and_sampling_options(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ["--temperature", "0.9", "--top-p", "0.8", "--seed", "3", "--json", "--max-new-tokens", "30"]
+        generate(folder, *options, "abc")
+        text = json.loads(capsys.readouterr().out)["text"]
+        generate(folder, *options, "--stop", text[10:12], "abc")
+        document = json.loads(capsys.readouterr().out)
+        assert document["text"] == text[: text.index(text[10:12])]
+        assert document["finish_reason"] == "stop"
+
+
+BAD_CALLS = [
+    (["--strategy", "unifrom"], "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
+    (["--set", "uniform.ration=1"], "unknown option of uniform 'ration'. Did you mean 'ratio'?"),
+    (["--set", "uniform"], "cannot read --set 'uniform'; write METHOD.OPTION=VALUE"),
+    (["--set", "uniform.ratio=much"], "uniform.ratio must be a number, got 'much'"),
+    (["--strategy", "fixed", "--set", "fixed.skip=a77"], "names attention layer 77, but the model has 5 layers"),
+    (["--max-new-tokens", "-3"], "generate.max_new_tokens must be at least 1, got -3"),
+    (["--max-new-tokens", "many"], "generate.max_new_tokens must be a whole number, got 'many'"),
+    (["--device", "gpu9"], "unknown or absent device 'gpu9'. Possible here: cpu"),
+    (["--dtype", "int3"], "unknown dtype 'int3'. Possible: float32, bfloat16, float16"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_CALLS, ids=lambda value: str(value)[:40])
+def test_bad_input_is_one_line_and_exit_code_2(
+    folder: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder, *arguments, "abc") == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("selfdraft generate: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [("", "the prompt is empty"), ("a" * CONTEXT_LENGTH, f"context holds {CONTEXT_LENGTH}; shorten the prompt")],
+    ids=["empty", "too long"],
+)
+def test_bad_prompts(folder: str, prompt: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(folder, prompt) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(str(tmp_path), "abc") == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_a_model_without_a_family_row(tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=16, word_embed_proj_dim=16, ffn_dim=16, num_hidden_layers=1,
+        num_attention_heads=2, bos_token_id=None, eos_token_id=None, pad_token_id=1,
+    )  # fmt: skip
+    OPTForCausalLM(config).save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((Path(folder) / name).read_bytes())
+    assert generate(str(tmp_path), "abc") == 2
+    error = capsys.readouterr().err
+    assert "unknown model family 'opt'" in error
+    assert "write one Family row for 'opt'" in error
+
+
+def test_pull_of_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", "smollm2"]) == 2
+    assert f"Did you mean '{DEFAULT_MODEL}'" in capsys.readouterr().err
+
+
+def test_list_shows_the_catalogue(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    assert main(["list"]) == 0
+    output = capsys.readouterr().out
+    for name in CATALOGUE:
+        assert f"selfdraft pull {name}" in output
+    assert f"{DEFAULT_MODEL} (default)" in output
+
+
+@pytest.mark.parametrize("command", ["", "generate", "pull", "list"])
+def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*command.split(), "--help"])
+    output = capsys.readouterr().out
+    assert "example" in output
+    assert f"selfdraft {command}".strip() in output
+
+
+def test_generate_help_names_every_method_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    output = capsys.readouterr().out
+    for table in AXES.values():
+        assert all(name in output for name in table)
+    for option in ("uniform.ratio", "fixed.skip", "fixed.tokens", "confidence.threshold", "lookup.max_ngram"):
+        assert option in output
+
+
+def test_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["generat"])
+    assert "invalid choice: 'generat'" in capsys.readouterr().err
+
+
+def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
+    """Ctrl-C while text streams: what is there stays, the figures follow, exit code 130, no traceback."""
+    command = [sys.executable, "-u", "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "240"]
+    slow = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen([*command, "abc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
+    assert child.stdout is not None
+    first = child.stdout.read(1)
+    child.send_signal(signal.SIGINT)
+    rest, errors = child.communicate(timeout=60)
+    output = (first + rest).decode()
+    assert b"Traceback" not in errors
+    assert ("ended by cancelled" in output) == (child.returncode == 130)
+    assert child.returncode in (0, 130), errors.decode()
+
+
+def test_a_closed_pipe_is_no_error(folder: str) -> None:
+    command = f"{sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 200 abc | head -c 1"
+    began = time.monotonic()
+    result = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert b"Traceback" not in result.stderr
+    assert b"BrokenPipe" not in result.stderr
+    assert len(result.stdout) == 1
+    assert time.monotonic() - began < 120

@@ -1,0 +1,78 @@
+"""Exactness on a real model: six ways to draft against one plain run and `model.generate`, 4 prompts x 200 tokens."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from selfdraft import Engine, Generation
+
+pytestmark = pytest.mark.model
+
+NUM_TOKENS = 200
+PROMPTS = (
+    "Write a long story about a fox who learns to read.",
+    "List twenty animals and say one thing about each of them.",
+    "Explain step by step how bread is made, from the field to the table.",
+    "Write the numbers from one to one hundred as words, separated by commas.",
+)
+SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
+SKIP = {"fixed": {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 3}}
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "uniform-confidence": {},
+    "uniform-fixed": {"lookahead": "fixed", "settings": {"fixed": {"tokens": 3}}},
+    "fixed-confidence": {"strategy": "fixed", "settings": SKIP},
+    "lookup": {"drafter": "lookup"},
+    "uniform-confidence-sampled": SAMPLED,
+    "fixed-fixed-sampled": {"strategy": "fixed", "lookahead": "fixed", "settings": SKIP, **SAMPLED},
+}
+
+
+@functools.cache
+def engine() -> Engine:
+    return Engine.from_pretrained(dtype="float32", device="cpu")
+
+
+def chat(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+@functools.cache
+def plain(row: int, is_sampled: bool) -> Generation:
+    options: dict[str, Any] = SAMPLED if is_sampled else {}
+    return engine().generate(chat(PROMPTS[row]), strategy="off", sequence=row, max_new_tokens=NUM_TOKENS, **options)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_drafting_changes_nothing(name: str) -> None:
+    """The four prompts as one ragged batch; each row against its plain run alone."""
+    options = COMBINATIONS[name]
+    sampling = {key: value for key, value in options.items() if key in SAMPLED}
+    found = engine().generate([chat(prompt) for prompt in PROMPTS], max_new_tokens=NUM_TOKENS, **options)
+    for row, generation in enumerate(found):
+        expected = plain(row, bool(sampling))
+        comparison = engine().compare(chat(PROMPTS[row]), expected, generation, sequence=row, **sampling)
+        assert comparison.verdict == "equal", (row, comparison)
+        assert generation.text == expected.text
+    assert sum(generation.stats.num_accepted for generation in found) > 50, "hardly any draft was tried"
+
+
+@pytest.mark.parametrize("row", range(len(PROMPTS)))
+def test_plain_decoding_equals_transformers(row: int) -> None:
+    tokens = engine().tokenizer.apply_chat_template(chat(PROMPTS[row]), add_generation_prompt=True, return_dict=False)
+    inputs = torch.tensor([tokens])
+    with torch.inference_mode():
+        expected = engine().model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=NUM_TOKENS, do_sample=False
+        )
+    assert list(plain(row, False).tokens) == expected[0, len(tokens) :].tolist()
+
+
+def test_one_prompt_alone_sampled_and_streamed() -> None:
+    stream = engine().stream(chat(PROMPTS[1]), sequence=1, max_new_tokens=60, **SAMPLED)
+    text = "".join(chunk.text for chunk in stream)
+    assert stream.generation.tokens == plain(1, True).tokens[:60]
+    assert plain(1, True).text.startswith(text.rstrip("\N{REPLACEMENT CHARACTER}"))

@@ -1,0 +1,251 @@
+"""Text at the edges: pieces as tokens come, stop strings, and every form a prompt may have."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pico import pico_tokenizer
+from selfdraft.engine.text import TextTail, check_prompt, encode_prompts
+from selfdraft.errors import PromptError
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+
+
+def decode(tokens) -> str:
+    return pico_tokenizer().decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def encode(text: str) -> list[int]:
+    return pico_tokenizer()(text).input_ids
+
+
+def byte_token(byte: int) -> int:
+    """The token of a single byte."""
+    printable = bytes([byte]).decode("latin-1")
+    others = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255)]
+    symbol = chr(256 + others.index(byte)) if byte in others else printable
+    return pico_tokenizer().convert_tokens_to_ids(symbol)
+
+
+def tail_of(tokens, stops=()) -> TextTail:
+    tail = TextTail(decode, stops)
+    for token in tokens:
+        if tail.push(token):
+            break
+    return tail
+
+
+texts = st.one_of(
+    st.text(alphabet="aeth rinéü€🙂\n", max_size=30), st.text(max_size=20), st.text(alphabet="🙂😀é", max_size=8)
+)
+token_lists = st.lists(st.integers(0, len(pico_tokenizer()) - 1), max_size=30)
+
+
+# -------------------------------------------------------------------------------------------------------- pieces
+
+
+@given(texts)
+@example("🙂🙂éé the rain")
+@settings(max_examples=200, deadline=None)
+def test_joined_pieces_are_the_text(text):
+    tokens = encode(text)
+    tail = tail_of(tokens)
+    tail.flush()
+    assert "".join(tail.pieces) == tail.text == decode(tokens) == text
+    assert len(tail.pieces) == tail.num_tokens == len(tokens)
+
+
+@given(token_lists)
+@settings(max_examples=200, deadline=None)
+def test_joined_pieces_are_the_decoded_tokens_whatever_they_are(tokens):
+    """Bytes that are no text, special tokens, characters cut in the middle."""
+    tail = tail_of(tokens)
+    assert "�" not in tail.text[-1:]
+    tail.flush()
+    tail.flush()
+    assert "".join(tail.pieces) == tail.text == decode(tokens)
+
+
+@pytest.mark.parametrize("character", ["é", "€", "🙂"])
+def test_a_piece_is_empty_until_its_character_is_whole(character):
+    tokens = [byte_token(byte) for byte in character.encode()]
+    tail = tail_of([*tokens, *encode("a")])
+    assert tail.pieces == [*[""] * (len(tokens) - 1), character, "a"]
+
+
+def test_tokens_that_end_one_character_and_begin_the_next():
+    vocabulary = pico_tokenizer().get_vocab()
+    tail = tail_of([vocabulary["Ã"], vocabulary["©Ã"], vocabulary["©"]])
+    assert tail.pieces == ["", "", "éé"]
+
+
+def test_a_leading_space_is_kept():
+    assert tail_of(encode("the rain and")).pieces == ["the", " rain", " and"]
+
+
+@pytest.mark.parametrize("num_bytes", [1, 2, 3])
+def test_flush_shows_unfinished_bytes_as_the_tokenizer_does(num_bytes):
+    tokens = [*encode("the"), *(byte_token(byte) for byte in "🙂".encode()[:num_bytes])]
+    tail = tail_of(tokens)
+    assert tail.text == "the"
+    tail.flush()
+    assert tail.text == "".join(tail.pieces) == decode(tokens)
+    assert tail.text.endswith("�")
+
+
+def test_flush_of_nothing():
+    tail = TextTail(decode)
+    tail.flush()
+    assert (tail.text, tail.pieces, tail.num_released(has_ended=True)) == ("", [], 0)
+
+
+def test_special_tokens_have_no_text():
+    assert tail_of([*encode("the"), pico_tokenizer().eos_token_id]).pieces == ["the", ""]
+
+
+# -------------------------------------------------------------------------------------------------- stop strings
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "kept"),
+    [
+        ("the rain and", [" rain"], "the"),  # one token
+        ("the rain and", ["n a"], "the rai"),  # over two tokens, cutting into a piece
+        ("the rain and", ["e rain an"], "th"),  # over three
+        ("the rain and", ["the"], ""),  # at the very beginning
+        ("the rain and", ["and", "rain"], "the "),  # whichever comes first
+        ("the rain and", ["rain", "the rain"], ""),  # complete together: the one that begins first
+        ("the rain and", ["sun"], "the rain and"),
+        ("aab", ["ab"], "a"),  # a false start
+        ("xéé🙂y", ["é🙂"], "xé"),
+        ("a\n\nb", ["\n\n"], "a"),
+    ],
+)
+def test_the_text_ends_before_a_stop_string(text, stops, kept):
+    tail = tail_of(encode(text), stops)
+    tail.flush()
+    assert tail.text == "".join(tail.pieces) == kept
+    assert tail.is_stopped is (kept != text)
+
+
+def test_push_says_when_a_stop_string_is_complete():
+    tail = TextTail(decode, ["in an"])
+    assert [tail.push(token) for token in encode("the rain and")] == [False, False, True]
+    assert tail.pieces == ["the", " ra", ""]
+
+
+def test_a_beginning_of_a_stop_string_is_held_back():
+    tail, released = TextTail(decode, ["rain and", "!"]), []
+    for token in encode("the rain in"):
+        tail.push(token)
+        released.append(tail.num_released(has_ended=False))
+    assert tail.pieces == ["the", " rain", " ", "in"]
+    assert released == [1, 1, 1, 4]
+    tail = tail_of(encode("the rain"), ["rain and"])
+    assert tail.num_released(has_ended=False) == 1
+    assert tail.num_released(has_ended=True) == 2
+
+
+@given(texts, st.lists(st.text(alphabet="aeth rin🙂\n", min_size=1, max_size=4), min_size=1, max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_what_was_released_is_never_taken_back(text, stops):
+    tokens, shown = encode(text), ""
+    tail = TextTail(decode, stops)
+    for token in tokens:
+        has_ended = tail.push(token)
+        now = "".join(tail.pieces[: tail.num_released(has_ended)])
+        assert now.startswith(shown)
+        shown = now
+        if has_ended:
+            break
+    tail.flush()
+    # A stop string is found when its last token has come, so hits are judged over what was read until then.
+    read = decode(tokens[: tail.num_tokens])
+    hits = [read.find(stop) for stop in stops if stop in read]
+    assert tail.is_stopped is bool(hits)
+    assert tail.text == "".join(tail.pieces) == read[: min(hits, default=len(read))]
+    assert tail.text.startswith(shown)
+    assert not any(stop in tail.text for stop in stops)
+
+
+# ------------------------------------------------------------------------------------------------------- prompts
+
+
+def chat_tokenizer():
+    tokenizer = copy.deepcopy(pico_tokenizer())
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+MESSAGES = [{"role": "user", "content": "the rain"}]
+AS_TEXT = "<user>the rain<bot>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected", "is_batch"),
+    [
+        ("the rain", ["the rain"], False),
+        (["the", "rain and"], ["the", "rain and"], True),
+        (["the"], ["the"], True),
+        ([5, 6, 7], [[5, 6, 7]], False),
+        ((5, 6), [[5, 6]], False),
+        ([[5, 6], [7]], [[5, 6], [7]], True),
+        (MESSAGES, [AS_TEXT], False),
+        ([MESSAGES, MESSAGES], [AS_TEXT, AS_TEXT], True),
+        (["the", [5, 6], MESSAGES], ["the", [5, 6], AS_TEXT], True),
+    ],
+    ids=str,
+)
+def test_every_form_of_a_prompt(prompt, expected, is_batch):
+    tokens = [encode(item) if isinstance(item, str) else item for item in expected]
+    assert encode_prompts(prompt, chat_tokenizer()) == (tokens, is_batch)
+
+
+@pytest.mark.parametrize("prompt", ["", [], [""], [[]], ["the", ""], [[5], []]], ids=str)
+def test_an_empty_prompt_is_refused(prompt):
+    with pytest.raises(PromptError, match="the prompt is empty; pass some text, token ids or messages"):
+        encode_prompts(prompt, pico_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "got"),
+    [([1.5], "float"), ([None], "NoneType"), ([5, "the"], "int"), ([[0.5, 1]], "a list with 0.5")],
+    ids=str,
+)
+def test_what_is_no_prompt_is_refused(prompt, got):
+    with pytest.raises(PromptError, match=f"must be text, token ids or messages, got {got}"):
+        encode_prompts(prompt, pico_tokenizer())
+
+
+def test_messages_need_a_chat_template():
+    with pytest.raises(PromptError, match="no chat template; pass the prompt as text"):
+        encode_prompts(MESSAGES, pico_tokenizer())
+
+
+@pytest.mark.parametrize("prompt", ["the", ["the"], MESSAGES], ids=str)
+def test_text_needs_a_tokenizer(prompt):
+    with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, or build it as Engine\(model, tokenizer\)"):
+        encode_prompts(prompt, None)
+
+
+def test_token_ids_need_no_tokenizer():
+    assert encode_prompts([5, 6], None) == ([[5, 6]], False)
+
+
+@pytest.mark.parametrize("token", [-1, 100])
+def test_tokens_outside_the_vocabulary_are_refused(token):
+    with pytest.raises(PromptError, match=f"token id {token} is outside the vocabulary; use ids from 0 to 99"):
+        check_prompt([0, 99, token], 100, None)
+
+
+def test_a_prompt_must_leave_room_in_the_context():
+    check_prompt([1] * 7, 100, 8)
+    check_prompt([1] * 9, 100, None)
+    with pytest.raises(PromptError, match="the prompt has 8 tokens, but the model's context holds 8; shorten"):
+        check_prompt([1] * 8, 100, 8)
