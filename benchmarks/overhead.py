@@ -28,7 +28,8 @@ import selfdraft
 from selfdraft.models.loading import load
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
-MEMORY_MODES = {"generate": None, "off": "off", "uniform": "uniform"}
+MEMORY_MODES = ("generate", "off", "uniform")
+"""`model.generate` without an engine; plainly; speculating."""
 
 
 def read_prompts(tokenizer: Any, count: int) -> list[list[int]]:
@@ -37,10 +38,10 @@ def read_prompts(tokenizer: Any, count: int) -> list[list[int]]:
     return [tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=False) for m in messages]
 
 
-def generate_with_transformers(engine: selfdraft.Engine, prompt: list[int], num_tokens: int) -> list[int]:
-    tokens = torch.tensor([prompt], device=engine.device)
+def generate_with_transformers(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
+    tokens = torch.tensor([prompt], device=model.device)
     with torch.inference_mode():
-        output = engine.model.generate(
+        output = model.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_tokens, do_sample=False
         )
     return output[0, len(prompt) :].tolist()
@@ -53,16 +54,19 @@ def generate_plainly(engine: selfdraft.Engine, prompt: list[int], num_tokens: in
 def measure_speed(
     engine: selfdraft.Engine, prompts: list[list[int]], num_tokens: int, num_rounds: int
 ) -> dict[str, Any]:
-    ways = {"transformers": generate_with_transformers, "selfdraft off": generate_plainly}
+    ways = {
+        "transformers": lambda *call: generate_with_transformers(engine.model, *call),
+        "selfdraft off": lambda *call: generate_plainly(engine, *call),
+    }
     for run in ways.values():
-        run(engine, prompts[0], 8)
+        run(prompts[0], 8)
     seconds, tokens = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0)
     for _ in range(num_rounds):
         for prompt in prompts:
             outputs = {}
             for name, run in ways.items():
                 began = time.perf_counter()
-                outputs[name] = run(engine, prompt, num_tokens)
+                outputs[name] = run(prompt, num_tokens)
                 seconds[name] += time.perf_counter() - began
                 tokens[name] += len(outputs[name])
             if outputs["transformers"] != outputs["selfdraft off"]:
@@ -82,12 +86,12 @@ def peak_memory(arguments: argparse.Namespace, mode: str) -> float:
 
 def run_child(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model)
-    engine = selfdraft.Engine(model, tokenizer)
     prompt = read_prompts(tokenizer, 1)[0]
     if arguments.child == "generate":
-        generate_with_transformers(engine, prompt, arguments.max_new_tokens)
+        generate_with_transformers(model, prompt, arguments.max_new_tokens)
     else:
-        engine.generate(prompt, max_new_tokens=arguments.max_new_tokens, strategy=MEMORY_MODES[arguments.child])
+        engine = selfdraft.Engine(model, tokenizer, strategy=arguments.child)
+        engine.generate(prompt, max_new_tokens=arguments.max_new_tokens)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(peak / (1e6 if platform.system() == "Darwin" else 1e3) * 1.024)
 

@@ -396,7 +396,7 @@ def test_a_hooked_final_norm_keeps_its_own_forward():
 # ------------------------------------------------------------------------------------------------------- weights
 
 
-@pytest.mark.parametrize("variant", FAMILIES)
+@by_variant
 def test_a_cast_model_is_attached_anew(variant):
     model, tokens = copy.deepcopy(pico(variant)), tokens_of()
     runner = EagerRunner(model)
@@ -458,3 +458,33 @@ def test_two_decoders_on_one_model(variant):
     for decoder in (first, second, third):
         assert decoder.is_current
         assert_same(run(decoder, tokens), expected)
+
+
+def test_a_model_in_training_mode_is_refused():
+    """Dropout would make every pass a different one."""
+    model = copy.deepcopy(pico("gpt2")).train()
+    with pytest.raises(UnsupportedModelError, match=r"in training mode.*call model\.eval\(\) first"):
+        Decoder(model)
+    runner = EagerRunner(model.eval())
+    model.train()
+    with pytest.raises(UnsupportedModelError, match="training mode"):
+        runner.refresh()
+
+
+def test_a_hook_added_after_attaching_is_noticed():
+    model = copy.deepcopy(pico("llama"))
+    runner = EagerRunner(model)
+    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: output * 0.5)
+    assert not runner.decoder.is_current
+    runner.refresh()
+    tokens = torch.arange(9)[None]
+    found = runner.forward(tokens, [0], runner.new_cache(1, 9)).scores
+    assert torch.allclose(found, model(tokens).logits, atol=1e-4)
+
+
+def test_attaching_inside_inference_mode_leaves_the_model_trainable():
+    model = copy.deepcopy(pico("llama"))
+    with torch.inference_mode():
+        Decoder(model)
+    model(torch.arange(9)[None]).logits.sum().backward()
+    assert model.model.layers[0].self_attn.q_proj.weight.grad is not None

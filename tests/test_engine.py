@@ -291,7 +291,7 @@ BAD_PROMPTS = [
     ([1] * CONTEXT_LENGTH, rf"the prompt has 256 tokens, but the model's context holds {CONTEXT_LENGTH}; shorten"),
     ([VOCAB_SIZE], rf"token id {VOCAB_SIZE} is outside the vocabulary; use ids from 0 to {VOCAB_SIZE - 1}"),
     ([-1], r"token id -1 is outside"),
-    ([1, 2.5], r"must be text, token ids or messages"),
+    ([1, 2.5], r"2.5 stands among token ids; pass ids only"),
     ([{"role": "user", "content": "hi"}], r"no chat template; pass the prompt as text"),
 ]
 

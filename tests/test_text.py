@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from pico import pico_tokenizer
 from selfdraft.engine.text import TextTail, check_prompt, encode_prompts
@@ -89,6 +91,16 @@ def test_a_leading_space_is_kept():
     assert tail_of(encode("the rain and")).pieces == ["the", " rain", " and"]
 
 
+def test_a_leading_space_is_kept_where_decoders_strip_it():
+    """SentencePiece-like: decoded alone, a word loses the space before it."""
+    words = Tokenizer(models.WordLevel({"▁the": 0, "▁rain": 1, "s": 2}, unk_token="s"))
+    words.decoder = decoders.Metaspace()
+    tail = TextTail(words.decode)
+    for token in (0, 1, 2, 1):
+        tail.push(token)
+    assert tail.pieces == ["the", " rain", "s", " rain"]
+
+
 @pytest.mark.parametrize("num_bytes", [1, 2, 3])
 def test_flush_shows_unfinished_bytes_as_the_tokenizer_does(num_bytes):
     tokens = [*encode("the"), *(byte_token(byte) for byte in "🙂".encode()[:num_bytes])]
@@ -97,6 +109,16 @@ def test_flush_shows_unfinished_bytes_as_the_tokenizer_does(num_bytes):
     tail.flush()
     assert tail.text == "".join(tail.pieces) == decode(tokens)
     assert tail.text.endswith("�")
+
+
+def test_an_unfinished_character_is_not_released_before_the_end():
+    """Its bytes belong to a piece that is still empty: shown now, it could not be shown again when it is whole."""
+    tail = tail_of([*encode("a"), byte_token(0xF0)])
+    shown = tail.num_released(has_ended=False)
+    assert tail.pieces[:shown] == ["a"]
+    tail.flush()
+    assert "".join(tail.pieces[:shown] + tail.pieces[shown:]) == tail.text == "a\N{REPLACEMENT CHARACTER}"
+    assert tail.num_released(has_ended=True) == shown + 1
 
 
 def test_flush_of_nothing():
@@ -215,11 +237,29 @@ def test_an_empty_prompt_is_refused(prompt):
 
 @pytest.mark.parametrize(
     ("prompt", "got"),
-    [([1.5], "float"), ([None], "NoneType"), ([5, "the"], "int"), ([[0.5, 1]], "a list with 0.5")],
+    [
+        (5, "5"),
+        (None, "None"),
+        (b"ab", "b'ab'"),
+        (MESSAGES[0], "{'role'"),
+        ([1.5], "1.5"),
+        ([None], "None"),
+        ([True], "True"),
+        ([["the"]], "['the']"),
+    ],
     ids=str,
 )
 def test_what_is_no_prompt_is_refused(prompt, got):
-    with pytest.raises(PromptError, match=f"must be text, token ids or messages, got {got}"):
+    expected = re.escape(f"must be text, a list of token ids or a list of messages, got {got}")
+    with pytest.raises(PromptError, match=expected):
+        encode_prompts(prompt, pico_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stranger"), [([5, "the"], "'the'"), ([[0.5, 1]], "0.5"), ([True, 1], "True")], ids=str
+)
+def test_a_stranger_among_token_ids_is_named(prompt, stranger):
+    with pytest.raises(PromptError, match=f"{stranger} stands among token ids; pass ids only, or text, or messages"):
         encode_prompts(prompt, pico_tokenizer())
 
 

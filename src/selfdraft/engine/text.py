@@ -15,33 +15,50 @@ _UNFINISHED = "�"
 
 def encode_prompts(prompt: Prompt, tokenizer: Any) -> tuple[list[list[int]], bool]:
     """(token lists, whether the caller gave a batch)."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or _is_conversation(prompt) or _is_token_list(prompt):
         return [_encode_one(prompt, tokenizer)], False
-    items: list[Any] = list(prompt)
-    if not items:
-        raise PromptError("the prompt is empty; pass some text, token ids or messages")
-    if all(isinstance(item, int) for item in items) or all(isinstance(item, Mapping) for item in items):
-        return [_encode_one(items, tokenizer)], False
-    return [_encode_one(item, tokenizer) for item in items], True
+    return [_encode_one(item, tokenizer) for item in _as_list(prompt)], True
 
 
 def _encode_one(prompt: Any, tokenizer: Any) -> list[int]:
-    if not isinstance(prompt, str | Sequence):
-        raise PromptError(f"a prompt must be text, token ids or messages, got {type(prompt).__name__}")
-    is_text, is_chat = isinstance(prompt, str), len(prompt) > 0 and isinstance(prompt[0], Mapping)
-    if (is_text or is_chat) and tokenizer is None:
+    if not isinstance(prompt, str) and _is_token_list(prompt):
+        return list(prompt)
+    if tokenizer is None:
         raise PromptError("this engine has no tokenizer; pass token ids, or build it as Engine(model, tokenizer)")
-    if is_text:
-        tokens = tokenizer(prompt).input_ids
-    elif is_chat:
+    if isinstance(prompt, str):
+        tokens: list[int] = tokenizer(prompt).input_ids if prompt else []
+    elif _is_conversation(prompt):
         tokens = _encode_chat(prompt, tokenizer)
     else:
-        tokens = list(prompt)
-    if not tokens or (is_text and not prompt):
+        raise _no_prompt(prompt)
+    if not tokens:
         raise PromptError("the prompt is empty; pass some text, token ids or messages")
-    if not all(isinstance(token, int) for token in tokens):
-        raise PromptError(f"a prompt must be text, token ids or messages, got a list with {tokens[0]!r}")
-    return [int(token) for token in tokens]
+    return tokens
+
+
+def _is_token_list(prompt: Any) -> bool:
+    """Token ids and nothing else; a list that holds some is refused here, where the stranger can be named."""
+    items = _as_list(prompt)
+    strangers = [item for item in items if not isinstance(item, int) or isinstance(item, bool)]
+    if strangers and len(strangers) < len(items):
+        raise PromptError(f"{strangers[0]!r} stands among token ids; pass ids only, or text, or messages")
+    return not strangers
+
+
+def _is_conversation(prompt: Any) -> bool:
+    return all(isinstance(item, Mapping) for item in _as_list(prompt))
+
+
+def _as_list(prompt: Any) -> list[Any]:
+    if not isinstance(prompt, Sequence) or isinstance(prompt, str | bytes):
+        raise _no_prompt(prompt)
+    if not prompt:
+        raise PromptError("the prompt is empty; pass some text, token ids or messages")
+    return list(prompt)
+
+
+def _no_prompt(prompt: Any) -> PromptError:
+    return PromptError(f"a prompt must be text, a list of token ids or a list of messages, got {prompt!r}")
 
 
 def _encode_chat(messages: Any, tokenizer: Any) -> list[int]:
@@ -100,7 +117,7 @@ class TextTail:
         if has_ended:
             return len(self.pieces)
         budget, count = len(self.text) - self._num_held(), 0
-        for piece in self.pieces:
+        for piece in self.pieces[: self._read]:
             budget -= len(piece)
             if budget < 0:
                 break

@@ -160,6 +160,7 @@ def lean_mlp(module: Any, norm: LeanNorm) -> LeanMLP | None:
     )
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The weights (and biases) of several layers as one tensor; the layers become slices of it."""

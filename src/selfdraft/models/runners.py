@@ -11,7 +11,7 @@ import torch
 from ..protocols import PassOutput
 from ..types import SkipSet
 from .cache import SlotCache
-from .decoder import Decoder
+from .decoder import Decoder, check_eval
 from .placement import Placement
 
 
@@ -43,7 +43,8 @@ class EagerRunner:
         return self.decoder.dtype
 
     def refresh(self) -> None:
-        """Attach anew where the model was moved, cast or given new weights since."""
+        """Attach anew where the model was moved, cast, hooked or given new weights since."""
+        check_eval(self.decoder.model)
         if not self.decoder.is_current:
             self.decoder.attach()
 
