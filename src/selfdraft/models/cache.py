@@ -101,7 +101,7 @@ def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torc
     if placement.start is None or not isinstance(rows, slice):
         store[placement.row_index, :, placement.positions] = new.transpose(1, 2)
         return store[rows, :, : placement.end]
-    band = store if rows.stop - rows.start == len(store) else store[rows]
+    band = store if rows.stop - rows.start == store.shape[0] else store[rows]
     band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
 
