@@ -24,10 +24,10 @@ demo: $(INSTALLED)  ## Generate with and without self-speculation and compare
 	@printf '$(REWRITE_PROMPT)' | $(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup -
 
 test: check  ## Lint, types and the test suite
-	$(RUN) pytest -m "not full"
+	$(RUN) pytest -n 2 -m "not full"
 
 test-full: check  ## The test suite with the whole exactness matrix
-	$(RUN) pytest
+	$(RUN) pytest -n 2
 
 check: $(INSTALLED)  ## Lint and types
 	$(RUN) ruff check .

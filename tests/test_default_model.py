@@ -11,6 +11,7 @@ import torch
 from selfdraft import Engine, Generation
 
 pytestmark = pytest.mark.model
+greedy, sampled = pytest.mark.xdist_group("greedy"), pytest.mark.xdist_group("sampled")  # each shares its plain runs
 
 NUM_TOKENS = 200
 PROMPTS = (
@@ -22,10 +23,10 @@ PROMPTS = (
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
 SKIP = {"fixed": {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 3}}
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "uniform-confidence": {},
+    "uniform-confidence": {"settings": {"confidence": {"max_tokens": 5}}},
     "uniform-fixed": {"lookahead": "fixed", "settings": {"fixed": {"tokens": 3}}},
     "fixed-confidence": {"strategy": "fixed", "settings": SKIP},
-    "lookup": {"drafter": "lookup"},
+    "lookup": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 5}}},
     "uniform-confidence-sampled": SAMPLED,
     "fixed-fixed-sampled": {"strategy": "fixed", "lookahead": "fixed", "settings": SKIP, **SAMPLED},
 }
@@ -46,7 +47,9 @@ def plain(row: int, is_sampled: bool) -> Generation:
     return engine().generate(chat(PROMPTS[row]), strategy="off", sequence=row, max_new_tokens=NUM_TOKENS, **options)
 
 
-@pytest.mark.parametrize("name", COMBINATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=sampled if name.endswith("sampled") else greedy) for name in COMBINATIONS]
+)
 def test_drafting_changes_nothing(name: str) -> None:
     """The four prompts as one ragged batch; each row against its plain run alone."""
     options = COMBINATIONS[name]
@@ -60,6 +63,7 @@ def test_drafting_changes_nothing(name: str) -> None:
     assert sum(generation.stats.num_accepted for generation in found) > 50, "hardly any draft was tried"
 
 
+@greedy
 @pytest.mark.parametrize("row", range(len(PROMPTS)))
 def test_plain_decoding_equals_transformers(row: int) -> None:
     tokens = engine().tokenizer.apply_chat_template(chat(PROMPTS[row]), add_generation_prompt=True, return_dict=False)
@@ -71,6 +75,7 @@ def test_plain_decoding_equals_transformers(row: int) -> None:
     assert list(plain(row, False).tokens) == expected[0, len(tokens) :].tolist()
 
 
+@sampled
 def test_one_prompt_alone_sampled_and_streamed() -> None:
     stream = engine().stream(chat(PROMPTS[1]), sequence=1, max_new_tokens=60, **SAMPLED)
     text = "".join(chunk.text for chunk in stream)

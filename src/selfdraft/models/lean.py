@@ -166,13 +166,15 @@ def lean_mlp(module: Any, norm: LeanNorm) -> LeanMLP | None:
     )
 
 
-@torch.inference_mode(False)
-@torch.no_grad()
 def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The weights (and biases) of several layers as one tensor; the layers become slices of it."""
-    weight = _join_parameters([linear.weight for linear in linears])
-    biases = [linear.bias for linear in linears]
-    return weight, None if biases[0] is None else _join_parameters(biases)
+    """The weights (and biases) of several layers as one tensor; the layers become slices of it.
+
+    The mode follows the weights, not the caller: a trainable model stays trainable.
+    """
+    with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():
+        weight = _join_parameters([linear.weight for linear in linears])
+        biases = [linear.bias for linear in linears]
+        return weight, None if biases[0] is None else _join_parameters(biases)
 
 
 def _join_parameters(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
