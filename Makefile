@@ -5,9 +5,6 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 
-CHAT_PROMPT := Explain in a few sentences why the sky is blue.
-REWRITE_PROMPT := Copy the text below word for word, then stop.\n\nThe old lighthouse stands on a rock at the end of the long bay. Every evening the keeper climbs the narrow stairs, lights the great lamp and writes the weather into the great book. In the morning the keeper climbs the narrow stairs again and puts out the great lamp.
-
 .PHONY: demo test test-full check fmt clean
 
 $(INSTALLED): pyproject.toml
@@ -18,10 +15,10 @@ $(INSTALLED): pyproject.toml
 
 demo: $(INSTALLED)  ## Generate with and without self-speculation and compare
 	@$(RUN) selfdraft pull
-	@printf '\n== A chat prompt; the model drafts with a quarter of its own layers skipped\n\n'
-	@$(RUN) selfdraft generate --compare --max-new-tokens 96 "$(CHAT_PROMPT)"
-	@printf '\n== Rewriting a text; drafts are looked up in the prompt\n\n'
-	@printf '$(REWRITE_PROMPT)' | $(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup -
+	@echo; echo "== A chat prompt: the model drafts for itself, a quarter of its layers skipped"; echo
+	@$(RUN) selfdraft generate --compare --max-new-tokens 96 "Explain in a few sentences why the sky is blue."
+	@echo; echo "== A text to rewrite: drafts are looked up in the prompt"; echo
+	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup - < examples/rewrite.txt
 
 test: check  ## Lint, types and the test suite
 	$(RUN) pytest -n 2 -m "not full"
