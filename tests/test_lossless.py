@@ -14,7 +14,9 @@ import torch
 from cases import MODES, SETTINGS, Case, name, pairwise, whole_matrix
 from pico import pico
 from selfdraft import Engine, Generation
-from selfdraft.registry import LOOKAHEADS, STRATEGIES
+from selfdraft.engine import decode
+from selfdraft.engine.state import State, prefill
+from selfdraft.registry import LOOKAHEADS, STRATEGIES, find
 
 NUM_TOKENS = 40
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
@@ -109,6 +111,41 @@ def test_rules_that_depend_on_the_prefix(mode: str, drafter: str) -> None:
         assert generation.tokens != reference("llama", mode, row).tokens, "the rules change nothing"
     if drafter == "self":
         assert sum(generation.stats.num_accepted for generation in drafted) > 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning, drafting and observing leave the cache below each row's verified length alone, bit by bit."""
+    states: list[State] = []
+    checked: list[str] = []
+
+    def verified() -> list[torch.Tensor]:
+        (state,) = states
+        stores = (*state.cache.keys, *state.cache.values)
+        return [store[row, :, :start].clone() for store in stores for row, start in enumerate(state.starts)]
+
+    def watch(owner: Any, attribute: str) -> None:
+        original = getattr(owner, attribute)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            before = verified()
+            result = original(*arguments, **keywords)
+            assert all(torch.equal(old, new) for old, new in zip(before, verified(), strict=True)), attribute
+            checked.append(attribute)
+            return result
+
+        monkeypatch.setattr(owner, attribute, watched)
+
+    def remember(runner: Any, state: State, strategy: Any) -> None:
+        states.append(state)
+        prefill(runner, state, strategy)
+
+    monkeypatch.setattr(decode, "prefill", remember)
+    watch(decode, "run_drafts")
+    for attribute in ("plan", "observe"):
+        watch(find("strategy", strategy), attribute)
+    engine_for("gpt2").generate(list(PROMPTS), strategy=strategy, max_new_tokens=20)
+    assert {"run_drafts", "plan", "observe"} <= set(checked)
 
 
 @pytest.mark.parametrize("seed", [1, 2**40])

@@ -64,7 +64,7 @@ def options_for(axis: str, name: str, settings: Settings) -> Any:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise for a method or an option that nobody knows."""
+    """Raise for a method, an option or a value that does not exist."""
     methods = {name for axis, table in AXES.items() if axis != "acceptance" for name in table}
     for method, values in settings.items():
         if method not in methods:
@@ -75,11 +75,13 @@ def check_settings(settings: Settings) -> None:
                 raise OptionError(f"{method} has no options, got {option!r}; leave it out")
             if option not in known:
                 raise unknown_name(f"option of {method}", option, known)
+        for axis in _axes_of(method):
+            options_for(axis, method, settings)
 
 
 def _options_named(method: str) -> set[str]:
-    found: set[str] = set()
-    for axis, table in AXES.items():
-        if axis != "acceptance" and method in table:
-            found |= set(find(axis, method).Options.__dataclass_fields__)
-    return found
+    return {name for axis in _axes_of(method) for name in find(axis, method).Options.__dataclass_fields__}
+
+
+def _axes_of(method: str) -> list[str]:
+    return [axis for axis, table in AXES.items() if axis != "acceptance" and method in table]

