@@ -5,7 +5,8 @@
 
 Speed: `strategy="off"` and `model.generate` take turns on the same prompts in one process; whole calls, prefill
 included, greedy; the ratio is total tokens over total seconds of each. Memory: the peak resident set of a process that
-loads the model and generates once, plainly or speculating, median of three processes each. The last line is JSON.
+loads the model and generates once, plainly or speculating, and (Linux) what it holds at the end, median of three
+processes each; the peak falls into loading. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -76,12 +77,13 @@ def measure_speed(
     return {"tokens_per_second": speeds, "ratio": speeds["selfdraft off"] / speeds["transformers"]}
 
 
-def peak_memory(arguments: argparse.Namespace, mode: str) -> float:
-    """Peak resident megabytes of one fresh process."""
+def memory(arguments: argparse.Namespace, mode: str) -> dict[str, float]:
+    """Resident megabytes of one fresh process, at its peak and at its end."""
     command = [sys.executable, __file__, "--child", mode, "--max-new-tokens", str(arguments.max_new_tokens)]
     command += ["--model", arguments.model] if arguments.model else []
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(output.strip().splitlines()[-1])
+    found: dict[str, float] = json.loads(output.strip().splitlines()[-1])
+    return found
 
 
 def run_child(arguments: argparse.Namespace) -> None:
@@ -92,8 +94,19 @@ def run_child(arguments: argparse.Namespace) -> None:
     else:
         engine = selfdraft.Engine(model, tokenizer, strategy=arguments.child)
         engine.generate(prompt, max_new_tokens=arguments.max_new_tokens)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak / (1e6 if platform.system() == "Darwin" else 1e3) * 1.024)
+    unit = 1 if platform.system() == "Darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    statm = Path("/proc/self/statm")
+    end = int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else peak
+    print(json.dumps({"peak": peak / 1e6, "end": end / 1e6}))
+
+
+def measure_memory(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    runs = {mode: [memory(arguments, mode) for _ in range(3)] for mode in MEMORY_MODES}
+    return {
+        mode: {when: statistics.median(run[when] for run in of_mode) for when in ("peak", "end")}
+        for mode, of_mode in runs.items()
+    }
 
 
 def main() -> None:
@@ -114,10 +127,10 @@ def main() -> None:
     result = measure_speed(engine, prompts, arguments.max_new_tokens, arguments.rounds)
     print(f"plain decoding is {result['ratio']:.2f}x model.generate")
     if not arguments.no_memory:
-        peaks = {mode: statistics.median(peak_memory(arguments, mode) for _ in range(3)) for mode in MEMORY_MODES}
-        result["peak_megabytes"] = peaks
-        print("  ".join(f"{mode} {peak:.0f} MB" for mode, peak in peaks.items()))
-        print(f"speculating takes {peaks['uniform'] / peaks['off'] - 1:+.1%} of the plain run's peak memory")
+        used = result["resident_megabytes"] = measure_memory(arguments)
+        print("  ".join(f"{mode}: peak {at['peak']:.0f} MB, end {at['end']:.0f} MB" for mode, at in used.items()))
+        changes = (f"{used['uniform'][when] / used['off'][when] - 1:+.1%} at the {when}" for when in ("peak", "end"))
+        print(f"speculating against plain: {', '.join(changes)}")
     result |= {
         "model": arguments.model or "default",
         "device": str(engine.device),

@@ -27,6 +27,7 @@ class SelfSession:
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
+        self._cache.reserve(max(self._starts) + 1)
         output = self._runner.forward(
             last_tokens[:, None], self._starts, self._cache, rows=self._rows.rows, skip=self._rows.skip
         )

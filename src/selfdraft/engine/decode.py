@@ -29,10 +29,9 @@ def decode(
 ) -> Iterator[list[StepRecord]]:
     """Rounds until every sequence is finished; each yields one record per sequence that took part."""
     strategy, lookahead = method.strategy, method.lookahead
-    started = list(state.active)
-    prefill(runner, state, strategy)
-    observe_seconds = 0.0
+    started, observe_seconds = list(state.active), 0.0
     try:
+        prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
             began = runner.seconds()
             plans = [strategy.plan(sequence.sequence_id, sequence.context) for sequence in state.active]

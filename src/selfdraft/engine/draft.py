@@ -29,12 +29,8 @@ def run_drafts(
             groups.setdefault((plan.skip, plan.drafter or default_drafter), []).append(row)
     for (skip, drafter), rows in groups.items():
         sequences = [state.active[row] for row in rows]
-        state.cache.reserve(max(state.starts) + max(_cap(plans[row], state.active[row]) for row in rows))
-        session = drafters[drafter].open(
-            runner,
-            state.cache,
-            DraftRows(tuple(rows), tuple(sequence.tokens for sequence in sequences), skip),
-        )
+        committed = tuple(sequence.tokens for sequence in sequences)
+        session = drafters[drafter].open(runner, state.cache, DraftRows(tuple(rows), committed, skip))
         caps = [_cap(plans[row], state.active[row]) for row in rows]
         group = GroupDraft(session, sequences, caps, sampler, runner.device)
         for row, draft in zip(rows, group.run(lookahead), strict=True):
@@ -64,7 +60,7 @@ class GroupDraft:
         self._session, self._sequences, self._sampler = session, sequences, sampler
         self._caps = torch.tensor(caps, device=device)
         self._ids = tuple(sequence.sequence_id for sequence in sequences)
-        self._sequence_ids = torch.tensor(self._ids, device=device)
+        self._noise = torch.tensor([sequence.noise_sequence for sequence in sequences], device=device)
         self._first_index = torch.tensor([sequence.num_generated for sequence in sequences], device=device)
         self._last = torch.tensor([sequence.tokens[-1] for sequence in sequences], device=device)
         self._columns: list[torch.Tensor] = []
@@ -98,7 +94,7 @@ class GroupDraft:
         scores = proposal.scores
         if self._sampler.has_prefix_rules:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), index)
-        return scores, self._sampler.choose(scores, self._sequence_ids, index)
+        return scores, self._sampler.choose(scores, self._noise, index)
 
     def _prefixes(self) -> list[list[int]]:
         drafted = torch.stack(self._columns, 1).tolist() if self._columns else [[]] * len(self._sequences)

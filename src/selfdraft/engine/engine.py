@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ class Engine:
         self.model, self.tokenizer = model, tokenizer
         self._defaults = _check_method(method)
         self._parts: dict[Any, Any] = {}
+        self._sequence_ids = itertools.count()
         self._runner = EagerRunner(model)
         self._method({})
 
@@ -123,9 +125,10 @@ class Engine:
             room = (self._runner.context_length or len(tokens) + settings.max_new_tokens) - len(tokens)
             sequences.append(
                 TextSequence(
-                    sequence_id=settings.sequence + row,
+                    sequence_id=next(self._sequence_ids),
                     tokens=list(tokens),
                     max_new_tokens=min(settings.max_new_tokens, room),
+                    noise_sequence=settings.sequence + row,
                     eos_tokens=eos,
                     stops_behind=tail.push if settings.stop else never_stops,
                 )

@@ -113,7 +113,8 @@ class Sampler:
 def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep a token iff the tokens above it hold less than `top_p` together; the best one always stays."""
     ordered, order = scores.sort(dim=-1, descending=True)
-    mass_above = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    probs = ordered.softmax(-1)
+    mass_above = probs.cumsum(-1) - probs
     is_dropped = mass_above >= top_p
     is_dropped[:, 0] = False
     return scores.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)

@@ -20,11 +20,15 @@ def never_stops(token: int) -> bool:
 
 @dataclass
 class TextSequence:
-    """One text in the making. All tokens but the last are in the cache: the last is the next pass's first input."""
+    """One text in the making. All tokens but the last are in the cache: the last is the next pass's first input.
+
+    `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
+    """
 
     sequence_id: int
     tokens: list[int]
     max_new_tokens: int
+    noise_sequence: int = 0
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
     sources: list[Source] = field(default_factory=list)

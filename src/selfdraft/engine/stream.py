@@ -126,5 +126,6 @@ class Stream:
             span = range(self._shown[row], released)
             self._shown[row] = max(self._shown[row], released)
             if span:
-                tokens = sequence.tokens[sequence.num_prompt_tokens :]
-                yield Chunk(row, tuple(Piece(tail.pieces[i], tokens[i], sequence.sources[i]) for i in span))
+                first = sequence.num_prompt_tokens
+                pieces = (Piece(tail.pieces[i], sequence.tokens[first + i], sequence.sources[i]) for i in span)
+                yield Chunk(row, tuple(pieces))

@@ -116,12 +116,10 @@ class TextTail:
         """How many pieces may be shown."""
         if has_ended:
             return len(self.pieces)
-        budget, count = len(self.text) - self._num_held(), 0
-        for piece in self.pieces[: self._read]:
-            budget -= len(piece)
-            if budget < 0:
-                break
-            count += 1
+        count, held = self._read, self._num_held()
+        while held > 0:
+            count -= 1
+            held -= len(self.pieces[count])
         return count
 
     def _decoded_prefix(self) -> str:

@@ -39,7 +39,7 @@ def verify(
     offsets = torch.arange(depth + 1, device=runner.device)
     first = torch.tensor([[sequence.num_generated] for sequence in state.active], device=runner.device)
     indices = first + offsets
-    sequences = torch.tensor([[sequence.sequence_id] for sequence in state.active], device=runner.device)
+    sequences = torch.tensor([[sequence.noise_sequence] for sequence in state.active], device=runner.device)
     scores = output.scores
     if sampler.has_prefix_rules:
         scores = _apply_prefix_rules(scores, state, drafts, sampler, indices)

@@ -1,0 +1,118 @@
+"""What the loop promises to every strategy: its calls, its captured states, and freedom to plan as it likes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from pico import NUM_LAYERS, pico
+from selfdraft import Engine, Plan, SkipSet, StepRecord
+from selfdraft.options import NoOptions
+from selfdraft.registry import STRATEGIES
+from selfdraft.types import OFF, PlanContext
+
+PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5], [16, 18, 3])
+PLANS = (
+    Plan(SkipSet.of([1], [2])),
+    Plan(SkipSet.of(range(NUM_LAYERS), range(NUM_LAYERS)), max_draft_tokens=3),
+    OFF,
+    Plan(drafter="lookup"),
+    Plan(SkipSet.of([0, 2, 3]), drafter="self", max_draft_tokens=1),
+    Plan(max_draft_tokens=100),
+)
+
+
+class Restless:
+    """Another plan for every row in every round; remembers what it was told."""
+
+    Options = NoOptions
+    needs = ("embedding", "a1", "m2", "norm")
+    last: Restless
+
+    def __init__(self, options: NoOptions, num_layers: int) -> None:
+        self.prefills: dict[int, Mapping[str, torch.Tensor]] = {}
+        self.contexts: dict[int, list[PlanContext]] = {}
+        self.steps: dict[int, list[StepRecord]] = {}
+        self.ended: Counter[int] = Counter()
+        Restless.last = self
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        assert sequence_id not in self.prefills, "two texts share an id"
+        self.prefills[sequence_id] = prefill
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        contexts = self.contexts.setdefault(sequence_id, [])
+        contexts.append(context)
+        return PLANS[(sequence_id + len(contexts)) % len(PLANS)]
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        self.steps.setdefault(sequence_id, []).append(step)
+
+    def end(self, sequence_id: int) -> None:
+        self.ended[sequence_id] += 1
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
+    return Engine(pico("gemma2"), strategy="restless", settings={"lookup": {"min_ngram": 1}})
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1}], ids=str)
+def test_rows_may_plan_differently_in_every_round(engine: Engine, options: dict[str, float]) -> None:
+    found = engine.generate(list(PROMPTS), max_new_tokens=40, **options)
+    for row, prompt in enumerate(PROMPTS):
+        plain = engine.generate(prompt, strategy="off", sequence=row, max_new_tokens=40, **options)
+        assert found[row].tokens == plain.tokens
+    drafted = [len(step.draft.tokens) for generation in found for step in generation.steps]
+    assert len(set(drafted)) >= 4, "the plans did not differ"
+
+
+def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> None:
+    """Prefill and rounds together hold one state per token but the last, equal to a plain pass over the text."""
+    engine.generate([list(prompt) for prompt in PROMPTS], max_new_tokens=20)
+    strategy = Restless.last
+    for sequence_id, prompt in enumerate(PROMPTS):
+        steps = strategy.steps[sequence_id]
+        tokens = [*prompt, *itertools.chain.from_iterable(step.verdict.tokens for step in steps)]
+        runner = engine._runner
+        inputs = torch.tensor([tokens[:-1]])
+        expected = runner.forward(inputs, [0], runner.new_cache(1, len(tokens)), capture=Restless.needs).captured
+        for name in Restless.needs:
+            parts = [strategy.prefills[sequence_id][name]] if strategy.prefills[sequence_id] else []
+            states = torch.cat([*parts, *(step.captured[name] for step in steps)])
+            assert torch.allclose(states, expected[name][0], atol=1e-4), name
+
+
+def test_captured_states_do_not_outlive_the_round(engine: Engine) -> None:
+    assert all(not step.captured for step in engine.generate(PROMPTS[0], max_new_tokens=5).steps)
+
+
+def test_plans_see_where_the_text_stands(engine: Engine) -> None:
+    engine.generate(PROMPTS[0], max_new_tokens=20)
+    contexts, steps = Restless.last.contexts[0], Restless.last.steps[0]
+    emitted = itertools.accumulate((len(step.verdict.tokens) for step in steps), initial=0)
+    assert [context.num_generated_tokens for context in contexts] == list(emitted)[:-1]
+    assert all(c.num_context_tokens == len(PROMPTS[0]) + c.num_generated_tokens for c in contexts)
+
+
+def test_every_text_has_its_own_id_and_ends_once(engine: Engine) -> None:
+    """Also where streams of one engine interleave, are abandoned, or break."""
+
+    def breaks(prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("mine")
+
+    streams = [engine.stream([PROMPTS[0], PROMPTS[3]], max_new_tokens=30) for _ in range(2)]
+    for _ in itertools.islice(zip(*streams, strict=False), 3):
+        pass
+    for stream in streams:
+        stream.close()
+    with pytest.raises(RuntimeError, match="mine"):
+        engine.generate(PROMPTS[0], processors=[breaks])
+    strategy = Restless.last
+    assert sorted(strategy.prefills) == [0, 1, 2, 3, 4]
+    assert strategy.ended == Counter(range(5))
