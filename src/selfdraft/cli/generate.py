@@ -11,7 +11,7 @@ from typing import Any
 from .. import __version__
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
-from ..engine.text import Prompt
+from ..engine.text import OnePrompt
 from ..errors import PromptError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
@@ -132,12 +132,12 @@ def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: st
         raise PromptError("the prompt is empty; pass some text")
 
 
-def _as_message(text: str, engine: Engine, is_raw: bool) -> Prompt:
+def _as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:
     has_template = bool(getattr(engine.tokenizer, "chat_template", None))
     return text if is_raw or not has_template else [{"role": "user", "content": text}]
 
 
-def _generate(engine: Engine, prompt: Prompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
+def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
     """Stream to the terminal; Ctrl-C ends the text, not the program's manners."""
     stream = engine.stream(prompt, **call)
     color = terminal.wants_color(options.color, sys.stdout)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import torch
 
@@ -22,12 +22,10 @@ from .metrics import Comparison, compare, contest_for
 from .sampling import Sampler, check_processors
 from .state import PREFILL_CHUNK, State, TextSequence, never_stops
 from .stream import Stream
-from .text import Prompt, TextTail, check_prompt, encode_prompts
+from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_prompts
 
 _METHOD_OPTIONS = (*AXES, "settings")
 _DRAFT_SLOTS = 32
-
-T = TypeVar("T")
 
 
 class Engine:
@@ -71,7 +69,13 @@ class Engine:
     def dtype(self) -> torch.dtype:
         return self._runner.dtype
 
-    def generate(self, prompt: Prompt, **options: Any) -> Any:
+    @overload
+    def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: Batch, **options: Any) -> list[Generation]: ...
+
+    def generate(self, prompt: Prompt, **options: Any) -> Generation | list[Generation]:
         """Continue one prompt (a `Generation`) or a list of them (a list of `Generation`s).
 
         Text is tokenised as is, messages go through the chat template, a list of ints is a tokenised prompt.
@@ -95,7 +99,7 @@ class Engine:
         return self._start(prompts, is_batch, method, settings)
 
     def compare(
-        self, prompt: Prompt, a: Generation | Sequence[int], b: Generation | Sequence[int], **options: Any
+        self, prompt: OnePrompt, a: Generation | Sequence[int], b: Generation | Sequence[int], **options: Any
     ) -> Comparison:
         """Judge two outputs for one prompt under the target's own scores: `equal`, `tie` or `different`."""
         settings = make(GenerateOptions, {k: v for k, v in options.items() if k not in _METHOD_OPTIONS}, "generate")

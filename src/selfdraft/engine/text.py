@@ -8,7 +8,9 @@ from typing import Any
 from ..errors import PromptError
 
 Message = Mapping[str, Any]
-Prompt = str | Sequence[str] | Sequence[int] | Sequence[Message] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]
+OnePrompt = str | Sequence[int] | Sequence[Message]
+Batch = list[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]
+Prompt = OnePrompt | Batch
 
 _UNFINISHED = "�"
 
