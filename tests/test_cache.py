@@ -50,7 +50,8 @@ class CacheMachine(RuleBasedStateMachine):
     def write(self, data: st.DataObject, width: int, layers: list[int], is_uniform: bool) -> None:
         """Behind or (rolled back) before each row's end; a skipped layer is not written."""
         num_rows = len(self.rows)
-        rows = data.draw(st.lists(st.integers(0, num_rows - 1), unique=True, min_size=1), label="rows")
+        first = data.draw(st.integers(0, num_rows - 1), label="first row")
+        rows = list(range(first, data.draw(st.integers(first + 1, num_rows), label="behind the last row")))
         lengths = [self.length(row, layers) for row in rows]
         if is_uniform:
             starts = [data.draw(st.integers(0, min(lengths)), label="start")] * len(rows)
@@ -59,8 +60,7 @@ class CacheMachine(RuleBasedStateMachine):
         if max(starts) + width > MAX_LENGTH:
             return
         self.cache.reserve(max(starts) + width)
-        everyone = rows == list(range(num_rows)) and data.draw(st.booleans(), label="rows=None")
-        placement = Placement.chain(starts, width, CPU, None if everyone else rows)
+        placement = Placement.chain(starts, width, CPU, first)
         for layer in layers:
             self.write_layer(layer, rows, starts, width, placement)
 
@@ -77,9 +77,8 @@ class CacheMachine(RuleBasedStateMachine):
             for part, wanted in zip(found, expected, strict=True):
                 assert part.shape[2] == max(starts) + width
                 assert torch.equal(part[index, :, : wanted.shape[1]], wanted)
-        if isinstance(placement.rows, slice):
-            for part, store in zip(found, stores, strict=True):
-                assert part.untyped_storage().data_ptr() == store.untyped_storage().data_ptr()
+        for part, store in zip(found, stores, strict=True):
+            assert part.untyped_storage().data_ptr() == store.untyped_storage().data_ptr()
 
     @rule(num_slots=st.integers(1, MAX_LENGTH))
     def reserve(self, num_slots: int) -> None:
@@ -130,7 +129,6 @@ def test_slots_come_in_blocks(asked, given_slots):
     assert cache.num_slots == given_slots
     assert cache.keys[0].shape == (1, 2, given_slots, 3)
     assert cache.values[0].shape == (1, 2, given_slots, 4)
-    assert cache.num_bytes == given_slots * (2 * 3 + 2 * 4 + 1 * 2 + 1 * 2) * 4
 
 
 def test_growing_token_by_token_copies_rarely():

@@ -124,17 +124,16 @@ def test_other_configs_are_the_model(variant, overrides, allow_lean):
 
 
 @by_case
-@pytest.mark.parametrize("rows", [None, [0, 2], [1, 2], [2, 0]], ids=str)
+@pytest.mark.parametrize("chosen", [range(3), range(2), range(1, 3), range(2, 3)], ids=str)
 @torch.inference_mode()
-def test_ragged_rows_are_single_rows(variant, allow_lean, rows):
+def test_ragged_rows_are_single_rows(variant, allow_lean, chosen):
     decoder, tokens, lengths, width = decoder_of(variant, allow_lean), tokens_of(3), (3, 25, 14), 4
     cache = decoder.new_cache(3, NUM_TOKENS)
     for row, length in enumerate(lengths):
-        decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, [row]), cache)
-    chosen = range(3) if rows is None else rows
+        decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, row), cache)
     starts = [lengths[row] for row in chosen]
     inputs = torch.stack([tokens[row, start : start + width] for row, start in zip(chosen, starts, strict=True)])
-    found = decoder.forward(inputs, Placement.chain(starts, width, decoder.device, rows), cache).scores
+    found = decoder.forward(inputs, Placement.chain(starts, width, decoder.device, chosen[0]), cache).scores
     for index, (row, start) in enumerate(zip(chosen, starts, strict=True)):
         expected = expected_scores(reference(variant), tokens[row : row + 1, : start + width])
         assert_same(found[index], expected[0, start:])
@@ -488,3 +487,26 @@ def test_attaching_inside_inference_mode_leaves_the_model_trainable():
         Decoder(model)
     model(torch.arange(9)[None]).logits.sum().backward()
     assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rope_that_depends_on_the_length_of_a_pass_is_refused(kind):
+    """The same token would get other scores beside a longer row, or inside a draft."""
+    factors = {"dynamic": {"factor": 2.0}, "longrope": {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4}}[kind]
+    config = copy.deepcopy(pico("llama").config)
+    config.rope_parameters = {
+        "rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 32, **factors
+    }  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=f"rope type '{kind}' changes its frequencies with the length"):
+        Decoder(LlamaForCausalLM(config).eval())
+
+
+def test_a_forward_replaced_after_attaching_is_noticed():
+    model = copy.deepcopy(pico("llama"))
+    runner = EagerRunner(model)
+    mlp = model.model.layers[1].mlp
+    mlp.forward = lambda hidden: 0.5 * hidden
+    runner.refresh()
+    tokens = torch.arange(9)[None]
+    found = runner.forward(tokens, [0], runner.new_cache(1, 9)).scores
+    assert torch.allclose(found, model(tokens).logits, atol=1e-4)

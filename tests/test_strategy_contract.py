@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Plan, SkipSet, StepRecord
+from selfdraft.engine.state import PREFILL_CHUNK
+from selfdraft.models.cache import SlotCache
+from selfdraft.models.runners import EagerRunner
 from selfdraft.options import NoOptions
 from selfdraft.registry import STRATEGIES
 from selfdraft.types import OFF, PlanContext
@@ -86,6 +91,63 @@ def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> Non
             parts = [strategy.prefills[sequence_id][name]] if strategy.prefills[sequence_id] else []
             states = torch.cat([*parts, *(step.captured[name] for step in steps)])
             assert torch.allclose(states, expected[name][0], atol=1e-4), name
+
+
+def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
+    engine = Engine(pico("llama", max_position_embeddings=2048), strategy="restless")
+    prompt = [(7 * index * index + 3) % 100 for index in range(PREFILL_CHUNK * 2 + 60)]
+    found = engine.generate(prompt, max_new_tokens=5)
+    runner = engine._runner
+    inputs = torch.tensor([prompt[:-1]])
+    expected = runner.forward(inputs, [0], runner.new_cache(1, len(prompt)), capture=("norm",)).captured["norm"]
+    assert torch.allclose(Restless.last.prefills[0]["norm"], expected[0], atol=1e-4)
+    assert found.tokens == engine.generate(prompt, max_new_tokens=5, strategy="off").tokens
+    plain = engine.model.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
+    assert list(found.tokens) == plain[0, len(prompt) :].tolist()
+
+
+def test_rows_that_are_not_neighbours_draft_without_copying_the_cache(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What attention reads is always a view of the store, whatever rows draft together."""
+    write, reads = SlotCache.write, []
+
+    def watched(cache: SlotCache, layer: int, *arguments: Any) -> Any:
+        keys, values = write(cache, layer, *arguments)
+        reads.append(keys.untyped_storage().data_ptr() == cache.keys[layer].untyped_storage().data_ptr())
+        return keys, values
+
+    monkeypatch.setattr(SlotCache, "write", watched)
+    engine.generate(list(PROMPTS), max_new_tokens=20)
+    assert reads
+    assert all(reads)
+
+
+def test_an_error_while_prefilling_is_not_hidden(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, calls = EagerRunner.forward, itertools.count()
+
+    def breaks(*arguments: Any, **keywords: Any) -> Any:
+        if next(calls) == 1:
+            raise MemoryError("full")
+        return forward(*arguments, **keywords)
+
+    monkeypatch.setattr(EagerRunner, "forward", breaks)
+    with pytest.raises(MemoryError, match="full"):
+        engine.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=5)
+    assert Restless.last.ended == Counter([0]), "only what had begun may end"
+
+
+def test_planning_time_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Restless.plan
+
+    def slow(*arguments: Any) -> Plan:
+        time.sleep(0.01)
+        return plan(*arguments)
+
+    monkeypatch.setattr(Restless, "plan", slow)
+    stats = engine.generate(PROMPTS[0], max_new_tokens=5).stats
+    assert stats.optimise_seconds >= 0.01 * stats.num_rounds
 
 
 def test_captured_states_do_not_outlive_the_round(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .errors import OptionError, unknown_name
 
 T = TypeVar("T")
+MIN_TEMPERATURE = 1e-4
 Settings = Mapping[str, Mapping[str, Any]]
 """Options by method name: `{"uniform": {"ratio": 0.3}}`, on the command line `--set uniform.ratio=0.3`."""
 
@@ -33,14 +34,16 @@ class GenerateOptions:
 
     max_new_tokens: int = setting(256, "stop after this many new tokens", minimum=1)
     min_new_tokens: int = setting(0, "forbid the end-of-text token before this many", minimum=0)
-    temperature: float = setting(0.0, "0 is greedy; above 0 samples", minimum=0.0)
+    temperature: float = setting(0.0, "0 is greedy; above 0 samples", minimum=0.0, maximum=1e3)
     top_k: int = setting(0, "sample from the k likeliest tokens; 0 is off", minimum=0)
     top_p: float = setting(1.0, "sample from the smallest set with this probability", minimum=0.0, maximum=1.0)
     min_p: float = setting(0.0, "drop tokens below this share of the best one", minimum=0.0, maximum=1.0)
-    repetition_penalty: float = setting(1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3)
-    seed: int = setting(0, "the same seed gives the same text, drafting on or off", minimum=0)
+    repetition_penalty: float = setting(
+        1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3, maximum=1e3
+    )
+    seed: int = setting(0, "the same seed gives the same text, drafting on or off", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(
-        0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0
+        0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0, maximum=2**31
     )
     stop: tuple[str, ...] = setting((), "end at these strings; the text stops before them")
     processors: tuple[Callable[..., Any], ...] = setting((), "pure functions (prefix [1, n], scores [1, v]) -> scores")
@@ -48,15 +51,29 @@ class GenerateOptions:
 
     def __post_init__(self) -> None:
         stop: str | Sequence[str] = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        object.__setattr__(self, "processors", tuple(self.processors))
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
+        object.__setattr__(self, "processors", _as_tuple("processors", self.processors))
         check(self, "generate")
-        if "" in self.stop:
-            raise OptionError("a stop string is empty; leave it out or name some text")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise OptionError(f"a stop string must be text that is not empty, got {text!r}; leave it out")
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise OptionError(
+                f"generate.temperature={self.temperature!r} is too small to divide by; use 0 for greedy decoding, "
+                f"or {MIN_TEMPERATURE:g} and more"
+            )
+        if self.cancel is not None and not callable(self.cancel):
+            raise OptionError(f"generate.cancel must be a function that returns True to stop, got {self.cancel!r}")
         if self.min_new_tokens > self.max_new_tokens:
             raise OptionError(
                 f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}; lower one of them"
             )
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable):
+        raise OptionError(f"generate.{name} must be a list, got {value!r}")
+    return tuple(value)
 
 
 def check(options: Any, owner: str) -> None:
@@ -136,12 +153,11 @@ def _kind_name(kind: Any) -> str:
 
 
 def _range_text(minimum: float | None, maximum: float | None) -> str:
-    if minimum is not None and maximum is not None:
-        return f"between {minimum:g} and {maximum:g}"
-    return (
-        f"at least {minimum:g}"
-        if minimum is not None
-        else f"at most {maximum:g}"
-        if maximum is not None
-        else "a number"
-    )
+    low, high = (None if bound is None else _number(bound) for bound in (minimum, maximum))
+    if low is not None and high is not None:
+        return f"between {low} and {high}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else "a number"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

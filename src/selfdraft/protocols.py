@@ -61,12 +61,12 @@ class Runner(Protocol):
         starts: Sequence[int],
         cache: Any,
         *,
-        rows: Sequence[int] | None = None,
+        first_row: int = 0,
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         capture: Sequence[str] = (),
         needs_scores: bool = True,
     ) -> PassOutput:
-        """Run `tokens` [rows, width]; row i stands at positions `starts[i]`, ... and in cache row `rows[i]`."""
+        """Run `tokens` [rows, width]; row i stands at positions `starts[i]`, ... and in cache row `first_row + i`."""
         ...
 
     def seconds(self) -> float:
@@ -155,9 +155,9 @@ class Proposal:
 
 @dataclass(frozen=True)
 class DraftRows:
-    """The rows that draft together in one round: same skip set, same drafter."""
+    """The rows that draft together in one round: same skip set, same drafter, neighbours in the cache."""
 
-    rows: tuple[int, ...]  # cache rows
+    first_row: int
     committed: tuple[Sequence[int], ...]  # prompt + output of each, the last token not yet in the cache
     skip: SkipSet
 

@@ -1,7 +1,6 @@
 """Every method by name: `name -> "module:Class"`, imported when asked for.
 
-Being listed here means being in `--help`, in the docs and in the lossless tests. `BENCH_ONLY` names are left out of
-the first two.
+Being listed here means being in `--help`, in the settings and in the lossless tests.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DEFAULTS: Mapping[str, str] = {
 def find(axis: str, name: str) -> Any:
     """The class (or function) registered under `name`."""
     table = AXES[axis]
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown_name(axis, name, table)
     module, _, attribute = table[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
@@ -65,6 +64,8 @@ def options_for(axis: str, name: str, settings: Settings) -> Any:
 
 def check_settings(settings: Settings) -> None:
     """Raise for a method, an option or a value that does not exist."""
+    if not isinstance(settings, Mapping) or not all(isinstance(values, Mapping) for values in settings.values()):
+        raise OptionError(f"settings must be a dict of dicts like {{'uniform': {{'ratio': 0.3}}}}, got {settings!r}")
     methods = {name for axis, table in AXES.items() if axis != "acceptance" for name in table}
     for method, values in settings.items():
         if method not in methods:

@@ -23,7 +23,8 @@ FinishReason = Literal["eos", "stop", "length", "cancelled"]
 PAD = -1
 """Fills ragged drafts. Never a token id: 0 is an ordinary token in many vocabularies."""
 
-_PART = re.compile(r"([am])(\d+)(?:-(\d+))?")
+_LAST_LAYER = 9999
+_PART = re.compile(r"([am])(\d{1,9})(?:-(\d{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class SkipSet:
                     "MLP as m4 or m8-10, separated by commas, layers counted from 0: a3,a5-7,m4"
                 )
             kind, first, last = match[1], int(match[2]), int(match[3] or match[2])
+            if last > _LAST_LAYER:
+                raise OptionError(
+                    f"{part!r} in the skip set {text!r} is beyond every model's last layer; layers count from 0"
+                )
             if last < first:
                 raise OptionError(f"{part!r} in the skip set {text!r} runs backwards; write {kind}{last}-{first}")
             skipped[kind].update(range(first, last + 1))
@@ -91,10 +96,6 @@ class Plan:
     skip: SkipSet = SkipSet()
     drafter: str | None = None
     max_draft_tokens: int | None = None
-
-    @property
-    def is_off(self) -> bool:
-        return self.max_draft_tokens == 0
 
 
 OFF = Plan(max_draft_tokens=0)

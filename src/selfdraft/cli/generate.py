@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         item.name: getattr(options, item.name) for item in dataclasses.fields(GenerateOptions) if item.name in options
     }
     call = {name: value for name, value in call.items() if value not in (None, [])}
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    text = _read_standard_input() if options.prompt == "-" else options.prompt
     _check_before_loading(method, call, text)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
@@ -130,6 +130,21 @@ def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: st
     make(GenerateOptions, call, "generate")
     if not text.strip():
         raise PromptError("the prompt is empty; pass some text")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PromptError("the prompt holds bytes that are no text in this terminal's encoding; pass UTF-8")
+
+
+def _read_standard_input() -> str:
+    if sys.stdin is None:
+        raise PromptError("standard input is closed; pipe some text into it or pass the prompt as an argument")
+    binary = getattr(sys.stdin, "buffer", None)
+    if binary is None:
+        return sys.stdin.read()
+    try:
+        text: str = binary.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not UTF-8 text: {error}") from None
+    return text
 
 
 def _as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:

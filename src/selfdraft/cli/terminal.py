@@ -10,7 +10,6 @@ from typing import IO, Any
 
 DRAFT = "32"
 TARGET = "36"
-DIM = "2"
 
 
 def wants_color(choice: str, stream: IO[str]) -> bool:

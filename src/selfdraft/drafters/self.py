@@ -29,7 +29,7 @@ class SelfSession:
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         self._cache.reserve(max(self._starts) + 1)
         output = self._runner.forward(
-            last_tokens[:, None], self._starts, self._cache, rows=self._rows.rows, skip=self._rows.skip
+            last_tokens[:, None], self._starts, self._cache, first_row=self._rows.first_row, skip=self._rows.skip
         )
         self._starts = [start + 1 for start in self._starts]
         return Proposal(scores=output.scores[:, -1])

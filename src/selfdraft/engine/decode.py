@@ -29,7 +29,7 @@ def decode(
 ) -> Iterator[list[StepRecord]]:
     """Rounds until every sequence is finished; each yields one record per sequence that took part."""
     strategy, lookahead = method.strategy, method.lookahead
-    started, observe_seconds = list(state.active), 0.0
+    observe_seconds = 0.0
     try:
         prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
@@ -56,7 +56,7 @@ def decode(
             yield steps
     finally:
         state.cancel()
-        for sequence in started:
+        for sequence in state.begun:
             strategy.end(sequence.sequence_id)
 
 

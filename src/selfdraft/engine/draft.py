@@ -21,20 +21,24 @@ def run_drafts(
     default_drafter: str,
     sampler: Sampler,
 ) -> list[Draft]:
-    """One draft per active row; rows with equal (skip set, drafter) draft together."""
+    """One draft per active row; rows with equal (skip set, drafter) draft together.
+
+    Rows that stand between them in the cache are carried along, so that a pass never copies keys and values.
+    """
     drafts = [Draft()] * len(plans)
     groups: dict[tuple[SkipSet, str], list[int]] = {}
     for row, plan in enumerate(plans):
         if _cap(plan, state.active[row]) > 0:
             groups.setdefault((plan.skip, plan.drafter or default_drafter), []).append(row)
-    for (skip, drafter), rows in groups.items():
-        sequences = [state.active[row] for row in rows]
-        committed = tuple(sequence.tokens for sequence in sequences)
-        session = drafters[drafter].open(runner, state.cache, DraftRows(tuple(rows), committed, skip))
-        caps = [_cap(plans[row], state.active[row]) for row in rows]
-        group = GroupDraft(session, sequences, caps, sampler, runner.device)
-        for row, draft in zip(rows, group.run(lookahead), strict=True):
-            drafts[row] = draft
+    for (skip, drafter), members in groups.items():
+        first, last = members[0], members[-1]
+        sequences = state.active[first : last + 1]
+        caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(first, last + 1)]
+        rows = DraftRows(first, tuple(sequence.tokens for sequence in sequences), skip)
+        group = GroupDraft(drafters[drafter].open(runner, state.cache, rows), sequences, caps, sampler, runner.device)
+        for row, draft in enumerate(group.run(lookahead), start=first):
+            if row in members:
+                drafts[row] = draft
     return drafts
 
 
@@ -46,7 +50,8 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
 class GroupDraft:
     """One round of drafting for rows that share skip set and drafter.
 
-    A row that has stopped is carried along until all have: what it computes lands in scratch slots and is ignored.
+    A row that has stopped, or may draft nothing (cap 0), is carried along until all have stopped: what it computes
+    lands in scratch slots and is ignored.
     """
 
     def __init__(
@@ -67,13 +72,12 @@ class GroupDraft:
         self._confidences: list[torch.Tensor] = []
 
     def run(self, lookahead: Lookahead) -> list[Draft]:
-        active = torch.ones_like(self._caps, dtype=torch.bool)
+        active = self._caps > 0
         for depth in range(1, int(self._caps.max()) + 1):
             stats, tokens = self._draft_token(depth, active)
             self._columns.append(tokens)
             active = (tokens != PAD) & lookahead.wants_more(stats) & (self._caps > depth)
-            if "confidence" in vars(stats):
-                self._confidences.append(stats.confidence)
+            self._confidences.append(stats.confidence)
             if not active.any():
                 break
             self._last = torch.where(tokens == PAD, self._last, tokens)
@@ -105,7 +109,7 @@ class GroupDraft:
 
     def _collect(self) -> list[Draft]:
         rows = torch.stack(self._columns, 1).tolist()
-        confidences = torch.stack(self._confidences, 1).tolist() if self._confidences else [[]] * len(rows)
+        confidences = torch.stack(self._confidences, 1).tolist()
         drafts = []
         for row, confidence in zip(rows, confidences, strict=True):
             tokens = tuple(token for token in row if token != PAD)

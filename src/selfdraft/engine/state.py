@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -85,6 +86,7 @@ class State:
 
     def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
         self.active = list(sequences)
+        self.begun: list[TextSequence] = []  # what the strategy knows of
         self.cache = cache
 
     @property
@@ -113,30 +115,35 @@ class State:
 
 
 def prefill(runner: Runner, state: State, strategy: Strategy) -> None:
-    """Fill the cache with every prompt but its last token. Prompts of one length share the passes: no row is padded."""
-    by_length: dict[int, list[int]] = {}
-    for row, sequence in enumerate(state.active):
-        by_length.setdefault(sequence.num_cached, []).append(row)
-    for length, rows in by_length.items():
+    """Fill the cache with every prompt but its last token. Neighbours of one length share passes: no row is padded."""
+    first_row = 0
+    for length, group in itertools.groupby(state.active, key=lambda sequence: sequence.num_cached):
+        sequences = list(group)
         began = runner.seconds()
-        captured = _prefill_rows(runner, state, rows, length, strategy.needs)
+        captured = _prefill_rows(runner, state, sequences, first_row, length, strategy.needs)
         seconds = runner.seconds() - began
-        for index, row in enumerate(rows):
-            state.active[row].prefill_seconds = seconds
-            states = {name: tensor[index] for name, tensor in captured.items()}
-            strategy.begin(state.active[row].sequence_id, states)
+        for index, sequence in enumerate(sequences):
+            sequence.prefill_seconds = seconds
+            strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
+            state.begun.append(sequence)
+        first_row += len(sequences)
 
 
 def _prefill_rows(
-    runner: Runner, state: State, rows: Sequence[int], length: int, needs: Sequence[str]
+    runner: Runner,
+    state: State,
+    sequences: Sequence[TextSequence],
+    first_row: int,
+    length: int,
+    needs: Sequence[str],
 ) -> dict[str, torch.Tensor]:
     """Captured hidden states as [rows, length, hidden]; none for prompts of one token."""
     captured: dict[str, list[torch.Tensor]] = {name: [] for name in needs}
     for start in range(0, length, PREFILL_CHUNK):
         end = min(start + PREFILL_CHUNK, length)
-        chunk = torch.tensor([state.active[row].tokens[start:end] for row in rows], device=runner.device)
-        starts = [start] * len(rows)
-        output = runner.forward(chunk, starts, state.cache, rows=rows, capture=needs, needs_scores=False)
+        chunk = torch.tensor([sequence.tokens[start:end] for sequence in sequences], device=runner.device)
+        starts = [start] * len(sequences)
+        output = runner.forward(chunk, starts, state.cache, first_row=first_row, capture=needs, needs_scores=False)
         for name, parts in captured.items():
             parts.append(output.captured[name])
     return {name: torch.cat(parts, dim=1) for name, parts in captured.items() if parts}

@@ -29,6 +29,7 @@ class LayerShape:
 class SlotCache:
     """Per layer `keys[layer]` and `values[layer]`, each [rows, heads, slots, dim]."""
 
+    @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
     def __init__(
         self,
         shapes: Sequence[LayerShape],
@@ -47,10 +48,7 @@ class SlotCache:
         self.keys = [store(shape, shape.key_dim) for shape in shapes]
         self.values = [store(shape, shape.value_dim) for shape in shapes]
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
-
+    @torch.inference_mode(False)
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""
         if num_slots <= self.num_slots:
@@ -98,11 +96,11 @@ class CacheView:
 
 def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torch.Tensor:
     rows = placement.rows
-    if placement.start is None or not isinstance(rows, slice):
-        store[placement.row_index, :, placement.positions] = new.transpose(1, 2)
-        return store[rows, :, : placement.end]
     band = store if rows.stop - rows.start == store.shape[0] else store[rows]
-    band.narrow(2, placement.start, new.shape[2]).copy_(new)
+    if placement.start is None:
+        store[placement.row_index, :, placement.positions] = new.transpose(1, 2)
+    else:
+        band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
 
 

@@ -24,6 +24,7 @@ from .lean import lean_attention, lean_head, lean_mlp, lean_norm
 from .placement import Placement
 
 SUPPORTED_ATTENTION = ("eager", "sdpa")
+_ROPE_BY_LENGTH = ("dynamic", "longrope")
 _SELF_TEST_TOKENS = 12
 _SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 
@@ -77,6 +78,7 @@ class Decoder:
         head = self._part(family.head)
         self._head = (lean_head(head) if self._allow_lean else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
+        _check_rotary(self._rotary)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
         self._final_norm = (lean_norm(final_norm) if self._allow_lean else None) or final_norm
@@ -232,8 +234,9 @@ class Decoder:
 
     def _fingerprint(self) -> tuple[int, ...]:
         addresses = (parameter.data_ptr() for parameter in self.model.parameters())
-        hooks = (len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self.model.modules())
-        return (*addresses, *hooks)
+        modules = list(self.model.modules())
+        hooks = (len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
+        return (*addresses, *hooks, *(id(vars(module).get("forward")) for module in modules))
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -271,6 +274,17 @@ def check_eval(model: Any) -> None:
     if model.training:
         raise UnsupportedModelError(
             "the model is in training mode, where dropout makes its output random; call model.eval() first"
+        )
+
+
+def _check_rotary(rotary: Any) -> None:
+    """Frequencies must belong to a position, not to the longest position of whatever shares its pass."""
+    kind = getattr(rotary, "rope_type", "default")
+    if kind in _ROPE_BY_LENGTH:
+        raise UnsupportedModelError(
+            f"rope type {kind!r} changes its frequencies with the length of a pass, so that a token's scores depend on "
+            "what is computed beside it and no exact speculation is possible. Load the model with its default rope "
+            "parameters (context up to the original length), or use model.generate"
         )
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-Rows = slice | torch.Tensor
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -18,17 +16,15 @@ class Placement:
     scratch: whoever writes them reads only what it wrote itself in this round.
     """
 
-    rows: Rows
+    rows: slice  # neighbouring cache rows: what they read is a view, never a copy
     positions: torch.Tensor  # [rows, width]
     end: int  # slots 0..end-1 are read
     start: int | None  # first slot written where all rows share it; None: rows are ragged
     _masks: dict[tuple[int | None, torch.dtype], torch.Tensor | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def chain(
-        cls, starts: Sequence[int], width: int, device: torch.device, rows: Sequence[int] | None = None
-    ) -> Placement:
-        """`width` consecutive tokens per row, row i from position `starts[i]`; `rows`: their cache rows."""
+    def chain(cls, starts: Sequence[int], width: int, device: torch.device, first_row: int = 0) -> Placement:
+        """`width` consecutive tokens per row, row i from position `starts[i]`, in cache rows from `first_row` on."""
         offsets = torch.arange(width, device=device)
         is_uniform = min(starts) == max(starts)
         if is_uniform:
@@ -36,7 +32,7 @@ class Placement:
         else:
             positions = torch.tensor(starts, device=device)[:, None] + offsets
         return cls(
-            rows=_as_index(range(len(starts)) if rows is None else rows, device),
+            rows=slice(first_row, first_row + len(starts)),
             positions=positions,
             end=max(starts) + width,
             start=starts[0] if is_uniform else None,
@@ -45,9 +41,7 @@ class Placement:
     @property
     def row_index(self) -> torch.Tensor:
         """[rows, 1], to pair with `positions` when writing ragged rows."""
-        if isinstance(self.rows, slice):
-            return torch.arange(self.rows.start, self.rows.stop, device=self.positions.device)[:, None]
-        return self.rows[:, None]
+        return torch.arange(self.rows.start, self.rows.stop, device=self.positions.device)[:, None]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask [rows or 1, 1, width, end] in the model's dtype, or None where every query sees every slot.
@@ -71,11 +65,3 @@ class Placement:
             hidden = hidden | (slots <= queries - window)
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         return mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
-
-
-def _as_index(rows: Sequence[int], device: torch.device) -> Rows:
-    """A slice where the rows are neighbours (a view, no copy), else an index tensor."""
-    first = rows[0]
-    if list(rows) == list(range(first, first + len(rows))):
-        return slice(first, first + len(rows))
-    return torch.tensor(rows, device=device)

@@ -58,12 +58,12 @@ class EagerRunner:
         starts: Sequence[int],
         cache: SlotCache,
         *,
-        rows: Sequence[int] | None = None,
+        first_row: int = 0,
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         capture: Sequence[str] = (),
         needs_scores: bool = True,
     ) -> PassOutput:
-        placement = Placement.chain(starts, tokens.shape[1], self.device, rows)
+        placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
         return self.decoder.forward(tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores)
 
     def seconds(self) -> float:
