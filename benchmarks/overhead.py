@@ -109,6 +109,12 @@ def measure_memory(arguments: argparse.Namespace) -> dict[str, dict[str, float]]
     }
 
 
+def commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, catalogue name or hub id (default: the default model)")
@@ -141,6 +147,9 @@ def main() -> None:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "selfdraft": selfdraft.__version__,
+        "commit": commit(),
+        "max_new_tokens": arguments.max_new_tokens,
+        "prompts": len(prompts),
     }
     print(json.dumps(result))
 
