@@ -21,13 +21,13 @@ PROMPTS = (
     "Write the numbers from one to one hundred as words, separated by commas.",
 )
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
-SKIP = {"fixed": {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 3}}
+SKIP = {"fixed": {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 2}}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "uniform-confidence": {"settings": {"confidence": {"max_tokens": 5}}},
-    "uniform-fixed": {"lookahead": "fixed", "settings": {"fixed": {"tokens": 3}}},
+    "uniform-fixed": {"lookahead": "fixed", "settings": {"fixed": {"tokens": 2}}},
     "fixed-confidence": {"strategy": "fixed", "settings": SKIP},
     "lookup": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 5}}},
-    "uniform-confidence-sampled": SAMPLED,
+    "uniform-confidence-sampled": {"settings": {"confidence": {"max_tokens": 4}}, **SAMPLED},
     "fixed-fixed-sampled": {"strategy": "fixed", "lookahead": "fixed", "settings": SKIP, **SAMPLED},
 }
 
