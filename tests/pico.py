@@ -136,3 +136,12 @@ def pico_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def letter_tokenizer() -> PreTrainedTokenizerFast:
+    """One printable character per token of the pico vocabulary, so that text and tokens have one length."""
+    alphabet = {chr(33 + index): index for index in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(alphabet, unk_token="!"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from pico import CONTEXT_LENGTH, VOCAB_SIZE, pico
+from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft.cli.main import main
 from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
@@ -30,11 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A pico Llama saved as a Hugging Face folder, with a tokenizer of single characters."""
     path = tmp_path_factory.mktemp("model")
     pico("llama").save_pretrained(path)
-    alphabet = {chr(33 + index): index for index in range(VOCAB_SIZE)}
-    tokenizer = Tokenizer(models.WordLevel(alphabet, unk_token="!"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
     return str(path)
 
 

@@ -9,34 +9,24 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+from transformers import OPTConfig, OPTForCausalLM
 
-from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, pico
+from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet, UnsupportedModelError
 from selfdraft.registry import STRATEGIES
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def letters() -> PreTrainedTokenizerFast:
-    """A tokenizer of single characters for the pico vocabulary."""
-    alphabet = {chr(33 + index): index for index in range(VOCAB_SIZE)}
-    tokenizer = Tokenizer(models.WordLevel(alphabet, unk_token="!"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-
-
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(pico("llama"), letters(), settings={"confidence": {"threshold": 0.4}})
+    return Engine(pico("llama"), letter_tokenizer(), settings={"confidence": {"threshold": 0.4}})
 
 
 def with_eos(token: int) -> Engine:
     model = copy.deepcopy(pico("llama"))
     model.generation_config.eos_token_id = [VOCAB_SIZE - 1, token]
-    return Engine(model, letters(), settings={"confidence": {"threshold": 0.1}})
+    return Engine(model, letter_tokenizer(), settings={"confidence": {"threshold": 0.1}})
 
 
 class TestResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -166,6 +167,15 @@ def test_damaged_weights_are_a_model_error(folder, tmp_path):
         (broken / file.name).write_bytes(file.read_bytes()[:200])
     with pytest.raises(ModelError, match=r"could not load the model in .*broken"):
         load(broken)
+
+
+def test_a_damaged_catalogue_model_names_the_command_that_repairs_it(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    copied = model_folder(DEFAULT_MODEL)
+    shutil.copytree(folder, copied)
+    next(copied.glob("*.safetensors")).write_bytes(b"damaged")
+    with pytest.raises(ModelError, match=f"Bring it anew with: selfdraft pull --force {DEFAULT_MODEL}"):
+        load(None, device="cpu")
 
 
 def test_gguf_files_that_cannot_be_read(tmp_path, monkeypatch):

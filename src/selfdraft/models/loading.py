@@ -48,7 +48,7 @@ def load(
     precision = choose_dtype(dtype, place)
     source = DEFAULT_MODEL if name_or_path is None else name_or_path
     if isinstance(source, str) and source in CATALOGUE:
-        model, tokenizer = _from_folder(_catalogue_folder(source, progress, pull_missing), precision)
+        model, tokenizer = _from_catalogue(source, precision, progress, pull_missing)
     elif str(source).endswith(".gguf"):
         model, tokenizer = _from_gguf(Path(source).expanduser(), precision)
     elif (folder := Path(source).expanduser()).exists() or _is_path(source):
@@ -143,6 +143,16 @@ def _possible_devices() -> list[str]:
 def _is_path(source: str | Path) -> bool:
     """Whether only a place on disk can be meant; a hub id is `name` or `owner/name`."""
     return isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1
+
+
+def _from_catalogue(
+    name: str, dtype: torch.dtype, progress: Progress | None, pull_missing: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    folder = _catalogue_folder(name, progress, pull_missing)
+    try:
+        return _from_folder(folder, dtype)
+    except ModelError as error:
+        raise ModelError(f"{error}. Bring it anew with: selfdraft pull --force {name}") from error
 
 
 def _catalogue_folder(name: str, progress: Progress | None, pull_missing: bool) -> Path:

@@ -10,21 +10,20 @@ import torch
 from ..types import Plan, PlanContext, StepRecord
 
 
-class StatelessStrategy:
-    """A strategy whose plan depends on its options and the model's size alone."""
+class ConstantStrategy:
+    """A strategy with one plan for every text and round."""
 
     Options: ClassVar[type[Any]]
     needs: tuple[str, ...] = ()
 
-    def __init__(self, options: Any, num_layers: int) -> None:
-        self.options = options
-        self.num_layers = num_layers
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         pass
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        raise NotImplementedError
+        return self._plan
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         pass

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from ..errors import OptionError
 from ..options import setting
-from ..types import Plan, PlanContext, SkipSet
-from .base import StatelessStrategy
+from ..types import Plan, SkipSet
+from .base import ConstantStrategy
 
 
-class Fixed(StatelessStrategy):
+class Fixed(ConstantStrategy):
     @dataclass(frozen=True)
     class Options:
         skip: str = setting("", "sub-layers to skip, for example a3,a5-7,m4 (attention 3, 5, 6, 7 and MLP 4)")
 
     def __init__(self, options: Options, num_layers: int) -> None:
-        super().__init__(options, num_layers)
         skip = SkipSet.parse(options.skip)
         skip.check(num_layers)
         if not skip:
@@ -24,7 +23,4 @@ class Fixed(StatelessStrategy):
                 "the strategy 'fixed' needs a skip set: pass settings={'fixed': {'skip': 'a3,a5-7,m4'}}, on the "
                 "command line --set fixed.skip=a3,a5-7,m4"
             )
-        self._plan = Plan(skip)
-
-    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        return self._plan
+        super().__init__(Plan(skip))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..options import NoOptions
-from ..types import OFF, Plan, PlanContext
-from .base import StatelessStrategy
+from ..types import OFF
+from .base import ConstantStrategy
 
 
-class Off(StatelessStrategy):
+class Off(ConstantStrategy):
     Options = NoOptions
 
-    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        return OFF
+    def __init__(self, options: NoOptions, num_layers: int) -> None:
+        super().__init__(OFF)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..options import setting
-from ..types import Plan, PlanContext, SkipSet
-from .base import StatelessStrategy
+from ..types import Plan, SkipSet
+from .base import ConstantStrategy
 
 
 def spread(num_layers: int, ratio: float) -> tuple[int, ...]:
@@ -21,15 +21,11 @@ def spread(num_layers: int, ratio: float) -> tuple[int, ...]:
     return tuple(1 + int((index + 0.5) * num_inner / num_skipped) for index in range(num_skipped))
 
 
-class Uniform(StatelessStrategy):
+class Uniform(ConstantStrategy):
     @dataclass(frozen=True)
     class Options:
         ratio: float = setting(0.25, "share of the layers to skip", minimum=0.0, maximum=1.0)
 
     def __init__(self, options: Options, num_layers: int) -> None:
-        super().__init__(options, num_layers)
         layers = spread(num_layers, options.ratio)
-        self._plan = Plan(SkipSet.of(layers, layers))
-
-    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        return self._plan
+        super().__init__(Plan(SkipSet.of(layers, layers)))
