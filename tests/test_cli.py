@@ -212,7 +212,12 @@ def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
     """Ctrl-C while text streams: what is there stays, the figures follow, exit code 130, no traceback."""
     command = [sys.executable, "-u", "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "240"]
     for _ in range(3):  # the text may be finished before the signal arrives
-        child = subprocess.Popen([*command, "abc"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child = subprocess.Popen(
+            [*command, "abc"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
+        )
         assert child.stdout is not None
         first = child.stdout.read(1)
         child.send_signal(signal.SIGINT)
