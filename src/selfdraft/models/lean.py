@@ -115,11 +115,11 @@ def _rotate(heads: torch.Tensor, step: Pass) -> torch.Tensor:
     return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), signed_sin)
 
 
-def lean_norm(module: nn.Module) -> LeanNorm | None:
+def lean_norm(module: Any) -> LeanNorm | None:
     eps = getattr(module, "variance_epsilon", None)
     if eps is None or not _is_plain(module) or set(dict(module.named_parameters())) != {"weight"}:
         return None
-    return LeanNorm(module.weight.detach(), float(eps))  # type: ignore[operator]
+    return LeanNorm(module.weight.detach(), float(eps))
 
 
 def lean_head(module: Any) -> LeanHead | None:
