@@ -6,14 +6,18 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pico import FAMILIES
-from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES
+from pico import FAMILIES, pico
+from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES
 
-SETTINGS = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fixed": {"skip": "a1-2,m2-3", "tokens": 4},
     "uniform": {"ratio": 0.4},
     "confidence": {"threshold": 0.4},
+    "early-exit": {"layers": 2},
     "lookup": {"min_ngram": 1},
+    "ngram-pool": {"window": 4, "ngram": 3},
+    "model": {"source": pico("llama", num_hidden_layers=2)},
+    "siblings": {"table": "0.6:4,0.9:2,1:1", "lookup": 2},
 }
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
 MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED}
@@ -23,6 +27,7 @@ AXES: Mapping[str, Sequence[str]] = {
     "strategy": tuple(STRATEGIES),
     "lookahead": tuple(LOOKAHEADS),
     "drafter": tuple(DRAFTERS),
+    "tree": tuple(TREES),
     "acceptance": tuple(ACCEPTANCES),
     "mode": tuple(MODES),
     "batch": BATCHES,

@@ -27,7 +27,7 @@ LEVELS = (
     ("registry", "options"),
     ("models",),
     ("profiles", "drafters"),
-    ("strategies", "lookahead"),
+    ("strategies", "lookahead", "trees"),
     ("engine",),
     ("calibrate",),
     ("bench", "serve", "cluster"),
@@ -149,7 +149,7 @@ def test_names_that_do_not_change(kind, names):
     assert [item.name for item in dataclasses.fields(kind)] == names.split()
 
 
-METHODS = [(axis, name) for axis in ("strategy", "lookahead", "drafter") for name in AXES[axis]]
+METHODS = [(axis, name) for axis in ("strategy", "lookahead", "drafter", "tree") for name in AXES[axis]]
 
 
 @pytest.mark.parametrize(("axis", "name"), METHODS)

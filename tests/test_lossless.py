@@ -16,7 +16,7 @@ from pico import pico
 from selfdraft import Engine, Generation
 from selfdraft.engine import decode
 from selfdraft.engine.state import State, prefill
-from selfdraft.registry import LOOKAHEADS, STRATEGIES, find
+from selfdraft.registry import ACCEPTANCES, LOOKAHEADS, STRATEGIES, find
 
 NUM_TOKENS = 40
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
@@ -37,10 +37,13 @@ def reference(family: str, mode: str, row: int) -> Generation:
 
 def assert_lossless(case: Case) -> list[Generation]:
     engine = engine_for(case["family"])
-    method = {axis: case[axis] for axis in ("strategy", "lookahead", "drafter", "acceptance")}
+    method = {axis: case[axis] for axis in ("strategy", "lookahead", "drafter", "tree", "acceptance")}
     rows = range(len(PROMPTS)) if case["batch"] == "ragged" else [0]
     options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, **MODES[case["mode"]]}
     found = engine.generate([PROMPTS[row] for row in rows], **options, **method)
+    if case["acceptance"] == "rejection" and case["mode"] == "sampled":
+        check_reproducible(engine, case, found, options, method)
+        return found
     for row, generation in zip(rows, found, strict=True):
         expected = reference(case["family"], case["mode"], row)
         comparison = engine.compare(PROMPTS[row], expected, generation, sequence=row, **options)
@@ -50,11 +53,22 @@ def assert_lossless(case: Case) -> list[Generation]:
     return found
 
 
+def check_reproducible(
+    engine: Engine, case: Case, found: list[Generation], options: dict[str, Any], method: dict[str, str]
+) -> None:
+    """A text drawn by rejection has the target's distribution (tests/test_sampling.py), not the plain run's tokens."""
+    rows = range(len(found))
+    again = engine.generate([PROMPTS[row] for row in rows], **options, **method)
+    assert [generation.tokens for generation in again] == [generation.tokens for generation in found]
+    assert all(len(generation.tokens) == NUM_TOKENS for generation in found)
+
+
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize("lookahead", LOOKAHEADS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_with_every_lookahead(strategy: str, lookahead: str) -> None:
-    case = {"family": "llama", "strategy": strategy, "lookahead": lookahead, "drafter": "self"}
-    (found,) = assert_lossless({**case, "acceptance": "coupled", "mode": "greedy", "batch": "single"})
+def test_every_strategy_with_every_lookahead(strategy: str, lookahead: str, acceptance: str) -> None:
+    case = {"family": "llama", "strategy": strategy, "lookahead": lookahead, "drafter": "self", "tree": "chain"}
+    (found,) = assert_lossless({**case, "acceptance": acceptance, "mode": "greedy", "batch": "single"})
     assert 0 < found.stats.num_accepted < found.stats.num_draft_steps or strategy == "off", "the draft is never tried"
 
 

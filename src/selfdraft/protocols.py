@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from .types import Plan, PlanContext, SkipSet, StepRecord
+from .types import Plan, PlanContext, Reuse, SkipSet, StepRecord
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,26 @@ class PassOutput:
 
     scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+
+
+@dataclass(frozen=True)
+class TreeMask:
+    """How the columns of one pass hang together: column 0 is the last committed token, the others draft nodes."""
+
+    depths: torch.Tensor  # [rows, width] tokens behind column 0
+    sees: torch.Tensor  # [rows, width, width] bool: which columns each one attends to, itself included
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Columns of a pass whose hidden states behind the capture point `point` are known: they start there.
+
+    Row i knows its first `num_known[i]` columns; their keys and values below the point are in the cache.
+    """
+
+    point: str
+    num_known: tuple[int, ...]
+    hidden: torch.Tensor  # [rows, width, hidden]; read in the known columns only
 
 
 class Cache(Protocol):
@@ -32,6 +52,10 @@ class Cache(Protocol):
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows, in ascending order, as rows 0, 1, ..."""
+        ...
+
+    def move(self, row: int, sources: Sequence[int], target: int) -> None:
+        """Copy the slots `sources` of a row to the slots from `target` on: what a tree kept becomes a chain."""
         ...
 
 
@@ -65,8 +89,17 @@ class Runner(Protocol):
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         capture: Sequence[str] = (),
         needs_scores: bool = True,
+        tree: TreeMask | None = None,
+        resume: Resume | None = None,
     ) -> PassOutput:
-        """Run `tokens` [rows, width]; row i stands at positions `starts[i]`, ... and in cache row `first_row + i`."""
+        """Run `tokens` [rows, width] in the cache rows from `first_row` on, row i in the slots from `starts[i]` on.
+
+        Without `tree` each row is a chain: position = slot.
+        """
+        ...
+
+    def can_resume(self, point: str, capture: Sequence[str]) -> bool:
+        """Whether a pass that starts behind `point` still comes by all of `capture`."""
         ...
 
     def seconds(self) -> float:
@@ -153,20 +186,34 @@ class Proposal:
     match_length: torch.Tensor | None = None  # [rows]
 
 
+Path = Sequence[int]
+"""Tokens that may follow the committed text."""
+
+
 @dataclass(frozen=True)
 class DraftRows:
     """The rows that draft together in one round: same skip set, same drafter, neighbours in the cache."""
 
     first_row: int
+    sequence_ids: tuple[int, ...]
     committed: tuple[Sequence[int], ...]  # prompt + output of each, the last token not yet in the cache
-    skip: SkipSet
+    skip: SkipSet = SkipSet()
+    reuse: bool = False
 
 
 class DraftSession(Protocol):
-    """One round of one drafter."""
+    """One round of one drafter: a chain token by token, and what else it has to offer."""
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        ...
+
+    def branches(self, row: int) -> Sequence[Path]:
+        """Other continuations of the committed text, to be verified beside the chain."""
+        ...
+
+    def reuse(self, row: int, num_tokens: int) -> Reuse | None:
+        """The exact hidden states of a row's last committed token and the `num_tokens` drafted behind it, if any."""
         ...
 
 
@@ -174,5 +221,36 @@ class Drafter(Protocol):
     """WHAT drafts."""
 
     Options: ClassVar[type[Any]]
+    needs_choices: bool  # whether `observe` reads `step.choices`
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> DraftSession: ...
+
+    def observe(self, step: StepRecord) -> None:
+        """A round that this drafter drafted has been verified."""
+        ...
+
+    def end(self, sequence_id: int) -> None: ...
+
+
+class Tree(Protocol):
+    """WHAT ELSE is verified beside the chain. Tensors in, tensor out, as a lookahead."""
+
+    Options: ClassVar[type[Any]]
+    max_candidates: int  # at one depth, the chain's own token included
+    max_nodes: int | None  # of a whole draft; None: no limit
+
+    def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
+        """[rows] -> [rows]: how many of the draft's best tokens to verify at a depth, at least 1."""
+        ...
+
+    def branches(self, committed: Sequence[int]) -> Sequence[Path]:
+        """Continuations of the text that stand beside whatever drafts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a drafter may know of the engine it works for."""
+
+    runner: Runner
+    tokenizer: Any = None

@@ -16,6 +16,7 @@ STRATEGIES: Mapping[str, str] = {
     "off": "selfdraft.strategies.off:Off",
     "fixed": "selfdraft.strategies.fixed:Fixed",
     "uniform": "selfdraft.strategies.uniform:Uniform",
+    "early-exit": "selfdraft.strategies.early_exit:EarlyExit",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",
@@ -24,20 +25,29 @@ LOOKAHEADS: Mapping[str, str] = {
 DRAFTERS: Mapping[str, str] = {
     "self": "selfdraft.drafters.self:Self",
     "lookup": "selfdraft.drafters.lookup:Lookup",
+    "ngram-pool": "selfdraft.drafters.ngram_pool:NgramPool",
+    "model": "selfdraft.drafters.model:Model",
+}
+TREES: Mapping[str, str] = {
+    "chain": "selfdraft.trees.chain:Chain",
+    "siblings": "selfdraft.trees.siblings:Siblings",
 }
 ACCEPTANCES: Mapping[str, str] = {
-    "coupled": "selfdraft.engine.accept:coupled",
+    "coupled": "selfdraft.engine.accept:Coupled",
+    "rejection": "selfdraft.engine.accept:Rejection",
 }
 AXES: Mapping[str, Mapping[str, str]] = {
     "strategy": STRATEGIES,
     "lookahead": LOOKAHEADS,
     "drafter": DRAFTERS,
+    "tree": TREES,
     "acceptance": ACCEPTANCES,
 }
 DEFAULTS: Mapping[str, str] = {
     "strategy": "uniform",
     "lookahead": "confidence",
     "drafter": "self",
+    "tree": "chain",
     "acceptance": "coupled",
 }
 

@@ -1,7 +1,7 @@
 """The values that flow through the engine. All frozen; none knows a model, a method or a device.
 
 SkipSet     which sub-layers a draft leaves out          Plan        what one sequence drafts with this round
-Draft       the tokens one round proposed                Verdict     what the target kept of them
+Draft       the tree of tokens one round proposed        Verdict     what the target kept of it
 StepRecord  one round of one sequence                    Generation  what the caller gets back
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from .errors import OptionError
@@ -22,6 +23,8 @@ FinishReason = Literal["eos", "stop", "length", "cancelled"]
 
 PAD = -1
 """Fills ragged drafts. Never a token id: 0 is an ordinary token in many vocabularies."""
+ROOT = -1
+"""The node a draft grows from: the last committed token."""
 
 _LAST_LAYER = 9999
 _PART = re.compile(r"([am])(\d{1,9})(?:-(\d{1,9}))?")
@@ -90,12 +93,16 @@ def _runs(kind: str, layers: frozenset[int]) -> list[str]:
 class Plan:
     """What a strategy wants for the next round of one sequence.
 
-    `drafter` and `max_draft_tokens` are None where the strategy leaves them to the caller and the lookahead.
+    `drafter`, `tree` and `max_draft_tokens` are None where the strategy leaves them to the caller and the lookahead.
+    With `reuse`, verification of the drafted tokens starts where the draft stopped being exact: behind the last layer
+    below the first skipped sub-layer.
     """
 
     skip: SkipSet = SkipSet()
     drafter: str | None = None
     max_draft_tokens: int | None = None
+    tree: str | None = None
+    reuse: bool = False
 
 
 OFF = Plan(max_draft_tokens=0)
@@ -111,20 +118,86 @@ class PlanContext:
 
 
 @dataclass(frozen=True)
+class Reuse:
+    """Hidden states [num_tokens, hidden] behind the capture point `point` that are already the target's own.
+
+    They belong to the last committed token and the first tokens of the chain.
+    """
+
+    point: str
+    hidden: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Draft:
-    """The chain one round proposed, and how sure the draft was of its best token at each depth."""
+    """The tokens one round proposes, as a tree on the committed text: node i continues node `parents[i]`.
+
+    The chain comes first: nodes 0, 1, ... each continue the one before. Then its siblings by depth in the order they
+    were drawn, then branches that come from no distribution. A parent always stands before its children.
+    """
 
     tokens: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()
+    parents: tuple[int, ...] = ()
+    chain_length: int = 0
+    confidences: tuple[float, ...] = ()  # of the chain: how sure the draft was of its best token at each depth
     num_draft_steps: int = 0
+    num_drawn: int = 0  # nodes 0 to num_drawn - 1 were drawn from `probs`, the others are guesses without one
+    probs: torch.Tensor | None = field(default=None, compare=False, repr=False)  # [chain_length, vocabulary]
+    reuse: Reuse | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def chain(cls, tokens: Iterable[int]) -> Draft:
+        tokens = tuple(tokens)
+        return cls(tokens, tuple(range(ROOT, len(tokens) - 1)), len(tokens), num_draft_steps=len(tokens))
+
+    @property
+    def is_chain(self) -> bool:
+        return len(self.tokens) == self.chain_length
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Of each node: how many tokens behind the committed text it stands, from 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def _children(self) -> dict[int, list[int]]:
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            children.setdefault(parent, []).append(node)
+        return children
+
+    def children(self, node: int) -> list[int]:
+        """In the order in which they are tried: the chain's next, its siblings, other branches."""
+        return self._children.get(node, [])
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` that holds `token`."""
+        return next((child for child in self.children(node) if self.tokens[child] == token), None)
+
+    def find(self, path: Iterable[int]) -> int | None:
+        """The node at the end of `path`, a run of tokens behind the committed text."""
+        node = ROOT
+        for token in path:
+            child = self.child(node, token)
+            if child is None:
+                return None
+            node = child
+        return node
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a round emits: `num_accepted` tokens of the draft, then one of the target's own."""
+    """What a round emits: the tokens of the accepted `nodes`, a path down the draft, then one of the target's own."""
 
     tokens: tuple[int, ...]
-    num_accepted: int
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.nodes)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -132,7 +205,7 @@ class Verdict:
 
     def cut(self, num_tokens: int) -> Verdict:
         """The first `num_tokens` of it: a stop rule struck there."""
-        return Verdict(self.tokens[:num_tokens], min(self.num_accepted, num_tokens))
+        return Verdict(self.tokens[:num_tokens], self.nodes[:num_tokens])
 
 
 @dataclass(frozen=True)
@@ -147,6 +220,7 @@ class StepRecord:
     verify_seconds: float = 0.0
     optimise_seconds: float = 0.0
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+    choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token behind the text and each node
 
 
 @dataclass(frozen=True)

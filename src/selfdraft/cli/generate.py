@@ -38,6 +38,7 @@ AXIS_HELP = {
     "strategy": "which sub-layers draft",
     "lookahead": "how far to draft",
     "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
     "acceptance": "what is kept of a draft",
 }
 
@@ -87,7 +88,7 @@ def _add_generate_options(parser: argparse.ArgumentParser) -> None:
 
 def _method_help() -> str:
     lines = ["options of the methods (--set METHOD.OPTION=VALUE):"]
-    for axis in ("strategy", "lookahead", "drafter"):
+    for axis in ("strategy", "lookahead", "drafter", "tree"):
         for method in AXES[axis]:
             for option, default, text in describe(find(axis, method).Options):
                 lines.append(f"  {f'{method}.{option}':<24} {text} (default: {default!r})")

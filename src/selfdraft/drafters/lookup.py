@@ -16,6 +16,7 @@ import torch
 from ..options import setting
 from ..protocols import Cache, DraftRows, Proposal, Runner
 from ..types import PAD
+from .base import PlainDrafter, PlainSession
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,24 @@ class Match:
     length: int = 0
 
 
-def find_match(tokens: Sequence[int], max_ngram: int, min_ngram: int, max_tokens: int) -> Match:
-    """The continuation of the longest, newest earlier occurrence of the text's last n tokens."""
+def find_matches(
+    tokens: Sequence[int], max_ngram: int, min_ngram: int, max_tokens: int, max_matches: int = 1
+) -> list[Match]:
+    """Different continuations of earlier occurrences of the text's last n tokens: the longest n first, then the newest.
+
+    A continuation that only shortens an earlier one is not different.
+    """
     text = np.asarray(tokens, dtype=np.int64)
-    longest = min(max_ngram, len(text) - 1)
-    lengths = _suffix_matches(text, longest)
-    if len(lengths) == 0 or lengths.max() < min_ngram:
-        return Match()
-    length = int(lengths.max())
-    newest_end = int(np.flatnonzero(lengths == length)[-1]) + 1
-    return Match(text[newest_end : newest_end + max_tokens].tolist(), length)
+    lengths = _suffix_matches(text, min(max_ngram, len(text) - 1))
+    ends = np.flatnonzero(lengths >= min_ngram)[::-1]
+    matches: list[Match] = []
+    for end in ends[np.argsort(-lengths[ends], kind="stable")]:
+        found = text[end + 1 : end + 1 + max_tokens].tolist()
+        if not any(list(match.tokens[: len(found)]) == found for match in matches):
+            matches.append(Match(found, int(lengths[end])))
+        if len(matches) == max_matches:
+            break
+    return matches
 
 
 def _suffix_matches(text: npt.NDArray[np.int64], longest: int) -> npt.NDArray[np.int64]:
@@ -47,25 +56,24 @@ def _suffix_matches(text: npt.NDArray[np.int64], longest: int) -> npt.NDArray[np
     return lengths
 
 
-class Lookup:
+class Lookup(PlainDrafter):
     @dataclass(frozen=True)
     class Options:
         max_ngram: int = setting(8, "longest n-gram to look for", minimum=1)
         min_ngram: int = setting(2, "shortest n-gram that counts as a match", minimum=1)
         max_tokens: int = setting(12, "tokens to propose behind a match", minimum=1)
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> LookupSession:
         options = self.options
-        matches = [
-            find_match(tokens, options.max_ngram, options.min_ngram, options.max_tokens) for tokens in rows.committed
+        found = [
+            find_matches(tokens, options.max_ngram, options.min_ngram, options.max_tokens) for tokens in rows.committed
         ]
-        return LookupSession(matches, runner.device)
+        return LookupSession([matches[0] if matches else Match() for matches in found], runner.device)
 
 
-class LookupSession:
+class LookupSession(PlainSession):
+    """Proposes one known continuation per row, token by token."""
+
     def __init__(self, matches: Sequence[Match], device: torch.device) -> None:
         width = max(len(match.tokens) for match in matches) + 1
         padded = [[*match.tokens, *[PAD] * (width - len(match.tokens))] for match in matches]

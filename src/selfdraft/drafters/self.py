@@ -1,6 +1,7 @@
 """`self`: the model drafts for itself with the plan's sub-layers skipped, on the target's own cache.
 
 It reads the verified keys and values of the target and writes its own behind them; verification overwrites those.
+Below the first skipped sub-layer, draft and target compute the same: with `reuse` those hidden states are handed over.
 """
 
 from __future__ import annotations
@@ -9,27 +10,48 @@ import torch
 
 from ..options import NoOptions
 from ..protocols import Cache, DraftRows, Proposal, Runner
+from ..types import Reuse, SkipSet
+from .base import PlainDrafter, PlainSession
 
 
-class Self:
+class Self(PlainDrafter):
     Options = NoOptions
-
-    def __init__(self, options: NoOptions) -> None:
-        self.options = options
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> SelfSession:
         return SelfSession(runner, cache, rows)
 
 
-class SelfSession:
+class SelfSession(PlainSession):
     def __init__(self, runner: Runner, cache: Cache, rows: DraftRows) -> None:
         self._runner, self._cache, self._rows = runner, cache, rows
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
+        self._point = last_exact_point(rows.skip) if rows.reuse else None
+        self._exact: list[torch.Tensor] = []  # per pass [rows, 1, hidden]
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         self._cache.reserve(max(self._starts) + 1)
         output = self._runner.forward(
-            last_tokens[:, None], self._starts, self._cache, first_row=self._rows.first_row, skip=self._rows.skip
+            last_tokens[:, None],
+            self._starts,
+            self._cache,
+            first_row=self._rows.first_row,
+            skip=self._rows.skip,
+            capture=() if self._point is None else (self._point,),
         )
+        if self._point is not None:
+            self._exact.append(output.captured[self._point])
         self._starts = [start + 1 for start in self._starts]
         return Proposal(scores=output.scores[:, -1])
+
+    def reuse(self, row: int, num_tokens: int) -> Reuse | None:
+        """A row that stopped earlier was carried along: of its passes only those of its own tokens count."""
+        if self._point is None:
+            return None
+        own = self._exact[: num_tokens + 1]
+        return Reuse(self._point, torch.cat([hidden[row] for hidden in own]))
+
+
+def last_exact_point(skip: SkipSet) -> str | None:
+    """The capture point behind the last whole layer below the first skipped sub-layer."""
+    first = min(skip.attention | skip.mlp, default=0)
+    return f"m{first - 1}" if first > 0 else None

@@ -1,31 +1,190 @@
-"""What is kept of a draft: pure functions of the draft and the target's scores."""
+"""What is kept of a draft: pure functions of the draft and the target's scores.
+
+An acceptance has two halves that belong together: how the draft draws its candidates, and what the target keeps of
+them. Both walk the draft's tree from the committed text down and end with a token of the target's own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 
-from ..types import PAD, Verdict
-from .sampling import Sampler
+from ..types import ROOT, Draft, Verdict
+from .sampling import Sampler, Spots, gumbel, uniform
+
+_DRAW, _TEST, _REST = 1, 2, 3
+"""Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""
 
 
-def coupled(
-    drafts: torch.Tensor,
-    scores: torch.Tensor,
-    sampler: Sampler,
-    sequences: torch.Tensor,
-    indices: torch.Tensor,
-) -> list[Verdict]:
-    """Keep draft tokens as long as each equals the target's own choice, then emit that choice.
+@dataclass(frozen=True)
+class Targets:
+    """The target's word on every row's committed text and on every node of its draft."""
 
-    `drafts` [rows, depth], PAD-filled; `scores` [rows, depth + 1, vocab] behind the prefix rules; `sequences` and
-    `indices` [rows, depth + 1] say which noise belongs to each position. Every emitted token is the target's choice
-    given the emitted prefix, so the draft can change nothing but the speed.
+    drafts: Sequence[Draft]
+    scores: torch.Tensor  # [rows, 1 + nodes, vocabulary], raw; column 0 stands behind the committed text
+    prefixes: Sequence[Sequence[int]]  # committed text of each row
+    spots: Spots  # of the first token each row may emit
+
+
+@dataclass
+class Walk:
+    """One row's way down its tree: the tokens it emits, and which nodes they are."""
+
+    draft: Draft
+    node: int = ROOT
+    tokens: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    is_over: bool = False
+
+    def follow(self, child: int) -> None:
+        """Keep a child of the node."""
+        self.node = child
+        self.nodes.append(child)
+        self.tokens.append(self.draft.tokens[child])
+
+    def end(self, token: int) -> None:
+        """The target's own word."""
+        self.tokens.append(token)
+        self.is_over = True
+
+    @property
+    def children(self) -> list[int]:
+        return self.draft.children(self.node)
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(tuple(self.tokens), tuple(self.nodes))
+
+
+class Coupled:
+    """Draft and target choose with the same noise; a node is kept iff it is the target's choice behind its prefix.
+
+    Every emitted token is the target's own choice, so the draft can change nothing but the speed: the same seed gives
+    the same text with speculation on or off. Greedy is the case without noise.
     """
-    rows, width, vocab = scores.shape
-    choices = sampler.choose(scores.reshape(-1, vocab), sequences.reshape(-1), indices.reshape(-1)).view(rows, width)
-    agrees = (drafts == choices[:, :-1]) & (drafts != PAD)
-    num_accepted = agrees.long().cumprod(-1).sum(-1).tolist()
-    return [
-        Verdict(tuple(row[: accepted + 1]), accepted)
-        for row, accepted in zip(choices.tolist(), num_accepted, strict=True)
-    ]
+
+    keeps_probs = False
+
+    @staticmethod
+    def contest(scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor:
+        """What the draft's candidates are the best of: [rows, vocabulary], -inf where it would never choose."""
+        return sampler.contest(scores, spots.sequences, spots.indices)
+
+    @staticmethod
+    def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
+        walks = [Walk(draft) for draft in targets.drafts]
+        rows = list(range(len(walks)))
+        while rows:
+            scores, spots = _scores_at(targets, sampler, walks, rows)
+            choices = sampler.choose(scores, spots.sequences, spots.indices).tolist()
+            for row, token in zip(rows, choices, strict=True):
+                child = walks[row].draft.child(walks[row].node, token)
+                walks[row].end(token) if child is None else walks[row].follow(child)
+            rows = [row for row in rows if not walks[row].is_over]
+        return [walk.verdict for walk in walks]
+
+
+class Rejection:
+    """Speculative sampling by rejection (Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+
+    A drawn token x is kept with probability min(1, p(x) / q(x)), where q is the draft's distribution and p the
+    target's; otherwise p becomes max(p - q, 0), normalised, and q loses x. Siblings are drawn without replacement, so
+    each is tested in the same way with what is left of p and q (SpecInfer, arXiv:2305.09781); the last word is a draw
+    from the p that remains. A guess without a distribution is a point mass: kept with p(x), else p loses x. The text
+    has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
+    """
+
+    keeps_probs = True
+
+    @staticmethod
+    def contest(scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor:
+        if sampler.is_greedy:
+            return scores
+        # The round is part of the key: what an earlier round learned from this noise must not steer it now.
+        noise = gumbel(sampler.options.seed, spots.sequences, spots.indices, scores.shape[-1], spots.rounds, _DRAW)
+        return sampler.warp(scores).double() + noise
+
+    @staticmethod
+    def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
+        if sampler.is_greedy:
+            return Coupled.accept(targets, sampler)
+        walks = [Walk(draft) for draft in targets.drafts]
+        rows = list(range(len(walks)))
+        while rows:
+            scores, spots = _scores_at(targets, sampler, walks, rows)
+            key = (sampler.options.seed, spots.sequences, spots.indices)
+            open_walks = [walks[row] for row in rows]
+            num_tests = max(len(walk.children) for walk in open_walks)
+            tests = uniform(*key, num_tests, spots.rounds, _TEST)
+            kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
+            noise = gumbel(*key, rest.shape[-1], spots.rounds, _REST)
+            drawn = (rest.log() + noise).argmax(-1).tolist()
+            for walk, child, token in zip(open_walks, kept, drawn, strict=True):
+                walk.end(token) if child is None else walk.follow(child)
+            rows = [row for row in rows if not walks[row].is_over]
+        return [walk.verdict for walk in walks]
+
+
+def try_children(
+    walks: Sequence[Walk], target_probs: torch.Tensor, tests: torch.Tensor
+) -> tuple[list[int | None], torch.Tensor]:
+    """For each row the first child that is kept, if any, and what the tests left of the target's distribution.
+
+    `target_probs` [rows, vocabulary]; `tests` [rows, children]: independent numbers between 0 and 1.
+    """
+    kept: list[int | None] = [None] * len(walks)
+    draft_probs = _draft_probs(walks, target_probs)
+    for rank in range(tests.shape[1]):
+        pending = [row for row, walk in enumerate(walks) if kept[row] is None and rank < len(walk.children)]
+        if not pending:
+            break
+        rows = torch.tensor(pending, device=target_probs.device)
+        children = [walks[row].children[rank] for row in pending]
+        tokens = torch.tensor([walks[row].draft.tokens[child] for row, child in zip(pending, children, strict=True)])
+        tokens = tokens.to(target_probs.device)
+        guesses = torch.nn.functional.one_hot(tokens, target_probs.shape[1]).double()
+        is_drawn = [child < walks[row].draft.num_drawn for row, child in zip(pending, children, strict=True)]
+        offered = torch.where(torch.tensor(is_drawn, device=rows.device)[:, None], draft_probs[rows], guesses)
+        threshold = tests[rows, rank] * offered.gather(1, tokens[:, None])[:, 0]
+        is_kept = threshold < target_probs[rows, tokens]
+        left = _normalised((target_probs[rows] - offered).clamp(min=0.0), target_probs[rows])
+        target_probs = target_probs.index_copy(0, rows, torch.where(is_kept[:, None], target_probs[rows], left))
+        without = draft_probs[rows] * (1.0 - guesses)
+        draft_probs = draft_probs.index_copy(0, rows, _normalised(without, without))
+        for row, child, keep in zip(pending, children, is_kept.tolist(), strict=True):
+            kept[row] = child if keep else None
+    return kept, target_probs
+
+
+def _draft_probs(walks: Sequence[Walk], target_probs: torch.Tensor) -> torch.Tensor:
+    """What the drawn children of each row were drawn from; zeros where there are none."""
+    draft_probs = torch.zeros_like(target_probs)
+    for row, walk in enumerate(walks):
+        probs, depth = walk.draft.probs, len(walk.nodes)
+        if probs is not None and depth < len(probs):
+            draft_probs[row] = probs[depth]
+    return draft_probs
+
+
+def _normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+    """Rows that sum to 1; where rounding left nothing of one, the row of `otherwise`."""
+    total = probs.sum(-1, keepdim=True)
+    return torch.where(total > 0, probs / total.clamp(min=1e-300), otherwise)
+
+
+def _scores_at(
+    targets: Targets, sampler: Sampler, walks: Sequence[Walk], rows: Sequence[int]
+) -> tuple[torch.Tensor, Spots]:
+    """The target's scores behind what these rows have emitted so far, prefix rules applied."""
+    device = targets.scores.device
+    index = torch.tensor(rows, device=device)
+    columns = torch.tensor([walks[row].node + 1 for row in rows], device=device)
+    emitted = torch.tensor([len(walks[row].tokens) for row in rows], device=device)
+    scores = targets.scores[index, columns]
+    spots = targets.spots.at(index).ahead(emitted)
+    if sampler.has_prefix_rules:
+        prefixes = [[*targets.prefixes[row], *walks[row].tokens] for row in rows]
+        scores = sampler.apply_prefix_rules(scores, prefixes, spots.indices)
+    return scores, spots

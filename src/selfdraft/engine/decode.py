@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from ..protocols import Drafter, Lookahead, Runner, Strategy
+import torch
+
+from ..protocols import Runner
 from ..types import Draft, Plan, StepRecord, Verdict
+from .accept import Targets
 from .draft import run_drafts
+from .method import Method
 from .sampling import Sampler
-from .state import State, prefill
-from .verify import Targets, verify
-
-
-@dataclass(frozen=True)
-class Method:
-    """The four axes of one call: which sub-layers, how far, what drafts, what is kept."""
-
-    strategy: Strategy
-    lookahead: Lookahead
-    drafters: Mapping[str, Drafter]
-    drafter: str
-    accept: Callable[..., list[Verdict]]
+from .state import State, TextSequence, prefill
+from .verify import verify
 
 
 def decode(
     runner: Runner, state: State, method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]
 ) -> Iterator[list[StepRecord]]:
     """Rounds until every sequence is finished; each yields one record per sequence that took part."""
-    strategy, lookahead = method.strategy, method.lookahead
+    strategy = method.strategy
     observe_seconds = 0.0
     try:
         prefill(runner, state, strategy)
@@ -36,41 +28,59 @@ def decode(
             began = runner.seconds()
             plans = [strategy.plan(sequence.sequence_id, sequence.context) for sequence in state.active]
             planned = runner.seconds()
-            drafts = run_drafts(runner, state, plans, lookahead, method.drafters, method.drafter, sampler)
+            drafts = run_drafts(runner, state, plans, method, sampler)
             drafted = runner.seconds()
-            targets = verify(runner, state, drafts, sampler, capture=strategy.needs)
-            verdicts = method.accept(targets.drafts, targets.scores, sampler, targets.sequences, targets.indices)
-            verdicts = state.commit(verdicts)
+            targets, captured = verify(runner, state, drafts, capture=strategy.needs)
+            verdicts = state.commit(method.accept.accept(targets, sampler))
             verified = runner.seconds()
 
             seconds = (drafted - planned, verified - drafted, planned - began + observe_seconds)
-            steps = make_records(state, plans, drafts, verdicts, targets, seconds)
-            for step in steps:
-                strategy.observe(step.sequence_id, step)
-                lookahead.observe(step)
+            steps = make_records(state, plans, verdicts, targets, captured, method, seconds)
+            observe(method, steps)
             ended = runner.seconds()
             observe_seconds = ended - verified
             for sequence, step in zip(state.active, steps, strict=True):
                 sequence.record(step, ended - began)
-            state.drop_finished()
+            end(method, state, state.drop_finished())
             yield steps
     finally:
         state.cancel()
-        for sequence in state.begun:
-            strategy.end(sequence.sequence_id)
+        end(method, state, list(state.begun.values()))
 
 
 def make_records(
     state: State,
     plans: Sequence[Plan],
-    drafts: Sequence[Draft],
     verdicts: Sequence[Verdict],
     targets: Targets,
+    captured: Mapping[str, torch.Tensor],
+    method: Method,
     seconds: tuple[float, float, float],
 ) -> list[StepRecord]:
-    """What happened to each row; captured states end with the last emitted token's input."""
+    """What happened to each row; captured states are those of the inputs of what it emitted."""
     records = []
-    for row, sequence in enumerate(state.active):
-        captured = {name: states[row, : len(verdicts[row].tokens)] for name, states in targets.captured.items()}
-        records.append(StepRecord(sequence.sequence_id, plans[row], drafts[row], verdicts[row], *seconds, captured))
+    for row, (sequence, plan, verdict) in enumerate(zip(state.active, plans, verdicts, strict=True)):
+        draft: Draft = targets.drafts[row]
+        columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
+        states = {name: hidden[row, columns] for name, hidden in captured.items()}
+        wants_choices = bool(draft.tokens) and method.drafter_of(plan.drafter).needs_choices
+        choices = tuple(targets.scores[row].argmax(-1).tolist()) if wants_choices else ()
+        records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
     return records
+
+
+def observe(method: Method, steps: Sequence[StepRecord]) -> None:
+    for step in steps:
+        method.strategy.observe(step.sequence_id, step)
+        method.lookahead.observe(step)
+        if step.draft.tokens:
+            method.drafter_of(step.plan.drafter).observe(step)
+
+
+def end(method: Method, state: State, sequences: Sequence[TextSequence]) -> None:
+    """Let go of what the method's parts remember of these texts."""
+    for sequence in sequences:
+        del state.begun[sequence.sequence_id]
+        method.strategy.end(sequence.sequence_id)
+        for drafter in method.drafters.values():
+            drafter.end(sequence.sequence_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -15,9 +15,11 @@ from ..errors import OptionError, unknown_name
 from ..models import loading
 from ..models.runners import EagerRunner
 from ..options import GenerateOptions, Settings, make
+from ..protocols import Host
 from ..registry import AXES, DEFAULTS, check_settings, find, options_for
 from ..types import Generation
-from .decode import Method, decode
+from .decode import decode
+from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .sampling import Sampler, check_processors
 from .state import PREFILL_CHUNK, State, TextSequence, never_stops
@@ -32,8 +34,9 @@ class Engine:
     """Generates with one model.
 
     The keywords name the method: `strategy` (which sub-layers draft), `lookahead` (how far), `drafter` (what drafts),
-    `acceptance` (what is kept), and `settings` for their options: `{"uniform": {"ratio": 0.3}}`. Each can be given
-    again in a call of `generate` or `stream`, together with any field of `GenerateOptions`.
+    `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
+    `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
+    of `GenerateOptions`.
     """
 
     def __init__(self, model: Any = None, tokenizer: Any = None, **method: Any) -> None:
@@ -162,13 +165,15 @@ class Engine:
     def _method(self, overrides: Mapping[str, Any]) -> Method:
         names = {**DEFAULTS, **self._defaults, **_check_method(overrides)}
         settings: Settings = names.get("settings") or {}
-        num_layers = self._runner.num_layers
+        host = Host(self._runner, self.tokenizer)
         return Method(
-            strategy=self._part("strategy", names["strategy"], settings, num_layers),
+            strategy=self._part("strategy", names["strategy"], settings, self._runner.num_layers),
             lookahead=self._part("lookahead", names["lookahead"], settings),
-            drafters=LazyDrafters(lambda name: self._part("drafter", name, settings)),
-            drafter=_known("drafter", names["drafter"]),
-            accept=find("acceptance", names["acceptance"]),
+            drafters=Parts(lambda name: self._part("drafter", name, settings, host), names["drafter"]),
+            drafter=names["drafter"],
+            trees=Parts(lambda name: self._part("tree", name, settings), names["tree"]),
+            tree=names["tree"],
+            accept=find("acceptance", names["acceptance"])(),
         )
 
     def _part(self, axis: str, name: str, settings: Settings, *arguments: Any) -> Any:
@@ -180,25 +185,22 @@ class Engine:
         return self._parts[key]
 
 
-class LazyDrafters(Mapping[str, Any]):
-    """Drafters by name, built when a plan first asks for one."""
+class Parts(Mapping[str, Any]):
+    """Parts of one axis by name: the caller's choice, and others from when a plan first asks for them."""
 
-    def __init__(self, build: Any) -> None:
-        self._build = build
+    def __init__(self, build: Callable[[str], Any], name: str) -> None:
+        self._build, self._built = build, {name: build(name)}
 
     def __getitem__(self, name: str) -> Any:
-        return self._build(name)
+        if name not in self._built:
+            self._built[name] = self._build(name)
+        return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(AXES["drafter"])
+        return iter(self._built)
 
     def __len__(self) -> int:
-        return len(AXES["drafter"])
-
-
-def _known(axis: str, name: str) -> str:
-    find(axis, name)
-    return name
+        return len(self._built)
 
 
 def _check_method(method: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ TIE_EPS = 4
 def stats_of(sequence: TextSequence) -> Stats:
     steps = sequence.steps
     num_tokens = sequence.num_generated
-    num_draft_steps = sum(step.draft.num_draft_steps for step in steps)
+    # One step is one draft pass. Tokens kept from a branch that took no pass count as steps: the rate is a share.
+    num_draft_steps = sum(max(step.draft.num_draft_steps, step.verdict.num_accepted) for step in steps)
     num_accepted = sum(step.verdict.num_accepted for step in steps)
     return Stats(
         num_tokens=num_tokens,

@@ -24,6 +24,23 @@ REFUSED_PROCESSORS = {
     "AlternatingCodebooksLogitsProcessor": "it belongs to a codebook model",
 }
 
+
+@dataclass(frozen=True)
+class Spots:
+    """Where tokens are chosen; noise is a function of it. Each [n]."""
+
+    sequences: torch.Tensor  # the caller's number of the text
+    indices: torch.Tensor  # position in the generated text
+    rounds: torch.Tensor  # rounds the text has behind it
+
+    def at(self, rows: torch.Tensor) -> Spots:
+        return Spots(self.sequences[rows], self.indices[rows], self.rounds[rows])
+
+    def ahead(self, count: torch.Tensor | int) -> Spots:
+        """The same texts, `count` tokens on."""
+        return Spots(self.sequences, self.indices + count, self.rounds)
+
+
 _MASK = 0xFFFFFFFF
 _STREAMS = (0x243F6A88, 0x85A308D3)
 
@@ -46,6 +63,10 @@ class Sampler:
 
     options: GenerateOptions
     eos_tokens: tuple[int, ...] = ()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.options.temperature == 0.0
 
     @property
     def has_prefix_rules(self) -> bool:
@@ -89,7 +110,7 @@ class Sampler:
         self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor, slack: float = 0.0
     ) -> torch.Tensor:
         """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
-        if self.options.temperature == 0.0:
+        if self.is_greedy:
             return scores
         noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
         return self.warp(scores, slack).double() + noise
@@ -120,18 +141,26 @@ def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     return scores.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)
 
 
-def gumbel(seed: int, sequences: torch.Tensor, indices: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def gumbel(
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, vocab_size: int, *salts: torch.Tensor | int
+) -> torch.Tensor:
     """Standard Gumbel noise [n, vocab], float64; a pure function, bit-equal integers on every device."""
-    first, second = (_key(stream, seed, sequences, indices)[:, None] for stream in _STREAMS)
-    tokens = torch.arange(vocab_size, device=sequences.device)
-    bits = _mix(_mix(tokens ^ first) ^ second)
-    uniform = (bits.double() + 0.5) / 2.0**32
-    return -torch.log(-torch.log(uniform))
+    return -torch.log(-torch.log(uniform(seed, sequences, indices, vocab_size, *salts)))
 
 
-def _key(stream: int, seed: int, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    key = torch.full_like(sequences, stream)
-    for part in (seed & _MASK, (seed >> 32) & _MASK, sequences, indices):
+def uniform(
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, count: int, *salts: torch.Tensor | int
+) -> torch.Tensor:
+    """Numbers strictly between 0 and 1, [n, count], float64; other `salts` give other numbers for the same place."""
+    first, second = (_key(stream, seed, sequences, indices, *salts)[:, None] for stream in _STREAMS)
+    numbers = torch.arange(count, device=sequences.device)
+    bits = _mix(_mix(numbers ^ first) ^ second)
+    return (bits.double() + 0.5) / 2.0**32
+
+
+def _key(stream: int, seed: int, *parts: torch.Tensor | int) -> torch.Tensor:
+    key = torch.full_like(torch.as_tensor(parts[0]), stream)
+    for part in (seed & _MASK, (seed >> 32) & _MASK, *parts):
         key = _mix(key ^ part)
     return key
 

@@ -10,6 +10,7 @@ import torch
 
 from ..protocols import Cache, Runner, Strategy
 from ..types import FinishReason, PlanContext, Source, StepRecord, Verdict
+from .sampling import Spots
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
@@ -69,8 +70,9 @@ class TextSequence:
         return verdict
 
     def record(self, step: StepRecord, round_seconds: float) -> None:
-        """Remember a round; captured hidden states are for `observe` alone."""
-        self.steps.append(replace(step, captured={}) if step.captured else step)
+        """Remember a round; hidden states and distributions are for `observe` alone."""
+        draft = replace(step.draft, probs=None, reuse=None)
+        self.steps.append(replace(step, draft=draft, captured={}, choices=()))
         self.decode_seconds += round_seconds
 
     def _reason_to_stop(self, token: int) -> FinishReason | None:
@@ -86,7 +88,7 @@ class State:
 
     def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
         self.active = list(sequences)
-        self.begun: list[TextSequence] = []  # what the strategy knows of
+        self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
         self.cache = cache
 
     @property
@@ -97,16 +99,28 @@ class State:
     def starts(self) -> list[int]:
         return [sequence.num_cached for sequence in self.active]
 
+    def spots(self, device: torch.device) -> Spots:
+        """Where each row chooses its next token."""
+        numbers = ((item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active)
+        sequences, indices, rounds = torch.tensor(list(numbers), device=device).unbind(1)
+        return Spots(sequences, indices, rounds)
+
     def commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Append what each row may emit."""
+        """Append what each row may emit; what a tree kept moves to the end of the row's verified slots."""
+        for row, (sequence, verdict) in enumerate(zip(self.active, verdicts, strict=True)):
+            first = sequence.num_cached + 1
+            if verdict.nodes != tuple(range(verdict.num_accepted)):
+                self.cache.move(row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
 
-    def drop_finished(self) -> None:
-        """Give up the cache rows of finished sequences; the others move up."""
-        rows = [row for row, sequence in enumerate(self.active) if sequence.finish_reason is None]
-        if len(rows) < len(self.active):
+    def drop_finished(self) -> list[TextSequence]:
+        """Give up the cache rows of finished sequences, which are returned; the others move up."""
+        finished = [sequence for sequence in self.active if sequence.finish_reason is not None]
+        if finished:
+            rows = [row for row, sequence in enumerate(self.active) if sequence.finish_reason is None]
             self.active = [self.active[row] for row in rows]
             self.cache.keep_rows(rows)
+        return finished
 
     def cancel(self) -> None:
         for sequence in self.active:
@@ -125,7 +139,7 @@ def prefill(runner: Runner, state: State, strategy: Strategy) -> None:
         for index, sequence in enumerate(sequences):
             sequence.prefill_seconds = seconds
             strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
-            state.begun.append(sequence)
+            state.begun[sequence.sequence_id] = sequence
         first_row += len(sequences)
 
 

@@ -1,58 +1,62 @@
-"""One full pass over the drafts of all rows."""
+"""One full pass over the drafts of all rows, chains or trees."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from ..protocols import Runner
-from ..types import PAD, Draft
-from .sampling import Sampler
+from ..protocols import Resume, Runner, TreeMask
+from ..types import ROOT, Draft
+from .accept import Targets
 from .state import State
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The target's word on every drafted position and the one behind it."""
-
-    drafts: torch.Tensor  # [rows, depth], PAD-filled
-    scores: torch.Tensor  # [rows, depth + 1, vocab], behind the prefix rules
-    sequences: torch.Tensor  # [rows, depth + 1]
-    indices: torch.Tensor  # [rows, depth + 1] position in the generated text
-    captured: Mapping[str, torch.Tensor]
-
-
 def verify(
-    runner: Runner, state: State, drafts: Sequence[Draft], sampler: Sampler, capture: Sequence[str] = ()
-) -> Targets:
-    """Run each row's last token and its draft through the whole model; shorter drafts are padded and ignored."""
-    depth = max(len(draft.tokens) for draft in drafts)
-    padded = [[*draft.tokens, *[PAD] * (depth - len(draft.tokens))] for draft in drafts]
-    draft_tokens = torch.tensor(padded, dtype=torch.long, device=runner.device).view(len(drafts), depth)
-    last = torch.tensor([[sequence.tokens[-1]] for sequence in state.active], device=runner.device)
-    inputs = torch.cat((last, draft_tokens.clamp(min=0)), dim=1)
-    state.cache.reserve(max(state.starts) + depth + 1)
-    output = runner.forward(inputs, state.starts, state.cache, capture=capture)
+    runner: Runner, state: State, drafts: Sequence[Draft], capture: Sequence[str] = ()
+) -> tuple[Targets, Mapping[str, torch.Tensor]]:
+    """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored."""
+    width = 1 + max(len(draft.tokens) for draft in drafts)
+    inputs = [
+        [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
+        for sequence, draft in zip(state.active, drafts, strict=True)
+    ]
+    state.cache.reserve(max(state.starts) + width)
+    output = runner.forward(
+        torch.tensor(inputs, device=runner.device),
+        state.starts,
+        state.cache,
+        capture=capture,
+        tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width, runner.device),
+        resume=_resume(runner, drafts, width, capture),
+    )
+    prefixes = [sequence.tokens for sequence in state.active]
+    return Targets(drafts, output.scores, prefixes, state.spots(runner.device)), output.captured
 
-    offsets = torch.arange(depth + 1, device=runner.device)
-    first = torch.tensor([[sequence.num_generated] for sequence in state.active], device=runner.device)
-    indices = first + offsets
-    sequences = torch.tensor([[sequence.noise_sequence] for sequence in state.active], device=runner.device)
-    scores = output.scores
-    if sampler.has_prefix_rules:
-        scores = _apply_prefix_rules(scores, state, drafts, sampler, indices)
-    return Targets(draft_tokens, scores, sequences.expand_as(indices), indices, output.captured)
+
+def tree_mask(drafts: Sequence[Draft], width: int, device: torch.device) -> TreeMask:
+    """Column 0 is the last committed token, column i + 1 node i; each sees itself and its ancestors."""
+    depths = np.zeros((len(drafts), width), dtype=np.int64)
+    sees = np.zeros((len(drafts), width, width), dtype=bool)
+    sees[:, :, 0] = True  # padding, too: nothing may see nothing
+    for row, draft in enumerate(drafts):
+        depths[row, 1 : len(draft.tokens) + 1] = draft.depths
+        for column, parent in enumerate(draft.parents, start=1):
+            if parent != ROOT:
+                sees[row, column] = sees[row, parent + 1]
+            sees[row, column, column] = True
+    return TreeMask(torch.from_numpy(depths).to(device), torch.from_numpy(sees).to(device))
 
 
-def _apply_prefix_rules(
-    scores: torch.Tensor, state: State, drafts: Sequence[Draft], sampler: Sampler, indices: torch.Tensor
-) -> torch.Tensor:
-    """Each position's prefix is the text with the draft tokens before it. Padded positions are left as they are."""
-    scores = scores.float().clone()
-    for row, (sequence, draft) in enumerate(zip(state.active, drafts, strict=True)):
-        width = len(draft.tokens) + 1
-        prefixes = [sequence.tokens + list(draft.tokens[:count]) for count in range(width)]
-        scores[row, :width] = sampler.apply_prefix_rules(scores[row, :width], prefixes, indices[row, :width])
-    return scores
+def _resume(runner: Runner, drafts: Sequence[Draft], width: int, capture: Sequence[str]) -> Resume | None:
+    """Where every row brings exact states from behind the same point, the pass starts there."""
+    parts = [draft.reuse for draft in drafts if draft.reuse is not None]
+    if len(parts) < len(drafts) or len({part.point for part in parts}) > 1:
+        return None
+    if not runner.can_resume(parts[0].point, capture):
+        return None
+    hidden = parts[0].hidden.new_zeros(len(parts), width, parts[0].hidden.shape[-1])
+    for row, part in enumerate(parts):
+        hidden[row, : len(part.hidden)] = part.hidden
+    return Resume(parts[0].point, tuple(len(part.hidden) for part in parts), hidden)

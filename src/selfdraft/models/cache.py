@@ -68,6 +68,12 @@ class SlotCache:
                     tensor[target].copy_(tensor[source])
         self.num_rows = len(rows)
 
+    def move(self, row: int, sources: Sequence[int], target: int) -> None:
+        """Copy the slots `sources` of a row to the slots from `target` on: what a tree kept becomes a chain."""
+        index = torch.tensor(sources, device=self.keys[0].device)
+        for tensor in (*self.keys, *self.values):
+            tensor[row].narrow(1, target, len(sources)).copy_(tensor[row].index_select(1, index))
+
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,7 +104,7 @@ def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torc
     rows = placement.rows
     band = store if rows.stop - rows.start == store.shape[0] else store[rows]
     if placement.start is None:
-        store[placement.row_index, :, placement.positions] = new.transpose(1, 2)
+        store[placement.row_index, :, placement.slots] = new.transpose(1, 2)
     else:
         band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import SelfTestError, UnsupportedModelError, unknown_name
-from ..protocols import PassOutput
+from ..protocols import PassOutput, Resume
 from ..types import SkipSet
 from .cache import CacheView, LayerShape, SlotCache
 from .families import Branch, Family, family_of
@@ -121,20 +121,22 @@ class Decoder:
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         capture: Sequence[str] = (),
         needs_scores: bool = True,
+        resume: Resume | None = None,
     ) -> PassOutput:
         """One pass of `tokens` [rows, width] through all sub-layers that are not skipped."""
-        hidden = self._embed(tokens)
-        if self._position_embedding is not None:
-            # Padding of a ragged pass may stand behind the last position; what it yields is never read.
-            last = self._position_embedding.weight.shape[0] - 1
-            hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        rotary = self._rotary(hidden, placement.positions) if self._rotary is not None else None
-        step = Pass(placement, cache, rotary)
-        if capture:
-            hidden, captured = self._run_capturing(hidden, step, skip, capture)
+        self.check_points(capture)
+        sublayers = self._active_sublayers(skip)
+        if resume is None:
+            hidden, step = self._begin(tokens, placement, cache)
         else:
-            captured = {}
-            for sublayer in self._active_sublayers(skip):
+            first = self._points.index(resume.point)
+            hidden, step = self._begin_behind(resume, tokens, placement, cache, self.sublayers[:first])
+            sublayers = self.sublayers[first:]
+        captured = {"embedding": hidden} if "embedding" in capture else {}
+        if capture:
+            hidden = self._run_capturing(hidden, step, sublayers, capture, captured)
+        else:
+            for sublayer in sublayers:
                 hidden = sublayer.run(hidden, step)
         if not needs_scores and "norm" not in capture:
             return PassOutput(hidden[:, :0], captured)
@@ -145,23 +147,60 @@ class Decoder:
             return PassOutput(hidden[:, :0], captured)
         return PassOutput(self.family.scores(self.config, self._head(hidden)), captured)
 
+    def can_resume(self, point: str, capture: Sequence[str]) -> bool:
+        first = self._points.index(point)
+        return all(self._points.index(wanted) > first for wanted in capture)
+
+    def _begin(self, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> tuple[torch.Tensor, Pass]:
+        """The embedded tokens, and what their sub-layers share."""
+        hidden = self._embed(tokens)
+        if self._position_embedding is not None:
+            # Padding of a ragged pass may stand behind the last position; what it yields is never read.
+            last = self._position_embedding.weight.shape[0] - 1
+            hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
+        return hidden, self._pass_at(hidden, placement, cache)
+
+    def _pass_at(self, hidden: torch.Tensor, placement: Placement, cache: SlotCache) -> Pass:
+        rotary = self._rotary(hidden, placement.positions) if self._rotary is not None else None
+        return Pass(placement, cache, rotary)
+
+    def _begin_behind(
+        self,
+        resume: Resume,
+        tokens: torch.Tensor,
+        placement: Placement,
+        cache: SlotCache,
+        sublayers: Sequence[SubLayer],
+    ) -> tuple[torch.Tensor, Pass]:
+        """The stream behind `sublayers`: only columns whose state is not known go through them."""
+        rest, columns = placement.behind(resume.num_known)
+        hidden, step = self._begin(tokens.gather(1, columns), rest, cache)
+        for sublayer in sublayers:
+            hidden = sublayer.run(hidden, step)
+        joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
+        return joined, self._pass_at(joined, placement, cache)
+
     def check_points(self, points: Sequence[str]) -> None:
         for point in points:
             if point not in self._points:
                 raise unknown_name("capture point", point, self._points)
 
     def _run_capturing(
-        self, hidden: torch.Tensor, step: Pass, skip: SkipSet, capture: Sequence[str]
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        self.check_points(capture)
-        active = {part.name for part in self._active_sublayers(skip)}
-        captured = {"embedding": hidden} if "embedding" in capture else {}
+        self,
+        hidden: torch.Tensor,
+        step: Pass,
+        sublayers: Sequence[SubLayer],
+        capture: Sequence[str],
+        captured: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """As a plain run; a skipped sub-layer's point shows the stream that passes it by."""
+        active = {part.name for part in sublayers}
         for sublayer in self.sublayers:
             if sublayer.name in active:
                 hidden = sublayer.run(hidden, step)
             if sublayer.name in capture:
                 captured[sublayer.name] = hidden
-        return hidden, captured
+        return hidden
 
     def _active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
         if skip not in self._active:

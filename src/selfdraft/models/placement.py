@@ -7,41 +7,73 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..protocols import TreeMask
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the columns of a tree see, where slots and positions are not the same."""
+
+    sees: torch.Tensor  # [rows, width, end] bool
+    slot_positions: torch.Tensor  # [rows, end]
+
 
 @dataclass(frozen=True)
 class Placement:
     """Explicit positions for one pass; nothing is ever inferred from what a cache layer happens to hold.
 
-    Chains stand at slot = position, each row from its own start. Slots behind a row's verified length are
-    scratch: whoever writes them reads only what it wrote itself in this round.
+    Chains stand at slot = position, each row from its own start; a tree's nodes stand one slot behind the other, at the
+    position of their depth. Slots behind a row's verified length are scratch: whoever writes them reads only what it
+    wrote itself in this round.
     """
 
     rows: slice  # neighbouring cache rows: what they read is a view, never a copy
     positions: torch.Tensor  # [rows, width]
+    slots: torch.Tensor  # [rows, width]
     end: int  # slots 0..end-1 are read
-    start: int | None  # first slot written where all rows share it; None: rows are ragged
+    start: int | None  # first slot written where all rows write the same neighbouring slots; None: ragged
+    sight: Sight | None = None  # None: a chain, every token sees all slots up to its own
     _masks: dict[tuple[int | None, torch.dtype], torch.Tensor | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def chain(cls, starts: Sequence[int], width: int, device: torch.device, first_row: int = 0) -> Placement:
         """`width` consecutive tokens per row, row i from position `starts[i]`, in cache rows from `first_row` on."""
-        offsets = torch.arange(width, device=device)
-        is_uniform = min(starts) == max(starts)
-        if is_uniform:
-            positions = (offsets + starts[0]).expand(len(starts), width)
-        else:
-            positions = torch.tensor(starts, device=device)[:, None] + offsets
-        return cls(
-            rows=slice(first_row, first_row + len(starts)),
-            positions=positions,
-            end=max(starts) + width,
-            start=starts[0] if is_uniform else None,
-        )
+        slots, start = _slots(starts, width, device)
+        rows = slice(first_row, first_row + len(starts))
+        return cls(rows, positions=slots, slots=slots, end=max(starts) + width, start=start)
+
+    @classmethod
+    def tree(cls, starts: Sequence[int], tree: TreeMask, device: torch.device, first_row: int = 0) -> Placement:
+        """The columns of a tree in the slots from `starts[i]` on: each sees the text before it and `tree.sees`."""
+        width, end = tree.depths.shape[1], max(starts) + tree.depths.shape[1]
+        slots, start = _slots(starts, width, device)
+        first = slots[:, :1]
+        positions = first + tree.depths
+        all_slots = torch.arange(end, device=device)
+        sees = (all_slots < first)[:, None].repeat(1, width, 1)
+        sees.scatter_(2, slots[:, None].expand(-1, width, -1), tree.sees)
+        slot_positions = all_slots.repeat(len(starts), 1).scatter_(1, slots, positions)
+        rows = slice(first_row, first_row + len(starts))
+        return cls(rows, positions, slots, end, start, Sight(sees, slot_positions))
+
+    def behind(self, num_known: Sequence[int]) -> tuple[Placement, torch.Tensor]:
+        """The columns of each row from `num_known[i]` on, and their numbers [rows, width]; the last column pads."""
+        width, device = self.positions.shape[1], self.positions.device
+        first = torch.tensor(num_known, device=device)[:, None]
+        columns = (first + torch.arange(width - min(num_known), device=device)).clamp(max=width - 1)
+        is_uniform = self.start is not None and min(num_known) == max(num_known)
+        start = self.start + num_known[0] if is_uniform and self.start is not None else None
+        positions, slots = self.positions.gather(1, columns), self.slots.gather(1, columns)
+        sight = self.sight
+        if sight is not None:
+            sees = sight.sees.gather(1, columns[:, :, None].expand(-1, -1, self.end))
+            sight = Sight(sees, sight.slot_positions)
+        return Placement(self.rows, positions, slots, self.end, start, sight), columns
 
     @property
     def row_index(self) -> torch.Tensor:
-        """[rows, 1], to pair with `positions` when writing ragged rows."""
-        return torch.arange(self.rows.start, self.rows.stop, device=self.positions.device)[:, None]
+        """[rows, 1], to pair with `slots` when writing ragged rows."""
+        return torch.arange(self.rows.start, self.rows.stop, device=self.slots.device)[:, None]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask [rows or 1, 1, width, end] in the model's dtype, or None where every query sees every slot.
@@ -55,13 +87,31 @@ class Placement:
 
     def _build_mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         width = self.positions.shape[1]
-        if width == 1 and self.start is not None and (window is None or self.end <= window):
+        if self.sight is None and width == 1 and self.start == self.end - 1 and (window is None or self.end <= window):
             return None
-        slots = torch.arange(self.end, device=self.positions.device)
-        positions = self.positions if self.start is None else self.positions[:1]
-        queries = positions[:, :, None]
-        hidden = slots > queries
+        slot_positions, hidden = self._hidden_slots()
         if window is not None:
-            hidden = hidden | (slots <= queries - window)
+            hidden = hidden | (slot_positions <= self._queries - window)
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         return mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
+
+    @property
+    def _queries(self) -> torch.Tensor:
+        """Positions as [rows, width, 1]; one row where all rows stand alike."""
+        is_alike = self.sight is None and self.start is not None
+        return (self.positions[:1] if is_alike else self.positions)[:, :, None]
+
+    def _hidden_slots(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions of the slots, to compare with `_queries`, and [rows or 1, width, end]: what is out of sight."""
+        if self.sight is not None:
+            return self.sight.slot_positions[:, None], ~self.sight.sees
+        slots = torch.arange(self.end, device=self.positions.device)
+        return slots, slots > self._queries
+
+
+def _slots(starts: Sequence[int], width: int, device: torch.device) -> tuple[torch.Tensor, int | None]:
+    """[rows, width] neighbouring slots of each row, and the first one where all rows share it."""
+    offsets = torch.arange(width, device=device)
+    if min(starts) == max(starts):
+        return (offsets + starts[0]).expand(len(starts), width), starts[0]
+    return torch.tensor(starts, device=device)[:, None] + offsets, None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import PassOutput
+from ..protocols import PassOutput, Resume, TreeMask
 from ..types import SkipSet
 from .cache import SlotCache
 from .decoder import Decoder, check_eval
@@ -62,9 +62,19 @@ class EagerRunner:
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         capture: Sequence[str] = (),
         needs_scores: bool = True,
+        tree: TreeMask | None = None,
+        resume: Resume | None = None,
     ) -> PassOutput:
-        placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
-        return self.decoder.forward(tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores)
+        if tree is None:
+            placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
+        else:
+            placement = Placement.tree(starts, tree, self.device, first_row)
+        return self.decoder.forward(
+            tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores, resume=resume
+        )
+
+    def can_resume(self, point: str, capture: Sequence[str]) -> bool:
+        return self.decoder.can_resume(point, capture)
 
     def seconds(self) -> float:
         if self.device.type == "cuda":

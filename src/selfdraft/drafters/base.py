@@ -1,0 +1,35 @@
+"""What drafters share: nothing remembered, nothing beside the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..protocols import Host, Path
+from ..types import Reuse, StepRecord
+
+
+class PlainDrafter:
+    """A drafter that learns nothing from what becomes of its drafts."""
+
+    Options: ClassVar[type[Any]]
+    needs_choices = False
+
+    def __init__(self, options: Any, host: Host) -> None:
+        self.options = options
+
+    def observe(self, step: StepRecord) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        pass
+
+
+class PlainSession:
+    """A chain and nothing else."""
+
+    def branches(self, row: int) -> Sequence[Path]:
+        return ()
+
+    def reuse(self, row: int, num_tokens: int) -> Reuse | None:
+        return None

@@ -1,0 +1,197 @@
+"""`model`: a separate, smaller model with the same tokenizer drafts (speculative decoding as DISCO uses it).
+
+Leviathan et al. (arXiv:2211.17192), Chen et al. (arXiv:2302.01318); the setting of DISCO (arXiv:2405.04304). The draft
+model keeps a cache of its own; what of it still agrees with the committed text is kept, the rest is fed again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import OptionError
+from ..models import loading
+from ..models.runners import EagerRunner
+from ..options import setting
+from ..protocols import Cache, DraftRows, Host, Proposal, Runner
+from .base import PlainDrafter, PlainSession
+
+MAX_PENDING = 8
+"""A row with more tokens to catch up with is brought up by itself, so that its neighbours are not padded to it."""
+CHUNK = 512
+
+
+class Model(PlainDrafter):
+    @dataclass(frozen=True)
+    class Options:
+        source: Any = setting(
+            "", "hub id, folder, GGUF file or catalogue name of the draft model (in Python: or a model)"
+        )
+        tokenizer: Any = setting(None, "in Python, the tokenizer of a loaded draft model, to check that it is the same")
+
+    def __init__(self, options: Options, host: Host) -> None:
+        super().__init__(options, host)
+        model, tokenizer = _load(options, host.runner)
+        check_same_tokens(model, tokenizer, host)
+        self._runner = EagerRunner(model)
+        self._vocab_size = host.runner.vocab_size
+        self._batches: list[DraftBatch] = []
+
+    def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
+        self._runner.refresh()
+        batch = self._batch_of(rows)
+        batch.catch_up(rows)
+        return ModelSession(batch, rows, self._vocab_size)
+
+    def end(self, sequence_id: int) -> None:
+        for batch in self._batches:
+            batch.drop([sequence_id])
+        self._batches = [batch for batch in self._batches if batch.ids]
+
+    def _batch_of(self, rows: DraftRows) -> DraftBatch:
+        """The rows' common cache; where they never met in this order, a new one."""
+        wanted = set(rows.sequence_ids)
+        for batch in self._batches:
+            if [sequence_id for sequence_id in batch.ids if sequence_id in wanted] == list(rows.sequence_ids):
+                return batch
+        for batch in self._batches:
+            batch.drop(rows.sequence_ids)
+        new = DraftBatch(self._runner, rows.sequence_ids, max(len(tokens) for tokens in rows.committed))
+        self._batches = [*(batch for batch in self._batches if batch.ids), new]
+        return new
+
+
+class DraftBatch:
+    """Texts that share a cache of the draft model. `cached[i]` are the tokens that row i's slots were computed from."""
+
+    def __init__(self, runner: EagerRunner, ids: Sequence[int], num_slots: int) -> None:
+        self.runner, self.ids = runner, list(ids)
+        self.cache = runner.new_cache(len(self.ids), num_slots)
+        self.cached: list[list[int]] = [[] for _ in self.ids]
+        self._verified = [0] * len(self.ids)
+        self._fed: list[torch.Tensor] = []  # [rows] each; read when the round is over
+
+    def drop(self, ids: Sequence[int]) -> None:
+        keep = [row for row, sequence_id in enumerate(self.ids) if sequence_id not in ids]
+        if len(keep) < len(self.ids):
+            self._read_fed()
+            self.cache.keep_rows(keep)
+            self.ids = [self.ids[row] for row in keep]
+            self.cached = [self.cached[row] for row in keep]
+            self._verified = [self._verified[row] for row in keep]
+
+    def catch_up(self, rows: DraftRows) -> None:
+        """Forget what was refused; leave at most a few tokens of each text to be fed."""
+        self._read_fed()
+        for sequence_id, text in zip(rows.sequence_ids, rows.committed, strict=True):
+            row = self.ids.index(sequence_id)
+            known = self._verified[row]
+            known = min(_common_length(self.cached[row], text, known), len(text) - 1)
+            if len(text) - known > MAX_PENDING:
+                self._prefill(row, text, known)
+                known = len(text) - 1
+            self._verified[row] = known
+            self.cached[row] = list(text[:known])
+
+    def feed(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Run each row's next tokens (any number, at least one); scores [rows, vocabulary] behind the last of each."""
+        width = max(len(row) for row in tokens)
+        padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in tokens], device=self.runner.device)
+        scores = self._forward(padded)
+        for cached, row in zip(self.cached, tokens, strict=True):
+            cached.extend(row)
+        last = torch.tensor([len(row) - 1 for row in tokens], device=self.runner.device)
+        return scores[torch.arange(len(tokens), device=self.runner.device), last]
+
+    def feed_one(self, tokens: torch.Tensor) -> torch.Tensor:
+        """One more token [rows] for every row."""
+        scores = self._forward(tokens[:, None])[:, -1]
+        self._fed.append(tokens)
+        return scores
+
+    def _forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        starts = [len(cached) + len(self._fed) for cached in self.cached]
+        self.cache.reserve(max(starts) + tokens.shape[1])
+        return self.runner.forward(tokens, starts, self.cache).scores
+
+    def _prefill(self, row: int, text: Sequence[int], start: int) -> None:
+        self.cache.reserve(len(text))
+        for begin in range(start, len(text) - 1, CHUNK):
+            chunk = torch.tensor([text[begin : min(begin + CHUNK, len(text) - 1)]], device=self.runner.device)
+            self.runner.forward(chunk, [begin], self.cache, first_row=row, needs_scores=False)
+
+    def _read_fed(self) -> None:
+        if self._fed:
+            for cached, tokens in zip(self.cached, torch.stack(self._fed, 1).tolist(), strict=True):
+                cached.extend(tokens)
+            self._fed = []
+
+
+class ModelSession(PlainSession):
+    def __init__(self, batch: DraftBatch, rows: DraftRows, vocab_size: int) -> None:
+        self._batch, self._rows, self._vocab_size = batch, rows, vocab_size
+        self._members = [batch.ids.index(sequence_id) for sequence_id in rows.sequence_ids]
+        self._is_first = True
+
+    def propose(self, last_tokens: torch.Tensor) -> Proposal:
+        """Rows of the batch that do not draft now are fed a token that nobody will read."""
+        batch = self._batch
+        if self._is_first:
+            pending: list[Sequence[int]] = [[0]] * len(batch.ids)
+            for row, text in zip(self._members, self._rows.committed, strict=True):
+                pending[row] = text[len(batch.cached[row]) :]
+            scores = batch.feed(pending)
+            self._is_first = False
+        else:
+            tokens = last_tokens.new_zeros(len(batch.ids))
+            tokens[self._members] = last_tokens
+            scores = batch.feed_one(tokens)
+        return Proposal(scores=_fit(scores[self._members], self._vocab_size))
+
+
+def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:
+    """Length of the common beginning; the first `start` tokens are known to agree."""
+    pairs = zip(one[start:], other[start:], strict=False)
+    return start + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _fit(scores: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Models of one tokenizer may pad their vocabularies differently; what the target lacks cannot be drafted."""
+    missing = vocab_size - scores.shape[-1]
+    if missing > 0:
+        return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
+    return scores[:, :vocab_size]
+
+
+def _load(options: Model.Options, target: Runner) -> tuple[Any, Any]:
+    source = options.source
+    if isinstance(source, str | Path):
+        if not str(source):
+            raise OptionError(
+                "the drafter 'model' needs a draft model: pass settings={'model': {'source': 'NAME'}}, on the command "
+                "line --set model.source=NAME (a hub id, a folder, a GGUF file or a catalogue name)"
+            )
+        return loading.load(source, device=str(target.device), dtype=target.dtype)
+    return source, options.tokenizer
+
+
+def check_same_tokens(model: Any, tokenizer: Any, host: Host) -> None:
+    """A token id must mean the same text to both models."""
+    if tokenizer is not None and host.tokenizer is not None:
+        if tokenizer.get_vocab() == host.tokenizer.get_vocab():
+            return
+        problem = f"its tokenizer has {len(tokenizer)} tokens that are not the {len(host.tokenizer)} of the target's"
+    else:
+        size = int(model.get_output_embeddings().weight.shape[0])
+        if size == host.runner.vocab_size:
+            return
+        problem = f"its vocabulary has {size} tokens, the target's {host.runner.vocab_size}"
+    raise OptionError(
+        f"{type(model).__name__} cannot draft for this model: {problem}. Use a smaller model of the same family, whose "
+        "tokenizer is the same"
+    )

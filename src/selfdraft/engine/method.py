@@ -1,0 +1,42 @@
+"""Method: the axes of one call, each with its part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..protocols import Drafter, Lookahead, Strategy, Tree
+from ..types import Verdict
+from .sampling import Sampler, Spots
+
+
+class Acceptance(Protocol):
+    """How candidates are drawn and what is kept of them: two halves of one rule (accept.py)."""
+
+    keeps_probs: bool  # whether `accept` needs the draft's distributions
+
+    def contest(self, scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor: ...
+
+    def accept(self, targets: Any, sampler: Sampler) -> list[Verdict]: ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """Which sub-layers, how far, what drafts, what stands beside it, what is kept.
+
+    `drafter` and `tree` name what a plan gets that asks for none.
+    """
+
+    strategy: Strategy
+    lookahead: Lookahead
+    drafters: Mapping[str, Drafter]
+    drafter: str
+    trees: Mapping[str, Tree]
+    tree: str
+    accept: Acceptance
+
+    def drafter_of(self, name: str | None) -> Drafter:
+        return self.drafters[name or self.drafter]

@@ -1,0 +1,63 @@
+"""`siblings`: verify the draft's runners-up, too; the less sure it is, the more of them.
+
+At each depth of the chain the draft's next best tokens stand beside the drafted one, as leaves. How many depends on
+the draft's largest probability, by a table; `swift` is the one of SWIFT (arXiv:2410.06916, appendix). Continuations
+looked up in the text may stand beside all that as branches of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..drafters.lookup import find_matches
+from ..errors import OptionError
+from ..options import setting
+from ..protocols import Path
+
+TABLES = {"narrow": "0.5:4,0.8:3,0.95:2,1:1", "swift": "0.5:10,0.8:5,0.95:3,1:1"}
+
+
+def read_table(text: str) -> tuple[tuple[float, int], ...]:
+    """`"0.5:4,1:1"` -> ((0.5, 4), (1.0, 1)): up to a probability of 0.5 four candidates, above that one."""
+    try:
+        rows = tuple((float(p), int(k)) for p, k in (pair.split(":") for pair in TABLES.get(text, text).split(",")))
+    except ValueError:
+        rows = ()
+    bounds = [bound for bound, _ in rows]
+    if not rows or bounds != sorted(set(bounds)) or bounds[0] <= 0 or bounds[-1] != 1 or min(k for _, k in rows) < 1:
+        raise OptionError(
+            f"cannot read siblings.table={text!r}. Write PROBABILITY:CANDIDATES pairs in ascending order up to 1, for "
+            f"example {TABLES['narrow']} (up to a probability of 0.5 four candidates, ...), or: {', '.join(TABLES)}"
+        )
+    return rows
+
+
+class Siblings:
+    @dataclass(frozen=True)
+    class Options:
+        table: str = setting("narrow", "candidates by the draft's confidence: narrow, swift, or like 0.5:4,0.9:2,1:1")
+        max_nodes: int = setting(32, "verify at most so many tokens a round", minimum=1)
+        lookup: int = setting(0, "looked-up continuations that stand beside the draft", minimum=0)
+        lookup_tokens: int = setting(8, "tokens of each of them", minimum=1)
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.max_nodes = options.max_nodes
+        bounds, counts = zip(*read_table(options.table), strict=True)
+        self.max_candidates = max(counts)
+        self._bounds, self._counts = torch.tensor(bounds[:-1], dtype=torch.float32), torch.tensor(counts)
+
+    def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
+        bounds, counts = self._bounds.to(confidence.device), self._counts.to(confidence.device)
+        return counts[torch.bucketize(confidence.float(), bounds)]
+
+    def branches(self, committed: Sequence[int]) -> Sequence[Path]:
+        if not self.options.lookup:
+            return ()
+        matches = find_matches(
+            committed, max_ngram=8, min_ngram=2, max_tokens=self.options.lookup_tokens, max_matches=self.options.lookup
+        )
+        return [match.tokens for match in matches]
