@@ -74,8 +74,8 @@ class TestGenerate:
     def test_json(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert generate(folder, "--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc") == 0
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        fields = "version model device dtype strategy lookahead drafter acceptance seed text tokens finish_reason stats"
-        assert set(document) == {*fields.split(), "plain", "comparison", "first_difference", "speedup"}
+        fields = "version model device dtype seed text tokens finish_reason stats"
+        assert set(document) == {*fields.split(), *AXES, "plain", "comparison", "first_difference", "speedup"}
         assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
         assert document["plain"]["tokens"] == document["tokens"]
         assert len(document["tokens"]) == document["stats"]["num_tokens"] == 12
@@ -97,7 +97,7 @@ class TestGenerate:
     def test_every_method_by_name(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         for axis, table in AXES.items():
             for name in table:
-                settings = ["--set", "fixed.skip=a1,m2"]
+                settings = ["--set", "fixed.skip=a1,m2", "--set", f"model.source={folder}"]
                 assert generate(folder, f"--{axis}", name, *settings, "--json", "--max-new-tokens", "5", "abc") == 0
                 assert json.loads(capsys.readouterr().out)[axis] == name
 

@@ -239,12 +239,15 @@ class TestIndependence:
 
 
 BAD_CALLS = [
-    ({"strategy": "unifrom"}, r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: fixed, off, uniform"),
+    (
+        {"strategy": "unifrom"},
+        r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: early-exit, fixed, off, uniform",
+    ),
     (
         {"lookahead": "confident"},
         r"unknown lookahead 'confident'. Did you mean 'confidence'\? Known: confidence, fixed",
     ),
-    ({"drafter": "me"}, r"unknown drafter 'me'. .*Known: lookup, self"),
+    ({"drafter": "me"}, r"unknown drafter 'me'. .*Known: lookup, model, ngram-pool, self"),
     ({"acceptance": "couple"}, r"unknown acceptance 'couple'. Did you mean 'coupled'\?"),
     ({"settings": {"uniform": {"ration": 1}}}, r"unknown option of uniform 'ration'. Did you mean 'ratio'\?"),
     ({"settings": {"unform": {}}}, r"unknown method in the settings 'unform'. Did you mean 'uniform'\?"),

@@ -16,7 +16,7 @@ from pico import pico
 from selfdraft import Engine, Generation
 from selfdraft.engine import decode
 from selfdraft.engine.state import State, prefill
-from selfdraft.registry import ACCEPTANCES, LOOKAHEADS, STRATEGIES, find
+from selfdraft.registry import ACCEPTANCES, LOOKAHEADS, STRATEGIES, TREES, find
 
 NUM_TOKENS = 40
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
@@ -100,10 +100,11 @@ def test_plain_decoding_equals_transformers(family: str) -> None:
         assert list(reference(family, "greedy", row).tokens) == expected[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("drafter", ["self", "lookup"])
 @pytest.mark.parametrize("mode", MODES)
-def test_rules_that_depend_on_the_prefix(mode: str, drafter: str) -> None:
-    """Repetition penalty and a caller's processor act on every drafted position's own prefix."""
+def test_rules_that_depend_on_the_prefix(mode: str, drafter: str, tree: str) -> None:
+    """Repetition penalty and a caller's processor act on every drafted position's own prefix, on every branch."""
 
     def favour_length(prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """A pure function of the prefix: what is favoured changes with every token."""
@@ -118,13 +119,15 @@ def test_rules_that_depend_on_the_prefix(mode: str, drafter: str) -> None:
         **MODES[mode],
     }
     engine = engine_for("llama")
-    drafted = engine.generate(list(PROMPTS), drafter=drafter, **options)
+    drafted = engine.generate(list(PROMPTS), drafter=drafter, tree=tree, **options)
     for row, generation in enumerate(drafted):
         plain = engine.generate(PROMPTS[row], strategy="off", sequence=row, **options)
         assert generation.tokens == plain.tokens
         assert generation.tokens != reference("llama", mode, row).tokens, "the rules change nothing"
-    if drafter == "self":
-        assert sum(generation.stats.num_accepted for generation in drafted) > 0
+    steps = [step for generation in drafted for step in generation.steps]
+    kept = [(step.draft, node) for step in steps for node in step.verdict.nodes]
+    assert drafter == "lookup" or kept
+    assert (drafter, tree) != ("self", "siblings") or any(node >= draft.chain_length for draft, node in kept)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -218,6 +218,7 @@ def test_the_defaults():
         "strategy": "uniform",
         "lookahead": "confidence",
         "drafter": "self",
+        "tree": "chain",
         "acceptance": "coupled",
     }
 

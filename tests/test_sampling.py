@@ -21,14 +21,25 @@ from transformers import (
 )
 
 from pico import pico
-from selfdraft import Engine, GenerateOptions, OptionError
+from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
+from selfdraft.engine import accept
+from selfdraft.engine.draft import GroupDraft
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import Sampler, _mix, check_processors, gumbel
 from selfdraft.registry import ACCEPTANCES
+from selfdraft.types import PAD
 
 TINY_VOCAB = 8
 NUM_DRAWS = 4096
 PROMPT = [1, 2, 3]
+SKIP = "a0,m0,a4"
+
+
+def flat(model: Any) -> Any:
+    """The same model, less sure of itself: many texts are likely."""
+    model = copy.deepcopy(model)
+    model.lm_head.weight.data *= 0.3
+    return model
 
 
 def p_value(observed: Mapping[Any, int], expected: Mapping[Any, float], num_draws: int) -> float:
@@ -42,11 +53,19 @@ def p_value(observed: Mapping[Any, int], expected: Mapping[Any, float], num_draw
     return float(torch.special.gammaincc(torch.tensor((len(pairs) - 1) / 2.0), torch.tensor(statistic / 2.0)))
 
 
+SETTINGS = {
+    "fixed": {"skip": SKIP, "tokens": 2},
+    "lookup": {"min_ngram": 1},
+    "model": {"source": flat(pico("gpt2", vocab_size=TINY_VOCAB))},
+    "siblings": {"table": "0.3:4,0.5:3,1:2", "lookup": 2},
+}
+
+
 @functools.cache
 def tiny_engine() -> Engine:
-    model = copy.deepcopy(pico("llama", vocab_size=TINY_VOCAB))
-    model.lm_head.weight.data *= 0.3  # flat enough that many texts are likely
-    return Engine(model, settings={"uniform": {"ratio": 0.6}, "fixed": {"tokens": 2}})
+    """A draft that is often wrong: `test_draft_and_target_disagree` says how often."""
+    model = flat(pico("llama", vocab_size=TINY_VOCAB))
+    return Engine(model, strategy="fixed", lookahead="fixed", settings=SETTINGS)
 
 
 def texts(options: Mapping[str, Any], num_tokens: int, **method: Any) -> list[tuple[int, ...]]:
@@ -77,21 +96,85 @@ def exact_distribution(options: GenerateOptions, num_tokens: int) -> dict[tuple[
     return shares
 
 
-@pytest.mark.parametrize("acceptance", ACCEPTANCES)
-@pytest.mark.parametrize("options", [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}], ids=str)
-def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance: str) -> None:
-    """Three tokens, so that accepted drafts, refused drafts and bonus tokens all count."""
+OPTIONS = [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}]
+METHODS = {
+    "chain": {},
+    "tree": {"tree": "siblings"},
+    "lookup": {"drafter": "lookup", "tree": "siblings"},
+    "ngram-pool": {"drafter": "ngram-pool"},
+    "model": {"drafter": "model", "tree": "siblings"},
+}
+TRIED = [("coupled", "tree"), *(("rejection", method) for method in METHODS)]
+
+
+def share_of_texts(options: Mapping[str, Any], seed: int = 11, **method: Any) -> float:
+    """p-value of the texts' distribution. Three tokens: accepted and refused drafts and bonus tokens all count."""
     expected = exact_distribution(GenerateOptions(**options), 3)
-    found = texts({**options, "seed": 11}, 3, lookahead="fixed", acceptance=acceptance)
-    assert set(found) <= set(expected), "a text the target cannot produce"
-    assert p_value(Counter(found), expected, NUM_DRAWS) > 1e-3
+    found = texts({**options, "seed": seed}, 3, **method)
     assert len(set(found)) > 20, "too few different texts to say anything"
+    if not set(found) <= set(expected):
+        return 0.0  # a text the target cannot produce
+    return p_value(Counter(found), expected, NUM_DRAWS)
+
+
+@pytest.mark.parametrize(("acceptance", "name"), TRIED)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance: str, name: str) -> None:
+    assert share_of_texts(options, acceptance=acceptance, **METHODS[name]) > 1e-3
+
+
+@torch.inference_mode()
+def test_draft_and_target_disagree() -> None:
+    """Total variation between both distributions behind the prompt and its continuations, on average."""
+    runner, inputs = tiny_engine()._runner, torch.tensor([[*PROMPT, token] for token in range(TINY_VOCAB)])
+    target_probs, draft_probs = (
+        runner.forward(inputs, [0] * TINY_VOCAB, runner.new_cache(TINY_VOCAB, 8), skip=skip).scores.softmax(-1)
+        for skip in (SkipSet(), SkipSet.parse(SKIP))
+    )
+    assert 0.5 * (target_probs - draft_probs)[:, 2:].abs().sum(-1).mean() > 0.3
+
+
+class TestPlantedDefects:
+    """Mistakes that published code makes: the distribution test sees each of them."""
+
+    def test_bonus_token_without_temperature(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def try_children(walks: Any, target_probs: torch.Tensor, tests: torch.Tensor) -> Any:
+            kept, rest = original(walks, target_probs, tests)
+            is_bonus = torch.tensor([not walk.children for walk in walks])[:, None]
+            return kept, torch.where(is_bonus, rest**0.6, rest)  # as if drawn at temperature 1 instead of 0.6
+
+        original = accept.try_children
+        monkeypatch.setattr(accept, "try_children", try_children)
+        assert share_of_texts({"temperature": 0.6}, acceptance="rejection") < 1e-9
+
+    @pytest.mark.parametrize("acceptance", ACCEPTANCES)
+    def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
+        """Coupled acceptance does not care what is offered; rejection must know that it was drawn."""
+
+        def choose(self: Any, scores: torch.Tensor, stats: Any, spots: Any) -> torch.Tensor:
+            return original(self, scores, stats, spots).clamp(min=0)
+
+        original = GroupDraft._choose
+        monkeypatch.setattr(GroupDraft, "_choose", choose)
+        settings = {**SETTINGS, "siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
+        p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
+        assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
+
+    def test_a_drafted_token_withdrawn_for_its_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def choose(self: Any, scores: torch.Tensor, stats: Any, spots: Any) -> torch.Tensor:
+            tokens = original(self, scores, stats, spots)
+            own = self._sampler.warp(scores).softmax(-1).gather(1, tokens)
+            return torch.where(own < 0.25, PAD, tokens)
+
+        original = GroupDraft._choose
+        monkeypatch.setattr(GroupDraft, "_choose", choose)
+        assert share_of_texts({"temperature": 1.0}, acceptance="rejection") < 1e-9
 
 
 def test_the_distribution_test_sees_an_ignored_temperature() -> None:
     """Texts drawn at temperature 1 are not taken for texts at 0.6."""
     expected = exact_distribution(GenerateOptions(temperature=0.6), 3)
-    found = texts({"temperature": 1.0, "seed": 11}, 3, lookahead="fixed")
+    found = texts({"temperature": 1.0, "seed": 11}, 3)
     assert p_value(Counter(found), expected, NUM_DRAWS) < 1e-9
 
 

@@ -7,7 +7,7 @@ model keeps a cache of its own; what of it still agrees with the committed text 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,24 @@ class Model(PlainDrafter):
         self._runner = EagerRunner(model)
         self._vocab_size = host.runner.vocab_size
         self._batches: list[DraftBatch] = []
+        self._ended: set[int] = set()
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
         self._runner.refresh()
+        self._drop(self._ended)
+        self._ended = set()
         batch = self._batch_of(rows)
         batch.catch_up(rows)
         return ModelSession(batch, rows, self._vocab_size)
 
     def end(self, sequence_id: int) -> None:
+        """Many texts may end at once; their rows are given up together, at the latest when none is left."""
+        self._ended.add(sequence_id)
+        self._batches = [batch for batch in self._batches if not self._ended.issuperset(batch.ids)]
+
+    def _drop(self, ids: Collection[int]) -> None:
         for batch in self._batches:
-            batch.drop([sequence_id])
+            batch.drop(ids)
         self._batches = [batch for batch in self._batches if batch.ids]
 
     def _batch_of(self, rows: DraftRows) -> DraftBatch:
@@ -59,11 +67,9 @@ class Model(PlainDrafter):
         for batch in self._batches:
             if [sequence_id for sequence_id in batch.ids if sequence_id in wanted] == list(rows.sequence_ids):
                 return batch
-        for batch in self._batches:
-            batch.drop(rows.sequence_ids)
-        new = DraftBatch(self._runner, rows.sequence_ids, max(len(tokens) for tokens in rows.committed))
-        self._batches = [*(batch for batch in self._batches if batch.ids), new]
-        return new
+        self._drop(wanted)
+        self._batches.append(DraftBatch(self._runner, rows.sequence_ids, max(map(len, rows.committed))))
+        return self._batches[-1]
 
 
 class DraftBatch:
@@ -76,7 +82,7 @@ class DraftBatch:
         self._verified = [0] * len(self.ids)
         self._fed: list[torch.Tensor] = []  # [rows] each; read when the round is over
 
-    def drop(self, ids: Sequence[int]) -> None:
+    def drop(self, ids: Collection[int]) -> None:
         keep = [row for row, sequence_id in enumerate(self.ids) if sequence_id not in ids]
         if len(keep) < len(self.ids):
             self._read_fed()
@@ -117,13 +123,17 @@ class DraftBatch:
     def _forward(self, tokens: torch.Tensor) -> torch.Tensor:
         starts = [len(cached) + len(self._fed) for cached in self.cached]
         self.cache.reserve(max(starts) + tokens.shape[1])
-        return self.runner.forward(tokens, starts, self.cache).scores
+        return self.runner.forward(self._known(tokens), starts, self.cache).scores
 
     def _prefill(self, row: int, text: Sequence[int], start: int) -> None:
         self.cache.reserve(len(text))
         for begin in range(start, len(text) - 1, CHUNK):
             chunk = torch.tensor([text[begin : min(begin + CHUNK, len(text) - 1)]], device=self.runner.device)
-            self.runner.forward(chunk, [begin], self.cache, first_row=row, needs_scores=False)
+            self.runner.forward(self._known(chunk), [begin], self.cache, first_row=row, needs_scores=False)
+
+    def _known(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Ids that only pad the target's vocabulary mean nothing to the draft model either."""
+        return tokens.clamp(max=self.runner.vocab_size - 1)
 
     def _read_fed(self) -> None:
         if self._fed:

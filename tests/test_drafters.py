@@ -1,0 +1,219 @@
+"""What each drafter hands over, by itself: states of an early exit, a second model's cache, n-grams of a window."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from pico import NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico, pico_tokenizer
+from selfdraft import Engine, OptionError
+from selfdraft.drafters.model import DraftBatch, Model
+from selfdraft.drafters.ngram_pool import Guesses, NgramPool
+from selfdraft.drafters.self import last_exact_point
+from selfdraft.engine.draft import grow
+from selfdraft.models.decoder import SubLayer
+from selfdraft.models.runners import EagerRunner
+from selfdraft.protocols import DraftRows, Host
+from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
+
+PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5])
+
+
+class TestEarlyExit:
+    """The first layers draft, and verification does not compute them again."""
+
+    @staticmethod
+    def count_passes(engine: Engine, prompts: list[list[int]], **options: Any) -> tuple[Counter[str], Any]:
+        """How many tokens went through each sub-layer behind the prefill."""
+        passes: Counter[str] = Counter()
+        runner = engine._runner
+
+        def counted(sublayer: SubLayer) -> SubLayer:
+            def run(hidden: torch.Tensor, step: Any) -> torch.Tensor:
+                passes[sublayer.name] += hidden.shape[0] * hidden.shape[1]
+                return sublayer.run(hidden, step)
+
+            return SubLayer(sublayer.name, run)
+
+        decoder = runner.decoder
+        plain = decoder.sublayers
+        decoder.sublayers, decoder._active = tuple(counted(part) for part in plain), {}
+        try:
+            found = engine.generate(prompts, **options)
+        finally:
+            decoder.sublayers, decoder._active = plain, {}
+        for prompt in prompts:
+            passes.subtract({name: len(prompt) - 1 for name in passes})
+        return passes, found
+
+    @pytest.mark.parametrize("tree", ["chain", "siblings"])
+    @pytest.mark.parametrize("layers", [1, 3])
+    def test_no_draft_work_is_computed_twice(self, tree: str, layers: int) -> None:
+        """Every verified token goes through every sub-layer once: in its draft pass or in the verification."""
+        engine = Engine(pico("llama"), strategy="early-exit", settings={"early-exit": {"layers": layers}})
+        options: dict[str, Any] = {"max_new_tokens": 60, "tree": tree}
+        passes, (found,) = self.count_passes(engine, [PROMPTS[0]], **options)
+        columns = sum(1 + len(step.draft.tokens) for step in found.steps)
+        assert passes == {f"{kind}{layer}": columns for kind in "am" for layer in range(NUM_LAYERS)}
+        assert sum(step.draft.num_draft_steps for step in found.steps) > 20
+        assert found.tokens == engine.generate(PROMPTS[0], strategy="off", max_new_tokens=60).tokens
+
+    def test_without_reuse_the_first_layers_work_twice(self) -> None:
+        """Else the test above would count nothing."""
+        skip = str(SkipSet.of(range(2, NUM_LAYERS), range(2, NUM_LAYERS)))
+        engine = Engine(pico("llama"), strategy="fixed", settings={"fixed": {"skip": skip}})
+        passes, (found,) = self.count_passes(engine, [PROMPTS[0]], max_new_tokens=60)
+        columns = sum(1 + len(step.draft.tokens) for step in found.steps)
+        drafted = sum(step.draft.num_draft_steps for step in found.steps)
+        assert (passes["a0"], passes["m1"], passes["a2"]) == (columns + drafted, columns + drafted, columns)
+
+    def test_the_last_exact_point(self) -> None:
+        assert last_exact_point(SkipSet.parse("a3,m2")) == "m1"
+        assert last_exact_point(SkipSet.parse("m0")) is None
+        assert last_exact_point(SkipSet()) is None
+
+    @pytest.mark.parametrize(("layers", "num_layers"), [(5, 5), (9, 5), (0, 1), (1, 1)])
+    def test_too_many_layers(self, layers: int, num_layers: int) -> None:
+        model = pico("llama", num_hidden_layers=num_layers)
+        with pytest.raises(OptionError, match=r"use 1 to 4|at least 2 layers, this one has 1"):
+            Engine(model, strategy="early-exit", settings={"early-exit": {"layers": layers}})
+
+
+class TestModel:
+    @staticmethod
+    def engine(**source: Any) -> Engine:
+        draft = source or {"source": pico("llama", num_hidden_layers=2)}
+        return Engine(pico("llama"), drafter="model", settings={"model": draft})
+
+    def test_a_model_drafts_for_itself_perfectly(self) -> None:
+        """So the cache of the draft model follows the text through every round, alone and in a ragged batch."""
+        engine = Engine(
+            pico("llama"),
+            drafter="model",
+            lookahead="fixed",
+            settings={"model": {"source": copy.deepcopy(pico("llama"))}},
+        )
+        for options in ({}, {"temperature": 0.9, "seed": 3}):
+            for generation in engine.generate(list(PROMPTS), max_new_tokens=40, **options):
+                assert generation.stats.acceptance_rate == 1.0
+        assert engine.generate(PROMPTS[0], max_new_tokens=40, tree="siblings").stats.acceptance_rate == 1.0
+
+    def test_only_what_is_new_is_fed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fed: list[int] = []
+        forward = DraftBatch._forward
+        monkeypatch.setattr(
+            DraftBatch, "_forward", lambda self, tokens: fed.append(tokens.shape[1]) or forward(self, tokens)
+        )
+        generation = self.engine().generate(PROMPTS[0], max_new_tokens=40)
+        assert generation.stats.num_accepted > 0
+        assert max(fed) <= 8
+        assert sum(fed) <= generation.stats.num_draft_steps + generation.stats.num_rounds + len(PROMPTS[0])
+
+    def test_nothing_is_kept_of_texts_that_ended(self) -> None:
+        engine = self.engine()
+        streams = [engine.stream(list(PROMPTS), max_new_tokens=20) for _ in range(2)]
+        for _ in itertools.zip_longest(*streams):
+            pass
+        stream = engine.stream(PROMPTS[0], max_new_tokens=20)
+        next(iter(stream))
+        stream.close()
+        (drafter,) = (part for part in engine._parts.values() if isinstance(part, Model))
+        assert drafter._batches == []
+
+    def test_rows_that_part_and_meet_again(self) -> None:
+        """Another order or another company than before: the rows begin a new cache, the text does not change."""
+        drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
+
+        def propose(*ids: int) -> torch.Tensor:
+            texts = tuple(PROMPTS[index] for index in ids)
+            session = drafter.open(drafter._runner, None, DraftRows(0, ids, texts))  # type: ignore[arg-type]
+            scores = session.propose(torch.tensor([text[-1] for text in texts])).scores
+            assert scores is not None
+            return scores
+
+        alone = [propose(index) for index in range(3)]
+        for ids in ((0, 1, 2), (2, 0), (0, 2), (1,), (0, 1, 2), (0, 2), (1, 2)):
+            torch.testing.assert_close(propose(*ids), torch.cat([alone[index] for index in ids]), rtol=1e-4, atol=1e-4)
+
+    def test_vocabularies_padded_differently(self) -> None:
+        model, tokenizer = pico("llama", num_hidden_layers=2, vocab_size=VOCAB_SIZE + 16), letter_tokenizer()
+        for target, draft in ((pico("llama"), model), (model, pico("llama"))):
+            engine = Engine(
+                target,
+                tokenizer,
+                drafter="model",
+                settings={"model": {"source": draft, "tokenizer": letter_tokenizer()}},
+            )
+            found = engine.generate(PROMPTS[0], max_new_tokens=20, temperature=0.8, tree="siblings")
+            plain = engine.generate(PROMPTS[0], max_new_tokens=20, temperature=0.8, strategy="off")
+            assert found.tokens == plain.tokens
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ({"source": ""}, r"needs a draft model: pass settings=.*--set model.source=NAME"),
+            ({"source": pico("llama", vocab_size=6)}, r"LlamaForCausalLM cannot draft.*has 6 tokens, the target's 112"),
+        ],
+    )
+    def test_no_or_another_model(self, source: dict[str, Any], message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            self.engine(**source)
+
+    def test_another_tokenizer(self) -> None:
+        settings = {"model": {"source": pico("llama", num_hidden_layers=2), "tokenizer": pico_tokenizer()}}
+        with pytest.raises(OptionError, match=r"its tokenizer has \d+ tokens that are not the \d+ of .*same family"):
+            Engine(pico("llama"), letter_tokenizer(), drafter="model", settings=settings)
+
+
+class TestNgramPool:
+    @staticmethod
+    def step(draft: Draft, choices: Sequence[int], verdict: Verdict) -> StepRecord:
+        return StepRecord(0, Plan(), draft, verdict, choices=tuple(choices))
+
+    def test_jacobi_guesses_are_what_the_target_said(self) -> None:
+        guesses = Guesses(NgramPool.Options(window=0, tokens=4), [50, 51])
+        draft = Draft.chain([1, 2, 3, 4])
+        # Behind the text it says 1, behind 1 it says 9, behind 2, 3 and 4 (in a text that is wrong by then) 21, 31, 41.
+        guesses.learn(self.step(draft, [1, 9, 21, 31, 41], Verdict((1, 9), (0,))))
+        assert guesses.candidates(9)[0][:3] == [21, 31, 41]
+        assert len(guesses.candidates(9)[0]) == 4
+
+    def test_the_window_moves_with_the_text_and_fills_the_pool(self) -> None:
+        guesses = Guesses(NgramPool.Options(window=3, ngram=3, guesses=2), [50])
+        guesses.levels = [[1, 2, 3], [11, 12, 13]]
+        paths = guesses.paths()
+        assert paths == [[1, 11], [1, 2, 12], [1, 2, 3, 13]]
+        draft = grow([], paths, max_depth=10)
+        said = {draft.find(path): 100 + index for index, path in enumerate(paths)}
+        choices = [0, *(said.get(node, 0) for node in range(len(draft.tokens)))]
+        guesses.learn(self.step(draft, choices, Verdict((7,))))
+        assert guesses.pool == {1: [[11, 100]], 2: [[12, 101]], 3: [[13, 102]]}
+        assert guesses.levels == [[11, 12, 13], [100, 101, 102]]
+        draft = grow([], guesses.paths(), max_depth=10)
+        guesses.learn(self.step(draft, [0] * 99, Verdict((7, 8), (0,))))
+        assert guesses.levels[0][:2] == [101, 102], "two tokens were emitted: all stand one column nearer"
+
+    def test_a_text_that_repeats_itself_is_guessed(self) -> None:
+        engine = Engine(pico("llama"), drafter="ngram-pool", lookahead="fixed")
+        found = engine.generate(PROMPTS[0], max_new_tokens=150)
+        assert found.stats.num_accepted > 10
+        assert found.tokens == engine.generate(PROMPTS[0], max_new_tokens=150, strategy="off").tokens
+
+    def test_nothing_is_kept_of_texts_that_ended(self) -> None:
+        engine = Engine(pico("llama"), drafter="ngram-pool")
+        engine.generate(list(PROMPTS), max_new_tokens=10)
+        (drafter,) = (part for part in engine._parts.values() if isinstance(part, NgramPool))
+        assert drafter._texts == {}
+
+
+def test_reuse_is_left_out_where_a_strategy_wants_states_from_below() -> None:
+    runner = EagerRunner(pico("llama"))
+    assert runner.can_resume("m1", ("m2", "norm"))
+    assert not runner.can_resume("m1", ("m1",))
+    assert not runner.can_resume("m1", ("embedding", "norm"))

@@ -1,0 +1,215 @@
+"""Token trees: every node sees its own path and nothing else, and what is kept of a tree becomes the text's cache."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pico import VARIANTS, VOCAB_SIZE, pico
+from selfdraft import Engine, OptionError
+from selfdraft.engine.draft import grow
+from selfdraft.engine.verify import tree_mask
+from selfdraft.models.runners import EagerRunner
+from selfdraft.protocols import Resume
+from selfdraft.trees.siblings import Siblings, read_table
+from selfdraft.types import ROOT, Draft
+
+PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5])
+COMB = grow([[5, 6, 7], [8, 9], [10]], [[5, 8, 11, 12, 13], [20, 21], [6, 30]], max_depth=10)
+SMALL = grow([[4, 0], [0, 1]], [], max_depth=10)
+CHAIN = Draft.chain([9, 9, 9])
+
+
+def path_to(draft: Draft, node: int) -> list[int]:
+    path: list[int] = []
+    while node != ROOT:
+        path.insert(0, draft.tokens[node])
+        node = draft.parents[node]
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ building a tree
+
+
+def test_a_tree_is_the_chain_then_siblings_then_branches() -> None:
+    assert COMB.tokens == (5, 8, 10, 6, 7, 9, 11, 12, 13, 20, 21, 30)
+    assert COMB.parents == (-1, 0, 1, -1, -1, 0, 1, 6, 7, -1, 9, 3)
+    assert COMB.depths == (1, 2, 3, 1, 1, 2, 3, 4, 5, 1, 2, 2)
+    assert (COMB.chain_length, COMB.num_drawn, COMB.num_draft_steps) == (3, 6, 3)
+    assert COMB.children(ROOT) == [0, 3, 4, 9]
+    assert (COMB.find([5, 8, 11]), COMB.find([5, 9, 11]), COMB.find([])) == (6, None, ROOT)
+
+
+def test_a_tree_stays_within_its_limits() -> None:
+    levels, branches = [[5, 6, 7], [8, 9], [10]], [[40, 41, 42, 43]]
+    assert grow(levels, branches, max_depth=2).tokens == (5, 8, 10, 6, 7, 9, 40, 41)
+    assert grow(levels, branches, max_depth=9, max_nodes=5).tokens == (5, 8, 10, 6, 7)
+    assert grow(levels, branches, max_depth=9, max_nodes=7).tokens == (5, 8, 10, 6, 7, 9, 40)
+    assert grow(levels, branches, max_depth=9, max_nodes=1).tokens == (5, 8, 10), "the chain is never cut"
+
+
+token_lists = st.lists(st.integers(0, 5), min_size=1, max_size=5)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True), max_size=5), st.lists(token_lists))
+def test_every_path_is_there_once(levels: list[list[int]], branches: list[list[int]]) -> None:
+    draft = grow(levels, branches, max_depth=5)
+    chain = [level[0] for level in levels]
+    paths = [tuple(path_to(draft, node)) for node in range(len(draft.tokens))]
+    assert len(set(paths)) == len(paths)
+    wanted = [[*chain[:depth], token] for depth, level in enumerate(levels) for token in level]
+    wanted += [branch[:end] for branch in branches for end in range(1, len(branch) + 1)]
+    assert set(paths) == {tuple(path) for path in wanted}
+    assert all(parent < node for node, parent in enumerate(draft.parents))
+    assert [len(path) for path in paths] == list(draft.depths)
+
+
+# ------------------------------------------------------------------------------------------------------- one pass
+
+
+@torch.inference_mode()
+def scores_of_paths(model: Any, prompt: list[int], draft: Draft) -> torch.Tensor:
+    """[1 + nodes, vocabulary]: behind the prompt and behind each path, one plain pass each."""
+    paths = [[], *(path_to(draft, node) for node in range(len(draft.tokens)))]
+    return torch.stack([model(torch.tensor([[*prompt, *path]])).logits[0, -1] for path in paths])
+
+
+def prefilled(runner: EagerRunner, prompts: tuple[list[int], ...]) -> Any:
+    cache = runner.new_cache(len(prompts), 64)
+    for row, prompt in enumerate(prompts):
+        if len(prompt) > 1:
+            runner.forward(torch.tensor([prompt[:-1]]), [0], cache, first_row=row)
+    return cache
+
+
+def padded_inputs(prompts: tuple[list[int], ...], drafts: list[Draft]) -> torch.Tensor:
+    width = max(len(draft.tokens) for draft in drafts)
+    rows = zip(prompts, drafts, strict=True)
+    return torch.tensor([[p[-1], *d.tokens, *[0] * (width - len(d.tokens))] for p, d in rows])
+
+
+@pytest.mark.parametrize("drafts", [[COMB], [COMB, SMALL, CHAIN]], ids=["single", "ragged"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str, drafts: list[Draft]) -> None:
+    runner, prompts = EagerRunner(pico(variant)), PROMPTS[: len(drafts)]
+    inputs = padded_inputs(prompts, drafts)
+    mask = tree_mask(drafts, inputs.shape[1], runner.device)
+    starts = [len(prompt) - 1 for prompt in prompts]
+    found = runner.forward(inputs, starts, prefilled(runner, prompts), tree=mask).scores
+    for row, (prompt, draft) in enumerate(zip(prompts, drafts, strict=True)):
+        expected = scores_of_paths(copy.deepcopy(pico(variant)), prompt, draft)
+        torch.testing.assert_close(found[row, : len(draft.tokens) + 1], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_known", [(1,), (3,), (4, 2, 1)], ids=str)
+@pytest.mark.parametrize("point", ["m0", "m2"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
+    variant: str, point: str, num_known: tuple[int, ...]
+) -> None:
+    """Known columns bring their states, and their keys and values below that point are in the cache."""
+    runner, drafts = EagerRunner(pico(variant)), [COMB, SMALL, CHAIN][: len(num_known)]
+    prompts = PROMPTS[: len(drafts)]
+    inputs, starts = padded_inputs(prompts, drafts), [len(prompt) - 1 for prompt in prompts]
+    mask = tree_mask(drafts, inputs.shape[1], runner.device)
+    cache = prefilled(runner, prompts)
+    whole = runner.forward(inputs, starts, cache, tree=mask, capture=(point, "norm"))
+    hidden = whole.captured[point].clone()
+    for row, known in enumerate(num_known):
+        hidden[row, known:] = torch.nan
+        for store in (*cache.keys, *cache.values):
+            store[row, :, starts[row] + known :] = 99.0
+    for layer in range(int(point[1:]) + 1, runner.num_layers):
+        for store in (cache.keys[layer], cache.values[layer]):
+            for row, start in enumerate(starts):
+                store[row, :, start:] = 99.0
+    resumed = runner.forward(
+        inputs, starts, cache, tree=mask, capture=("norm",), resume=Resume(point, num_known, hidden)
+    )
+    torch.testing.assert_close(resumed.scores, whole.scores, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(resumed.captured["norm"], whole.captured["norm"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_is_kept_of_a_tree_is_a_chain_afterwards(variant: str) -> None:
+    runner, prompt, nodes = EagerRunner(pico(variant)), PROMPTS[0], [0, 1, 6, 7]
+    cache, start = prefilled(runner, (prompt,)), len(prompt) - 1
+    inputs = padded_inputs((prompt,), [COMB])
+    runner.forward(inputs, [start], cache, tree=tree_mask([COMB], inputs.shape[1], runner.device))
+    cache.move(0, [start + 1 + node for node in nodes], start + 1)
+    text = [*prompt, *(COMB.tokens[node] for node in nodes), 17]
+    found = runner.forward(torch.tensor([[17]]), [len(text) - 1], cache).scores[0, 0]
+    with torch.inference_mode():
+        expected = pico(variant)(torch.tensor([text])).logits[0, -1]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------ whole texts
+
+
+def test_siblings_and_branches_are_really_kept() -> None:
+    """Else all exactness tests with trees would test chains."""
+    engine = Engine(pico("llama"), tree="siblings", settings={"siblings": {"lookup": 2}, "uniform": {"ratio": 0.4}})
+    found = engine.generate(list(PROMPTS), max_new_tokens=60)
+    steps = [step for generation in found for step in generation.steps]
+    off_chain = [node for step in steps for node in step.verdict.nodes if node >= step.draft.chain_length]
+    assert len(off_chain) > 10
+    assert any(node >= step.draft.num_drawn for step in steps for node in step.verdict.nodes)
+
+
+def test_trees_accept_more_than_chains() -> None:
+    engine = Engine(pico("llama"), settings={"uniform": {"ratio": 0.6}, "siblings": {"table": "swift"}})
+    lengths = {
+        tree: engine.generate(PROMPTS[0], max_new_tokens=100, tree=tree).stats.mean_generated_length
+        for tree in ("chain", "siblings")
+    }
+    assert lengths["siblings"] > lengths["chain"] > 1
+
+
+@pytest.mark.parametrize("drafter", ["self", "lookup", "ngram-pool"])
+@pytest.mark.parametrize("mode", [{}, {"temperature": 0.7, "seed": 2}], ids=["greedy", "sampled"])
+def test_a_model_whose_best_token_is_id_0(mode: dict[str, Any], drafter: str) -> None:
+    """Padding must never pass for token 0, nor token 0 for padding."""
+    model = copy.deepcopy(pico("llama"))
+    with torch.no_grad():
+        model.lm_head.weight[0] *= 8  # the best wherever it is positive
+    engine = Engine(model, settings={"uniform": {"ratio": 0.4}, "lookup": {"min_ngram": 1}, "siblings": {"lookup": 2}})
+    drafted = engine.generate(list(PROMPTS), max_new_tokens=50, tree="siblings", drafter=drafter, **mode)
+    tokens = [token for generation in drafted for token in generation.tokens]
+    assert 0.2 < tokens.count(0) / len(tokens) < 1, "token 0 is not the best often enough to say anything"
+    assert any(0 in step.draft.tokens for generation in drafted for step in generation.steps)
+    for row, generation in enumerate(drafted):
+        plain = engine.generate(PROMPTS[row], max_new_tokens=50, strategy="off", sequence=row, **mode)
+        assert generation.tokens == plain.tokens
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+
+
+@pytest.mark.parametrize(
+    ("table", "confidence", "count"),
+    [("swift", p, k) for p, k in ((0.1, 10), (0.5, 10), (0.51, 5), (0.8, 5), (0.81, 3), (0.95, 3), (0.96, 1), (1.0, 1))]
+    + [("1:7", 0.3, 7), ("0.9:2,1:1", 0.9, 2), ("0.9:2,1:1", 0.91, 1)],
+)
+def test_candidates_by_confidence(table: str, confidence: float, count: int) -> None:
+    siblings = Siblings(Siblings.Options(table=table))
+    assert siblings.num_candidates(torch.tensor([confidence])).tolist() == [count]
+    assert siblings.max_candidates >= count
+
+
+@pytest.mark.parametrize("text", ["", "swiftly", "0.5:3", "0.5:3,0.4:2,1:1", "0:3,1:1", "0.5:0,1:1", "a:b", "1"])
+def test_a_table_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(OptionError, match=r"cannot read siblings.table=.*0.5:4,.*narrow, swift"):
+        read_table(text)
+
+
+def test_vocabulary_smaller_than_the_table() -> None:
+    engine = Engine(pico("llama", vocab_size=6), tree="siblings", settings={"siblings": {"table": "1:50"}})
+    options: dict[str, Any] = {"max_new_tokens": 20}
+    assert engine.generate([1, 2], **options).tokens == engine.generate([1, 2], strategy="off", **options).tokens
+    assert VOCAB_SIZE > 50
