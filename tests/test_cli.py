@@ -74,7 +74,7 @@ class TestGenerate:
     def test_json(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert generate(folder, "--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc") == 0
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        fields = "version model device dtype seed text tokens finish_reason stats"
+        fields = "version model device dtype seed text tokens finish_reason stats prompt_tokens options"
         assert set(document) == {*fields.split(), *AXES, "plain", "comparison", "first_difference", "speedup"}
         assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
         assert document["plain"]["tokens"] == document["tokens"]
@@ -183,7 +183,7 @@ def test_list_shows_the_catalogue(
     assert f"{DEFAULT_MODEL} (default)" in output
 
 
-@pytest.mark.parametrize("command", ["", "generate", "pull", "list"])
+@pytest.mark.parametrize("command", ["", "generate", "verify", "info", "pull", "list"])
 def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([*command.split(), "--help"])

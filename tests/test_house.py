@@ -112,6 +112,7 @@ def test_the_public_names():
         "Comparison",
         "DownloadError",
         "Engine",
+        "Finding",
         "GenerateOptions",
         "Generation",
         "MissingExtraError",
@@ -127,6 +128,7 @@ def test_the_public_names():
         "StepRecord",
         "Stream",
         "UnsupportedModelError",
+        "Verification",
         "compare",
     }
     assert all(hasattr(selfdraft, name) for name in selfdraft.__all__)
@@ -233,7 +235,7 @@ def folder(tmp_path_factory) -> Path:
 def test_help_without_any_extra():
     done = run_alone("--help")
     assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in ("generate", "pull", "list"))
+    assert all(command in done.stdout for command in ("generate", "verify", "info", "pull", "list"))
     assert "examples:" in done.stdout
     assert done.stderr == ""
 

@@ -6,6 +6,7 @@ print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
 """
 
 from .engine.engine import Engine
+from .engine.judge import Finding, Verification
 from .engine.metrics import Comparison, compare
 from .engine.stream import Chunk, Piece, Stream
 from .errors import (
@@ -28,6 +29,7 @@ __all__ = [
     "Comparison",
     "DownloadError",
     "Engine",
+    "Finding",
     "GenerateOptions",
     "Generation",
     "MissingExtraError",
@@ -43,5 +45,6 @@ __all__ = [
     "StepRecord",
     "Stream",
     "UnsupportedModelError",
+    "Verification",
     "compare",
 ]

@@ -11,14 +11,22 @@ from typing import Any
 from .. import __version__
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
-from ..engine.text import OnePrompt
-from ..errors import PromptError
+from ..engine.text import OnePrompt, encode_prompts
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, make, parse_settings
 from ..registry import AXES, DEFAULTS, check_settings, find
 from ..types import Generation
 from . import terminal
+from .document import shaping_options
+from .inputs import (
+    MODEL_HELP,
+    add_device_options,
+    add_generate_options,
+    as_message,
+    check_prompt_text,
+    read_standard_input,
+)
 
 WARM_UP_TOKENS = 8
 _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
@@ -52,9 +60,8 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("prompt", help='the prompt; "-" reads it from standard input')
-    parser.add_argument("--model", help=f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", help="float32, bfloat16, float16 (default: float32 on the CPU, else bfloat16)")
+    parser.add_argument("--model", help=MODEL_HELP)
+    add_device_options(parser)
     parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
     parser.add_argument(
         "--compare", action="store_true", help="also decode plainly; show speeds and whether both agree"
@@ -78,11 +85,7 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("generation")
-    for name, default, text in describe(GenerateOptions):
-        if name not in _NOT_ON_THE_COMMAND_LINE:
-            flag = f"--{name.replace('_', '-')}"
-            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
+    group = add_generate_options(parser, "generation", lambda name: name not in _NOT_ON_THE_COMMAND_LINE)
     group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
 
 
@@ -102,12 +105,12 @@ def run(options: argparse.Namespace) -> int:
         item.name: getattr(options, item.name) for item in dataclasses.fields(GenerateOptions) if item.name in options
     }
     call = {name: value for name, value in call.items() if value not in (None, [])}
-    text = _read_standard_input() if options.prompt == "-" else options.prompt
+    text = read_standard_input("pass the prompt as an argument") if options.prompt == "-" else options.prompt
     _check_before_loading(method, call, text)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
     engine = Engine(model, tokenizer, **method)
-    prompt = _as_message(text, engine, options.raw)
+    prompt = as_message(text, engine, options.raw)
     if options.compare:
         for warm_up in (method, {"strategy": "off"}):
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
@@ -115,7 +118,10 @@ def run(options: argparse.Namespace) -> int:
     plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
     comparison = engine.compare(prompt, plain, generation, **call) if plain else None
     if options.json:
-        print(json.dumps(_document(engine, options, method, generation, plain, comparison), ensure_ascii=False))
+        document = _document(engine, options, method, generation, plain, comparison)
+        (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
+        shaping = shaping_options(make(GenerateOptions, call, "generate"))
+        print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
         _print_summary(generation, plain, comparison)
     if generation.finish_reason == "cancelled":
@@ -129,28 +135,7 @@ def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: st
         find(axis, method.get(axis, DEFAULTS[axis]))
     check_settings(method["settings"])
     make(GenerateOptions, call, "generate")
-    if not text.strip():
-        raise PromptError("the prompt is empty; pass some text")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise PromptError("the prompt holds bytes that are no text in this terminal's encoding; pass UTF-8")
-
-
-def _read_standard_input() -> str:
-    if sys.stdin is None:
-        raise PromptError("standard input is closed; pipe some text into it or pass the prompt as an argument")
-    binary = getattr(sys.stdin, "buffer", None)
-    if binary is None:
-        return sys.stdin.read()
-    try:
-        text: str = binary.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"standard input is not UTF-8 text: {error}") from None
-    return text
-
-
-def _as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:
-    has_template = bool(getattr(engine.tokenizer, "chat_template", None))
-    return text if is_raw or not has_template else [{"role": "user", "content": text}]
+    check_prompt_text(text)
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:

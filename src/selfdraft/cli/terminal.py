@@ -32,9 +32,10 @@ def size(num_bytes: float) -> str:
 
 
 class Progress:
-    """A byte progress bar on standard error: tqdm where importable, else a line every few seconds."""
+    """A progress bar on standard error, in bytes unless told: tqdm where importable, else a line every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "B") -> None:
+        self._unit = unit
         self._bar: Any = None
         self._label = ""
         self._last_line = 0.0
@@ -47,17 +48,21 @@ class Progress:
     ) -> None:
         self._close()
 
-    def __call__(self, done_bytes: int, total_bytes: int | None, label: str) -> None:
+    def __call__(self, done: int, total: int | None, label: str) -> None:
         if label != self._label:
             self._close()
-            self._label, self._bar, self._last_line = label, _new_bar(label, total_bytes), 0.0
+            self._label, self._bar, self._last_line = label, _new_bar(label, total, self._unit), 0.0
         if self._bar is not None:
-            self._bar.n = done_bytes
+            self._bar.n = done
             self._bar.refresh()
         elif time.monotonic() - self._last_line > 5:
             self._last_line = time.monotonic()
-            amount = f": {size(done_bytes)} of {size(total_bytes)}" if total_bytes else ""
-            print(f"{label}{amount}", file=sys.stderr)
+            print(f"{label}{self._amount(done, total)}", file=sys.stderr)
+
+    def _amount(self, done: int, total: int | None) -> str:
+        if not total:
+            return ""
+        return f": {size(done)} of {size(total)}" if self._unit == "B" else f": {done} of {total} {self._unit}"
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -65,11 +70,12 @@ class Progress:
         self._bar = None
 
 
-def _new_bar(label: str, total_bytes: int | None) -> Any:
+def _new_bar(label: str, total: int | None, unit: str) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:
         return None
     if not sys.stderr.isatty():
         return None
-    return tqdm(total=total_bytes, desc=label, unit="B", unit_scale=True, file=sys.stderr, leave=True)
+    unit = unit if unit == "B" else f" {unit}"
+    return tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr, leave=True)

@@ -11,14 +11,15 @@ from typing import Any, overload
 
 import torch
 
-from ..errors import OptionError, unknown_name
+from ..errors import OptionError, PromptError, unknown_name
 from ..models import loading
 from ..models.runners import EagerRunner
 from ..options import GenerateOptions, Settings, make
 from ..protocols import Host
 from ..registry import AXES, DEFAULTS, check_settings, find, options_for
-from ..types import Generation
+from ..types import FinishReason, Generation
 from .decode import decode
+from .judge import Claim, Progress, Verification, rule_for, verify_text
 from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .sampling import Sampler, check_processors
@@ -91,9 +92,7 @@ class Engine:
         """The same, piece by piece: iterate over `Chunk`s. Leaving the loop early cancels the rest."""
         method_options = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
         settings = make(GenerateOptions, options, "generate")
-        check_processors(settings.processors)
-        if settings.stop and self.tokenizer is None:
-            raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
+        self._check_call(settings)
         method = self._method(method_options)
         prompts, is_batch = encode_prompts(prompt, self.tokenizer)
         self._runner.refresh()
@@ -116,6 +115,40 @@ class Engine:
         tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else item for item in (a, b))
         return compare(tokens_a, tokens_b, contest_behind)
 
+    def verify(
+        self,
+        prompt: OnePrompt,
+        tokens: Generation | Sequence[int],
+        *,
+        finish_reason: FinishReason | None = None,
+        text: str | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Verification:
+        """Teacher-force an output of `generate(prompt, **options)`: is each token the target's own choice?
+
+        A `Generation` brings its own `finish_reason` and `text`; where they are given, they are checked too.
+        """
+        claim = (
+            Claim(tokens.tokens, tokens.finish_reason, tokens.text)
+            if isinstance(tokens, Generation)
+            else Claim(tokens, finish_reason, text)
+        )
+        method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
+        names = {**DEFAULTS, **self._defaults, **_check_method(method)}
+        settings = make(GenerateOptions, options, "generate")
+        rule = rule_for(names["acceptance"], settings)
+        self._check_call(settings)
+        prompts, is_batch = encode_prompts(prompt, self.tokenizer)
+        if is_batch:
+            raise PromptError("verify judges one text; pass its own prompt instead of a list of prompts")
+        self._runner.refresh()
+        check_prompt(prompts[0], self._runner.vocab_size, self._runner.context_length)
+        check_prompt(claim.tokens, self._runner.vocab_size, None)
+        sequence, tail = self._new_sequence(prompts[0], settings)
+        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
+        return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
+
     @property
     def eos_tokens(self) -> frozenset[int]:
         """Ids that end a text: the model's generation config, else the tokenizer's."""
@@ -124,28 +157,35 @@ class Engine:
             ids = getattr(self.tokenizer, "eos_token_id", None)
         return frozenset([ids] if isinstance(ids, int) else ids or ())
 
+    def _check_call(self, settings: GenerateOptions) -> None:
+        check_processors(settings.processors)
+        if settings.stop and self.tokenizer is None:
+            raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
+
     def _start(self, prompts: Sequence[list[int]], is_batch: bool, method: Method, settings: GenerateOptions) -> Stream:
-        eos = self.eos_tokens
-        sequences, tails = [], []
-        for row, tokens in enumerate(prompts):
-            tail = TextTail(self._decode_text, settings.stop)
-            room = (self._runner.context_length or len(tokens) + settings.max_new_tokens) - len(tokens)
-            sequences.append(
-                TextSequence(
-                    sequence_id=next(self._sequence_ids),
-                    tokens=list(tokens),
-                    max_new_tokens=min(settings.max_new_tokens, room),
-                    noise_sequence=settings.sequence + row,
-                    eos_tokens=eos,
-                    stops_behind=tail.push if settings.stop else never_stops,
-                )
-            )
-            tails.append(tail)
+        rows = [self._new_sequence(tokens, settings, row) for row, tokens in enumerate(prompts)]
+        sequences, tails = [sequence for sequence, _ in rows], [tail for _, tail in rows]
         longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
         state = State(sequences, self._runner.new_cache(len(sequences), longest + _DRAFT_SLOTS))
-        sampler = Sampler(settings, tuple(sorted(eos)))
+        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
         rounds = partial(decode, self._runner, state, method, sampler)
         return Stream(sequences, tails, rounds, settings.cancel, is_batch)
+
+    def _new_sequence(
+        self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0
+    ) -> tuple[TextSequence, TextTail]:
+        """A text that begins behind `prompt`, its stop rules set, and how it reads."""
+        tail = TextTail(self._decode_text, settings.stop)
+        room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
+        sequence = TextSequence(
+            sequence_id=next(self._sequence_ids),
+            tokens=list(prompt),
+            max_new_tokens=min(settings.max_new_tokens, room),
+            noise_sequence=settings.sequence + row,
+            eos_tokens=self.eos_tokens,
+            stops_behind=tail.push if settings.stop else never_stops,
+        )
+        return sequence, tail
 
     def _decode_text(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:

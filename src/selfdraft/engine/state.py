@@ -64,7 +64,7 @@ class TextSequence:
         for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
             self.tokens.append(token)
             self.sources.append(source)
-            self.finish_reason = self._reason_to_stop(token)
+            self.finish_reason = self.reason_to_stop(token)
             if self.finish_reason is not None:
                 return verdict.cut(count)
         return verdict
@@ -75,7 +75,8 @@ class TextSequence:
         self.steps.append(replace(step, draft=draft, captured={}, choices=()))
         self.decode_seconds += round_seconds
 
-    def _reason_to_stop(self, token: int) -> FinishReason | None:
+    def reason_to_stop(self, token: int) -> FinishReason | None:
+        """Which rule ends the text behind `token`, its last one."""
         if token in self.eos_tokens:
             return "eos"
         if self.stops_behind(token):

@@ -284,7 +284,7 @@ class Decoder:
         tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
         expected = self.model(tokens, use_cache=False).logits
         found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
-        error = _relative_error(found, expected)
+        error = self.self_test_error = _relative_error(found, expected)
         tolerance = _SELF_TEST_TOLERANCE.get(expected.dtype, 1e-1)
         if not error <= tolerance:
             raise SelfTestError(

@@ -1,0 +1,170 @@
+"""`selfdraft info`: what a model is made of, what skipping a sub-layer saves, what memory it takes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from .. import __version__
+from ..models import loading
+from ..models.catalogue import DEFAULT_MODEL
+from ..models.decoder import Decoder
+from ..models.info import LayerInfo, ModelInfo, describe
+from ..types import SkipSet
+from . import terminal
+from .inputs import MODEL_HELP, add_device_options
+
+NO_PROFILE = "nothing learned yet for this model on this device"
+EXAMPLES = """\
+Loading the model runs the self-test: its relative error says how closely selfdraft reproduces the model's own scores.
+Sub-layers are named as in a skip set (a3: attention of layer 3, m3: its MLP); the share of each is what skipping it
+saves of a decoding pass, counted in bytes of weights, head included, embedding not.
+
+examples:
+  selfdraft info                                         the default model
+  selfdraft info Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16
+  selfdraft info ./my-model --json | jq .parameters
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "info",
+        help="describe a model",
+        description="Describe a model: family, layers, parameters by sub-layer, memory, what a profile knows.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    with terminal.Progress() as progress:
+        model, _ = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+    decoder = Decoder(model)
+    info, name = describe(decoder), options.model or DEFAULT_MODEL
+    device, dtype = str(decoder.device), str(decoder.dtype).removeprefix("torch.")
+    if options.json:
+        print(json.dumps(_document(info, name, device, dtype), ensure_ascii=False))
+    else:
+        print("\n".join(_lines(info, name, device, dtype)))
+    return 0
+
+
+def _document(info: ModelInfo, name: str, device: str, dtype: str) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "model": name,
+        "device": device,
+        "dtype": dtype,
+        **dataclasses.asdict(info),
+        "parameters": {**dataclasses.asdict(info.parameters), "total": info.parameters.total},
+        "cache_bytes": info.cache_bytes,
+        "profile": None,
+    }
+
+
+def _lines(info: ModelInfo, name: str, device: str, dtype: str) -> list[str]:
+    return [
+        *_rows(_architecture(info, name, device, dtype)),
+        "",
+        f"parameters: {info.parameters.total:,}",
+        *_parameter_rows(info),
+        "",
+        f"a decoding pass reads {terminal.size(info.pass_bytes)} of weights; skipping saves of it",
+        *_share_rows(info),
+        "",
+        "memory",
+        *_rows(_memory(info), indent="  "),
+        "",
+        f"profile: {NO_PROFILE}",
+    ]
+
+
+def _rows(pairs: dict[str, str], indent: str = "") -> list[str]:
+    width = max(map(len, pairs)) + 2
+    return [f"{indent}{label:{width}}{value}" for label, value in pairs.items()]
+
+
+def _architecture(info: ModelInfo, name: str, device: str, dtype: str) -> dict[str, str]:
+    return {
+        "model": name,
+        "family": f"{info.family} ({info.model_class})",
+        "device": f"{device}, {dtype}",
+        "layers": str(info.num_layers),
+        "hidden size": str(info.hidden_size),
+        "heads": f"{info.num_heads}, key/value heads {info.num_kv_heads}, head size {info.head_dim}",
+        "vocabulary": f"{info.vocab_size:,} tokens",
+        "context": "unlimited" if info.context_length is None else f"{info.context_length:,} tokens",
+        "attention": f"{info.attention_implementation}, {_window_text(info)}",
+        "fast path": _fast_path(info),
+        "self-test": f"passed, relative error {info.self_test_error:.2g}",
+    }
+
+
+def _fast_path(info: ModelInfo) -> str:
+    num_sublayers = 2 * info.num_layers
+    if info.num_fast_sublayers == num_sublayers:
+        return f"all {num_sublayers} sub-layers"
+    return f"{info.num_fast_sublayers or 'none'} of {num_sublayers} sub-layers: {info.fast_path_note}"
+
+
+def _window_text(info: ModelInfo) -> str:
+    groups = _groups(info, lambda layer: layer.window)
+    windows = [(window, layers) for window, layers in groups.items() if window is not None]
+    if not windows:
+        return "no sliding window"
+    return "; ".join(f"sliding window {window} in layers {_ranges(layers)}" for window, layers in windows)
+
+
+def _parameter_rows(info: ModelInfo) -> list[str]:
+    parts = info.parameters
+    rows = {"embedding": parts.embedding, "attention": parts.attention, "MLP": parts.mlp, "norms": parts.norms}
+    if parts.other:
+        rows["other"] = parts.other
+    width = len(f"{parts.total:,}")
+    lines = [_parameter_row(label, count, parts.total, width) for label, count in rows.items()]
+    head = f"  {'head':11}{'-':>{width}}   tied: it is the embedding"
+    return [*lines, head if info.is_head_tied else _parameter_row("head", parts.head, parts.total, width)]
+
+
+def _parameter_row(label: str, count: int, total: int, width: int) -> str:
+    return f"  {label:11}{count:{width},} {count / total:7.1%}"
+
+
+def _share_rows(info: ModelInfo) -> list[str]:
+    shares = {}
+    for (share, num_parameters), layers in _groups(
+        info, lambda layer: (layer.attention_share, layer.attention_parameters)
+    ).items():
+        shares[str(SkipSet.of(attention=layers))] = f"{share:7.2%} each, {num_parameters:,} parameters"
+    for (share, num_parameters), layers in _groups(info, lambda layer: (layer.mlp_share, layer.mlp_parameters)).items():
+        shares[str(SkipSet.of(mlp=layers))] = f"{share:7.2%} each, {num_parameters:,} parameters"
+    return _rows({**shares, "head": f"{info.head_share:7.2%}, always read"}, indent="  ")
+
+
+def _memory(info: ModelInfo) -> dict[str, str]:
+    whole = "" if info.cache_bytes is None else f", {terminal.size(info.cache_bytes)} for the whole context"
+    return {
+        "weights": terminal.size(info.weight_bytes),
+        "KV cache": f"{terminal.size(info.cache_bytes_per_token)} a token{whole}",
+    }
+
+
+def _groups(info: ModelInfo, key: Callable[[LayerInfo], Hashable]) -> dict[Any, list[int]]:
+    """Layers by what they have in common."""
+    groups: dict[Any, list[int]] = {}
+    for layer in info.layers:
+        groups.setdefault(key(layer), []).append(layer.layer)
+    return groups
+
+
+def _ranges(layers: list[int]) -> str:
+    """`[0, 1, 2, 5]` -> `0-2,5`."""
+    return str(SkipSet.of(attention=layers)).replace("a", "")

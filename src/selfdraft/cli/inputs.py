@@ -1,0 +1,71 @@
+"""What several commands read: files, standard input, prompts, the options of a generation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..engine.engine import Engine
+from ..engine.text import OnePrompt
+from ..errors import OptionError, PromptError
+from ..models.catalogue import DEFAULT_MODEL
+from ..options import GenerateOptions, describe
+
+MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
+DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
+
+
+def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
+
+
+def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted: Callable[[str], bool]) -> Any:
+    """One flag for each wanted field of GenerateOptions; unset is None, text is converted when they are made."""
+    group = parser.add_argument_group(title)
+    for name, default, text in describe(GenerateOptions):
+        if is_wanted(name):
+            flag = f"--{name.replace('_', '-')}"
+            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
+    return group
+
+
+def read_standard_input(instead: str) -> str:
+    if sys.stdin is None:
+        raise PromptError(f"standard input is closed; pipe some text into it or {instead}")
+    binary = getattr(sys.stdin, "buffer", None)
+    if binary is None:
+        return sys.stdin.read()
+    try:
+        text: str = binary.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not UTF-8 text: {error}") from None
+    return text
+
+
+def read_file(name: str) -> str:
+    """A file's text; "-" is standard input."""
+    if name == "-":
+        return read_standard_input("name a file")
+    try:
+        return Path(name).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{name} is not UTF-8 text: {error}") from None
+    except OSError as error:
+        raise OptionError(f"cannot read {name}: {error.strerror or error}") from None
+
+
+def check_prompt_text(text: str) -> None:
+    if not text.strip():
+        raise PromptError("the prompt is empty; pass some text")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PromptError("the prompt holds bytes that are no text in this terminal's encoding; pass UTF-8")
+
+
+def as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:
+    """A prompt as `generate` sends it: one user message where the tokenizer has a chat template."""
+    has_template = bool(getattr(engine.tokenizer, "chat_template", None))
+    return text if is_raw or not has_template else [{"role": "user", "content": text}]

@@ -1,0 +1,214 @@
+"""`selfdraft verify`: teacher-force a text and name each token that is not the target's own choice."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from typing import Any
+
+from .. import __version__
+from ..engine.engine import Engine
+from ..engine.judge import Finding, Verification
+from ..engine.text import OnePrompt
+from ..errors import OptionError, PromptError
+from ..models import loading
+from ..options import GenerateOptions, make
+from . import terminal
+from .document import Document, is_document, read_document
+from .inputs import add_device_options, add_generate_options, as_message, check_prompt_text, read_file
+
+_FOR_PLAIN_TEXT = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "min_new_tokens", "seed")
+RETOKENISED = "the text was tokenised anew: where the generated tokens were others, a difference means nothing"
+ONLY_POSSIBLE = (
+    "rejection sampling draws with noise of its own: whether each token was possible is all that can be said"
+)
+
+EXAMPLES = """\
+FILE is what `selfdraft generate --json` printed: tokens, prompt and options are all in it. The whole model reads the
+text once and is asked at every position what it would have said. A token whose score is within rounding of the choice
+is a tie; any other token that is not the choice is different, shown with its position (from 0), the choice and the gap
+between their scores. Where the text ends is checked too.
+
+A plain text needs its prompt, and the options it was made with unless greedy; one line break at its end is no part of
+it. It is tokenised anew, which may give other tokens than those generated.
+
+exit code: 0 all tokens are the target's own choice or ties, 1 something is different, 2 it could not be judged
+
+examples:
+  selfdraft generate --json "Tell me a story." > story.json && selfdraft verify smollm2-135m-instruct story.json
+  selfdraft generate --temperature 0.8 --seed 7 --json "Hello" | selfdraft verify smollm2-135m-instruct -
+  selfdraft verify smollm2-135m-instruct answer.txt --prompt "Why is the sky blue?"
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="check that a text is what the model says",
+        description="Check that every token of a text is the target model's own choice.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help="hub id, folder, GGUF file or catalogue name")
+    parser.add_argument("file", help='what `selfdraft generate --json` printed, or a text; "-": standard input')
+    add_device_options(parser, "the document's; for a plain text float32 on the CPU, else bfloat16")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    group = parser.add_argument_group("a plain text")
+    group.add_argument("--prompt", help="what the text answers; makes FILE a plain text")
+    group.add_argument("--prompt-file", help="the same, read from a file")
+    group.add_argument("--raw", action="store_true", help="the prompt was sent as it is, without the chat template")
+    add_generate_options(parser, "how a plain text was made", lambda name: name in _FOR_PLAIN_TEXT)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    call = {name: getattr(options, name) for name in _FOR_PLAIN_TEXT if getattr(options, name) is not None}
+    prompt, content = _read_inputs(options)
+    document = None
+    if prompt is None:
+        _refuse_own_options(options, call)
+        document = read_document(content, options.file)
+    else:
+        _check_plain_text(prompt, content, call, options.file)
+    dtype = options.dtype or (document.dtype if document else None)
+    with terminal.Progress() as progress:
+        model, tokenizer = loading.load(options.model, device=options.device, dtype=dtype, progress=progress)
+    engine = Engine(model, tokenizer)
+    if document is not None:
+        verification = _verify_document(engine, document, options)
+        notes = _notes(engine, document, options, verification)
+    else:
+        verification = _verify_plain_text(engine, str(prompt), content, call, options.raw)
+        notes = [RETOKENISED]
+    if options.json:
+        print(json.dumps(_report(engine, options.model, verification, notes), ensure_ascii=False))
+    else:
+        print("\n".join(_lines(engine, verification, notes)))
+    return 1 if verification.verdict == "different" else 0
+
+
+def _read_inputs(options: argparse.Namespace) -> tuple[str | None, str]:
+    """(prompt of a plain text, the file's content)."""
+    if options.prompt is not None and options.prompt_file is not None:
+        raise OptionError("--prompt and --prompt-file are two prompts; leave one out")
+    if options.prompt_file == "-" and options.file == "-":
+        raise OptionError("prompt and text cannot both come from standard input; name a file for one of them")
+    prompt = options.prompt if options.prompt_file is None else read_file(options.prompt_file)
+    return prompt, read_file(options.file)
+
+
+def _refuse_own_options(options: argparse.Namespace, call: dict[str, Any]) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in call] + ["--raw"] * options.raw
+    if given:
+        raise OptionError(f"a document says itself how it was made; leave out {', '.join(given)}, or give --prompt")
+
+
+def _check_plain_text(prompt: str, text: str, call: dict[str, Any], file: str) -> None:
+    """A slip in the command must not cost the time a model takes to load."""
+    make(GenerateOptions, call, "generate")
+    check_prompt_text(prompt)
+    if is_document(text):
+        raise OptionError(f"{file} is a document that has its own prompt; leave out --prompt and --prompt-file")
+    if not _without_last_break(text):
+        raise OptionError(f"{file} is empty: there is no text to judge")
+
+
+def _verify_document(engine: Engine, document: Document, options: argparse.Namespace) -> Verification:
+    claim = {name: getattr(document, name) for name in ("finish_reason", "text", "acceptance")}
+    try:
+        return _verify(engine, document.prompt_tokens, document.tokens, **claim, **document.options)
+    except PromptError as error:
+        made_with = f"; it was made with the model {document.model!r}" if document.model else ""
+        raise PromptError(f"{options.file} does not fit {options.model}: {error}{made_with}") from None
+
+
+def _verify_plain_text(engine: Engine, prompt: str, text: str, call: dict[str, Any], is_raw: bool) -> Verification:
+    tokens = engine.tokenizer(_without_last_break(text), add_special_tokens=False).input_ids
+    longest = max(len(tokens), int(call.get("min_new_tokens", 1)))
+    return _verify(engine, as_message(prompt, engine, is_raw), tokens, max_new_tokens=longest, **call)
+
+
+def _verify(engine: Engine, prompt: OnePrompt, tokens: list[int], **options: Any) -> Verification:
+    with terminal.Progress("tokens") as progress:
+        return engine.verify(prompt, tokens, progress=progress if sys.stderr.isatty() else None, **options)
+
+
+def _without_last_break(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _notes(engine: Engine, document: Document, options: argparse.Namespace, verification: Verification) -> list[str]:
+    notes = []
+    if document.model is not None and document.model != options.model:
+        notes.append(f"the document names the model {document.model!r}")
+    device, dtype = _place(engine)
+    if document.device and document.dtype and (document.device, document.dtype) != (device, dtype):
+        made = f"made on {document.device} in {document.dtype}"
+        notes.append(f"{made}, judged on {device} in {dtype}: rounding differs, and with it some choices may")
+    return [*notes, ONLY_POSSIBLE] if verification.rule == "possible" else notes
+
+
+def _place(engine: Engine) -> tuple[str, str]:
+    return str(engine.device), str(engine.dtype).removeprefix("torch.")
+
+
+def _lines(engine: Engine, verification: Verification, notes: list[str]) -> list[str]:
+    good = "the target's own choice" if verification.rule == "choice" else "possible"
+    return [
+        *(_finding_line(engine, finding, verification.rule) for finding in verification.findings),
+        *verification.faults,
+        f"{verification.num_tokens} tokens: {verification.num_choices} {good}, "
+        f"{verification.num_ties} {'tie' if verification.num_ties == 1 else 'ties'}, "
+        f"{verification.num_different} different",
+        *(f"note: {note}" for note in notes),
+    ]
+
+
+def _finding_line(engine: Engine, finding: Finding, rule: str) -> str:
+    instead = "the target chooses" if rule == "choice" else "likeliest is"
+    gap = "ruled out by the options" if math.isinf(finding.gap) else f"gap {finding.gap:.3g}"
+    return (
+        f"token {finding.index:<5} {finding.verdict:10} {_token_text(engine, finding.token)} (id {finding.token}); "
+        f"{instead} {_token_text(engine, finding.choice)} (id {finding.choice}), {gap}"
+    )
+
+
+def _token_text(engine: Engine, token: int) -> str:
+    return json.dumps(_decode(engine, token), ensure_ascii=False)
+
+
+def _decode(engine: Engine, token: int) -> str:
+    """Special tokens included: an end-of-text token that is missing must be seen."""
+    text: str = engine.tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    return text
+
+
+def _report(engine: Engine, model: str, verification: Verification, notes: list[str]) -> dict[str, Any]:
+    device, dtype = _place(engine)
+    return {
+        "version": __version__,
+        "model": model,
+        "device": device,
+        "dtype": dtype,
+        "verdict": verification.verdict,
+        "rule": verification.rule,
+        "num_tokens": verification.num_tokens,
+        "num_choices": verification.num_choices,
+        "num_ties": verification.num_ties,
+        "num_different": verification.num_different,
+        "findings": [_finding(engine, finding) for finding in verification.findings],
+        "faults": list(verification.faults),
+        "notes": notes,
+    }
+
+
+def _finding(engine: Engine, finding: Finding) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(finding),
+        "gap": None if math.isinf(finding.gap) else finding.gap,  # JSON knows no infinity
+        "text": _decode(engine, finding.token),
+        "choice_text": _decode(engine, finding.choice),
+    }

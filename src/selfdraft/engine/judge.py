@@ -1,0 +1,229 @@
+"""Judges a text by teacher-forcing it: which of its tokens are not the target's own choice, and by how much?
+
+The whole model reads the text once, in chunks, and is asked at every position what it would have said there, under the
+options and the seed of the call. What is a tie is defined in metrics.py and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..errors import unknown_name
+from ..options import GenerateOptions
+from ..protocols import Runner
+from ..types import FinishReason
+from .metrics import contest_for
+from .sampling import Sampler
+from .state import PREFILL_CHUNK, TextSequence
+from .text import TextTail
+
+Rule = Literal["choice", "possible"]
+Progress = Callable[[int, int | None, str], None]
+
+RULES: Mapping[str, Rule] = {"coupled": "choice", "rejection": "possible"}
+"""What can be said of a sampled text, by the acceptance that made it: a coupled text is a function of the seed; one of
+rejection sampling follows the target's distribution, so that all a token can be is possible."""
+
+SCORED_CHUNK = 128
+"""Judged tokens a pass: their scores [tokens, vocabulary] are held at once."""
+_ROWS = 16
+"""Positions that choose together; noise and sorted probabilities take several times the scores' memory."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said to be the target's own output; an ending or a text that is not given is not checked."""
+
+    tokens: Sequence[int]
+    finish_reason: FinishReason | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A token that is not the target's own choice (rule `possible`: that the options rule out there).
+
+    `gap`: by how much the target's scores, noise included, prefer `choice`; infinite where truncation or a rule drops
+    the token. Under the rule `possible`, `choice` is the likeliest token.
+    """
+
+    index: int  # position in the generated text, from 0
+    token: int
+    choice: int
+    gap: float
+    verdict: Literal["tie", "different"]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the target says of a text. `faults` are in words: a wrong ending, or a text its tokens do not spell."""
+
+    num_tokens: int
+    findings: tuple[Finding, ...] = ()
+    faults: tuple[str, ...] = ()
+    rule: Rule = "choice"
+
+    @property
+    def num_ties(self) -> int:
+        return sum(finding.verdict == "tie" for finding in self.findings)
+
+    @property
+    def num_different(self) -> int:
+        return sum(finding.verdict == "different" for finding in self.findings)
+
+    @property
+    def num_choices(self) -> int:
+        """Tokens that are the target's own choice (rule `possible`: that were possible)."""
+        return self.num_tokens - len(self.findings)
+
+    @property
+    def verdict(self) -> Literal["equal", "tie", "different"]:
+        """As `Comparison` has it: only `different` says that this is not what the target says."""
+        if self.num_different or self.faults:
+            return "different"
+        return "tie" if self.num_ties else "equal"
+
+
+def rule_for(acceptance: str, options: GenerateOptions) -> Rule:
+    if acceptance not in RULES:
+        raise unknown_name("acceptance", acceptance, RULES)
+    return RULES[acceptance] if options.temperature > 0 else "choice"
+
+
+def verify_text(
+    runner: Runner,
+    sequence: TextSequence,
+    tail: TextTail,
+    claim: Claim,
+    sampler: Sampler,
+    rule: Rule,
+    progress: Progress | None = None,
+) -> Verification:
+    """Judge the continuation of `sequence`, which holds the prompt alone and the stop rules."""
+    prompt, tokens = tuple(sequence.tokens), claim.tokens
+    room = len(tokens) if runner.context_length is None else runner.context_length - len(prompt)
+    judge = Judge(prompt, tokens[:room], sampler, rule, sequence.noise_sequence)
+    findings: list[Finding] = []
+    for first, scores in scores_along(runner, prompt, judge.tokens):
+        findings.extend(judge.findings(first, scores))
+        if progress is not None:
+            progress(first + len(scores), len(judge.tokens), "verifying")
+    faults = ending_faults(sequence, tokens, claim.finish_reason)
+    if claim.text is not None and not faults and _spell(tail, tokens) != claim.text:
+        faults = ("the text is not what its tokens spell",)
+    return Verification(len(judge.tokens), tuple(findings), faults, rule)
+
+
+def scores_along(runner: Runner, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """(index, raw scores [n, vocabulary]) for `tokens[index]`, ...: each given all that stands before it."""
+    if not tokens:
+        return
+    inputs = [*prompt, *tokens[:-1]]
+    first = len(prompt) - 1
+    cache = runner.new_cache(1, len(inputs))
+    for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(inputs), SCORED_CHUNK)):
+        chunk = torch.tensor([inputs[begin:end]], device=runner.device)
+        is_judged = begin >= first
+        output = runner.forward(chunk, [begin], cache, needs_scores=is_judged)
+        if is_judged:
+            yield begin - first, output.scores[0]
+
+
+def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + size, end)) for start in range(begin, end, size)]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Asks of each token whether the target chooses it behind the tokens before it."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    sampler: Sampler
+    rule: Rule
+    noise_sequence: int = 0
+
+    def findings(self, first: int, scores: torch.Tensor) -> Iterator[Finding]:
+        """`scores` [n, vocabulary]: the target's raw ones for `tokens[first]`, ..."""
+        for begin, end in _spans(0, len(scores), _ROWS):
+            processed = self._processed(first + begin, scores[begin:end])
+            for row in (~self._are_fine(first + begin, processed)).nonzero().flatten().tolist():
+                raw = scores[begin + row : begin + row + 1]
+                yield self._finding(first + begin + row, raw, int(processed[row].argmax()))
+
+    def _processed(self, first: int, scores: torch.Tensor) -> torch.Tensor:
+        if not self.sampler.has_prefix_rules:
+            return scores
+        prefixes = [self._prefix(first + row) for row in range(len(scores))]
+        return self.sampler.apply_prefix_rules(scores, prefixes, self._indices(first, scores))
+
+    def _are_fine(self, first: int, scores: torch.Tensor) -> torch.Tensor:
+        """[n] whether each token needs no closer look."""
+        tokens = torch.tensor(self.tokens[first : first + len(scores)], device=scores.device)
+        if self.rule == "possible":
+            return self.sampler.warp(scores).gather(1, tokens[:, None])[:, 0] > -torch.inf
+        indices = self._indices(first, scores)
+        sequences = torch.full_like(indices, self.noise_sequence)
+        return self.sampler.choose(scores, sequences, indices) == tokens
+
+    def _finding(self, index: int, scores: torch.Tensor, likeliest: int) -> Finding:
+        token = self.tokens[index]
+        contest = contest_for(scores, self.sampler, self.noise_sequence, self._prefix(index), index)
+        as_set = contest.variants[0]
+        if self.rule == "possible":
+            is_tie = any(bool(variant[token] > -torch.inf) for variant in contest.variants)
+            return Finding(index, token, likeliest, math.inf, "tie" if is_tie else "different")
+        choice = int(as_set.argmax())
+        gap = float(as_set[choice] - as_set[token])
+        return Finding(index, token, choice, gap, "tie" if contest.is_reachable(token) else "different")
+
+    def _prefix(self, index: int) -> list[int]:
+        return [*self.prompt, *self.tokens[:index]]
+
+    def _indices(self, first: int, scores: torch.Tensor) -> torch.Tensor:
+        return torch.arange(first, first + len(scores), device=scores.device)
+
+
+def ending_faults(sequence: TextSequence, tokens: Sequence[int], finish_reason: FinishReason | None) -> tuple[str, ...]:
+    """Let the stop rules that `generate` uses run along the text; `sequence` holds the prompt alone."""
+    for index, token in enumerate(tokens):
+        sequence.tokens.append(token)
+        ended_by = sequence.reason_to_stop(token)
+        if ended_by is not None:
+            if index + 1 < len(tokens):
+                return (_goes_on(ended_by, index, token, len(tokens)),)
+            break
+    else:
+        ended_by = None
+    if finish_reason is None or finish_reason == (ended_by or "cancelled"):
+        return ()
+    if ended_by is not None:
+        return (f"the text ends by {ended_by}, but its finish_reason is {finish_reason}",)
+    missing = {
+        "eos": "its last token is no end-of-text token",
+        "stop": "no stop string ends it",
+        "length": f"it has {len(tokens)} tokens of {sequence.max_new_tokens}",
+    }
+    return (f"the text ends too early: its finish_reason is {finish_reason}, but {missing[finish_reason]}",)
+
+
+def _goes_on(ended_by: FinishReason, index: int, token: int, num_tokens: int) -> str:
+    reason = {
+        "eos": f"token {index} is the end-of-text token {token}",
+        "stop": f"token {index} completes a stop string",
+        "length": f"max_new_tokens and the model's context allow {index + 1} tokens",
+    }[ended_by]
+    return f"the text goes on behind its end: {reason}, but there are {num_tokens}"
+
+
+def _spell(tail: TextTail, tokens: Sequence[int]) -> str:
+    """The text of `tokens`; looking for stop strings, the tail may have read some of them."""
+    for token in tokens[tail.num_tokens :]:
+        tail.push(token)
+    tail.flush()
+    return tail.text

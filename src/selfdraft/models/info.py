@@ -1,0 +1,177 @@
+"""What a model is made of, as its decoder sees it: parameters by kind, what a pass reads, what memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from torch import nn
+
+from .decoder import Decoder
+from .families import Branch
+from .lean import LeanAttention, LeanMLP
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One layer's two sub-layers, each with its norms. A share is what skipping it saves of a pass."""
+
+    layer: int
+    attention_parameters: int
+    mlp_parameters: int
+    attention_share: float
+    mlp_share: float
+    window: int | None  # tokens this layer's attention looks back on; None: all
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Each parameter once; a head that is tied to the embedding has none of its own."""
+
+    embedding: int
+    attention: int
+    mlp: int
+    norms: int
+    head: int
+    other: int
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.attention + self.mlp + self.norms + self.head + self.other
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    family: str
+    model_class: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int | None
+    attention_implementation: str
+    num_fast_sublayers: int
+    fast_path_note: str | None  # why not all of them
+    is_head_tied: bool
+    parameters: Parameters
+    pass_bytes: int  # read by one decoding pass: every weight but the embedding's, the head's included
+    head_share: float  # of that: head and whatever else no sub-layer owns
+    weight_bytes: int
+    cache_bytes_per_token: int
+    layers: tuple[LayerInfo, ...]
+    self_test_error: float
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Keys and values of one text as long as the context."""
+        return None if self.context_length is None else self.context_length * self.cache_bytes_per_token
+
+
+def describe(decoder: Decoder) -> ModelInfo:
+    model, config, family = decoder.model, decoder.config, decoder.family
+    blocks = list(attrgetter(family.layers)(model))
+    embedding, head = _embeddings(decoder), attrgetter(family.head)(model)
+    embedding_weights = _weights(embedding)
+    is_head_tied = head.weight in embedding_weights
+    pass_bytes = _num_bytes(_weights([model]) - embedding_weights | _weights([head]))
+    layers = tuple(_layer(decoder, index, block, pass_bytes) for index, block in enumerate(blocks))
+    num_fast = sum(isinstance(part.run, LeanAttention | LeanMLP) for part in decoder.sublayers)
+    shape = decoder.shapes[0]
+    context_length = getattr(config, "max_position_embeddings", None)
+    return ModelInfo(
+        family=family.name,
+        model_class=type(model).__name__,
+        num_layers=len(blocks),
+        hidden_size=int(config.hidden_size),
+        num_heads=int(config.num_attention_heads),
+        num_kv_heads=shape.num_heads,
+        head_dim=shape.key_dim,
+        vocab_size=int(head.weight.shape[0]),
+        context_length=None if context_length is None else int(context_length),
+        attention_implementation=str(getattr(config, "_attn_implementation", "eager")),
+        num_fast_sublayers=num_fast,
+        fast_path_note=_fast_path_note(decoder, num_fast),
+        is_head_tied=is_head_tied,
+        parameters=_parameters(decoder, blocks, embedding_weights, head),
+        pass_bytes=pass_bytes,
+        head_share=1 - sum(layer.attention_share + layer.mlp_share for layer in layers),
+        weight_bytes=_num_bytes(_weights([model])),
+        cache_bytes_per_token=_cache_bytes_per_token(decoder),
+        layers=layers,
+        self_test_error=decoder.self_test_error,
+    )
+
+
+def _embeddings(decoder: Decoder) -> list[Any]:
+    position = decoder.family.position_embedding
+    return [decoder.model.get_input_embeddings(), *([attrgetter(position)(decoder.model)] if position else [])]
+
+
+def _layer(decoder: Decoder, index: int, block: Any, pass_bytes: int) -> LayerInfo:
+    attention, mlp = (_weights(_modules(block, branch)) for branch in (decoder.family.attention, decoder.family.mlp))
+    attention, mlp = attention - mlp, mlp - attention  # skipping one of them saves nothing of what both use
+    return LayerInfo(
+        layer=index,
+        attention_parameters=_count(attention),
+        mlp_parameters=_count(mlp),
+        attention_share=_num_bytes(attention) / pass_bytes,
+        mlp_share=_num_bytes(mlp) / pass_bytes,
+        window=decoder.family.window(decoder.config, index),
+    )
+
+
+def _parameters(decoder: Decoder, blocks: list[Any], embedding: set[nn.Parameter], head: Any) -> Parameters:
+    family = decoder.family
+    branches = (family.attention, family.mlp)
+    attention, mlp = (_weights(getattr(block, branch.module) for block in blocks) for branch in branches)
+    norms = _weights(norm for block in blocks for branch in branches for norm in _norms(block, branch))
+    norms |= _weights([attrgetter(family.final_norm)(decoder.model)])
+    own_head = _weights([head]) - embedding
+    known = embedding | attention | mlp | norms | own_head
+    return Parameters(
+        embedding=_count(embedding),
+        attention=_count(attention),
+        mlp=_count(mlp),
+        norms=_count(norms),
+        head=_count(own_head),
+        other=_count(_weights([decoder.model]) - known),
+    )
+
+
+def _modules(block: Any, branch: Branch) -> list[Any]:
+    """All that skipping this branch leaves out."""
+    return [getattr(block, branch.module), *_norms(block, branch)]
+
+
+def _norms(block: Any, branch: Branch) -> list[Any]:
+    return [getattr(block, name) for name in (branch.norm_before, branch.norm_after) if name]
+
+
+def _weights(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
+    """Parameters are compared by identity, so that a shared one counts once."""
+    return {parameter for module in modules for parameter in module.parameters()}
+
+
+def _count(parameters: set[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _num_bytes(parameters: set[nn.Parameter]) -> int:
+    return sum(parameter.nbytes for parameter in parameters)
+
+
+def _cache_bytes_per_token(decoder: Decoder) -> int:
+    num_values = sum(shape.num_heads * (shape.key_dim + shape.value_dim) for shape in decoder.shapes)
+    return num_values * decoder.dtype.itemsize
+
+
+def _fast_path_note(decoder: Decoder, num_fast: int) -> str | None:
+    if num_fast == len(decoder.sublayers):
+        return None
+    if not decoder.family.is_lean:
+        return f"not written for the family {decoder.family.name}"
+    return "quantised, sharded, adapted or hooked modules run as they are"
