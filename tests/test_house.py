@@ -128,6 +128,7 @@ def test_the_public_names():
         "Stream",
         "UnsupportedModelError",
         "compare",
+        "decoder",
     }
     assert all(hasattr(selfdraft, name) for name in selfdraft.__all__)
     assert (PACKAGE / "py.typed").exists()

@@ -103,7 +103,7 @@ class GroupDraft:
     def _prefixes(self) -> list[list[int]]:
         drafted = torch.stack(self._columns, 1).tolist() if self._columns else [[]] * len(self._sequences)
         return [
-            sequence.tokens + [token for token in row if token != PAD]
+            sequence.prefix + [token for token in row if token != PAD]
             for sequence, row in zip(self._sequences, drafted, strict=True)
         ]
 

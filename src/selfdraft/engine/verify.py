@@ -53,6 +53,6 @@ def _apply_prefix_rules(
     scores = scores.float().clone()
     for row, (sequence, draft) in enumerate(zip(state.active, drafts, strict=True)):
         width = len(draft.tokens) + 1
-        prefixes = [sequence.tokens + list(draft.tokens[:count]) for count in range(width)]
+        prefixes = [sequence.prefix + list(draft.tokens[:count]) for count in range(width)]
         scores[row, :width] = sampler.apply_prefix_rules(scores[row, :width], prefixes, indices[row, :width])
     return scores
