@@ -130,6 +130,7 @@ def test_the_public_names():
         "UnsupportedModelError",
         "Verification",
         "compare",
+        "decoder",
     }
     assert all(hasattr(selfdraft, name) for name in selfdraft.__all__)
     assert (PACKAGE / "py.typed").exists()

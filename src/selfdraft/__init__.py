@@ -5,6 +5,8 @@ engine = selfdraft.Engine.from_pretrained()            # the default model; or a
 print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .engine.engine import Engine
 from .engine.judge import Finding, Verification
 from .engine.metrics import Comparison, compare
@@ -21,6 +23,9 @@ from .errors import (
 )
 from .options import GenerateOptions
 from .types import Generation, Plan, SkipSet, Stats, StepRecord
+
+if TYPE_CHECKING:
+    from .engine.inside_generate import decoder
 
 __version__ = "0.1.0"
 
@@ -47,4 +52,14 @@ __all__ = [
     "UnsupportedModelError",
     "Verification",
     "compare",
+    "decoder",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`decoder` is imported when asked for: the generation code of transformers, which it needs, takes seconds."""
+    if name == "decoder":
+        from .engine.inside_generate import decoder
+
+        return decoder
+    raise AttributeError(f"module 'selfdraft' has no attribute {name!r}")

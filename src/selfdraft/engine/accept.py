@@ -24,7 +24,7 @@ class Targets:
 
     drafts: Sequence[Draft]
     scores: torch.Tensor  # [rows, 1 + nodes, vocabulary], raw; column 0 stands behind the committed text
-    prefixes: Sequence[Sequence[int]]  # committed text of each row
+    prefixes: Sequence[Sequence[int]]  # committed text of each row, as processors see it
     spots: Spots  # of the first token each row may emit
 
 

@@ -30,7 +30,8 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         session = method.drafters[plan.drafter or method.drafter].open(runner, state.cache, rows)
         tree = method.trees[plan.tree or method.tree]
         here = Spots(spots.sequences[hull], spots.indices[hull], spots.rounds[hull])
-        group = GroupDraft(session, tree, rows, caps, method, sampler, here)
+        prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
+        group = GroupDraft(session, tree, rows, caps, prefixes, method, sampler, here)
         for row, draft in enumerate(group.run(method.lookahead), start=hull.start):
             if row in members:
                 drafts[row] = draft
@@ -64,13 +65,14 @@ class GroupDraft:
         tree: Tree,
         rows: DraftRows,
         caps: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
         method: Method,
         sampler: Sampler,
         spots: Spots,
     ) -> None:
         self._session, self._tree, self._rows = session, tree, rows
         self._accept, self._sampler, self._spots = method.accept, sampler, spots
-        self._max_tokens = caps
+        self._max_tokens, self._texts = caps, prefixes
         self._caps = torch.tensor(caps, device=spots.indices.device)
         self._last = torch.tensor([tokens[-1] for tokens in rows.committed], device=spots.indices.device)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
@@ -122,8 +124,7 @@ class GroupDraft:
     def _prefixes(self) -> list[list[int]]:
         drafted = [column[:, 0].tolist() for column in self._candidates]
         return [
-            [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)]
-            for row, text in enumerate(self._rows.committed)
+            [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
     def _collect(self) -> list[Draft]:

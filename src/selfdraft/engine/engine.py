@@ -23,7 +23,7 @@ from .judge import Claim, Progress, Verification, rule_for, verify_text
 from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .sampling import Sampler, check_processors
-from .state import PREFILL_CHUNK, State, TextSequence, never_stops
+from .state import PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
 from .stream import Stream
 from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_prompts
 
@@ -46,7 +46,7 @@ class Engine:
         elif isinstance(model, str | Path):
             raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
         self.model, self.tokenizer = model, tokenizer
-        self._defaults = _check_method(method)
+        self._defaults = check_method(method)
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
         self._runner = EagerRunner(model)
@@ -73,6 +73,10 @@ class Engine:
     def dtype(self) -> torch.dtype:
         return self._runner.dtype
 
+    @property
+    def context_length(self) -> int | None:
+        return self._runner.context_length
+
     @overload
     def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
 
@@ -95,10 +99,17 @@ class Engine:
         self._check_call(settings)
         method = self._method(method_options)
         prompts, is_batch = encode_prompts(prompt, self.tokenizer)
-        self._runner.refresh()
-        for tokens in prompts:
-            check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
         return self._start(prompts, is_batch, method, settings)
+
+    def stream_rows(
+        self,
+        prompts: Sequence[list[int]],
+        rules: Sequence[RowRules],
+        settings: GenerateOptions,
+        method: Mapping[str, Any],
+    ) -> Stream:
+        """A batch of token lists, each with rules of its own instead of the engine's stop strings and eos tokens."""
+        return self._start(prompts, True, self._method(method), settings, rules)
 
     def compare(
         self, prompt: OnePrompt, a: Generation | Sequence[int], b: Generation | Sequence[int], **options: Any
@@ -110,7 +121,7 @@ class Engine:
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
-            return contest_for(self._scores_behind(prefix), sampler, settings.sequence, prefix, len(generated))
+            return contest_for(self.scores_behind(prefix), sampler, settings.sequence, prefix, len(generated))
 
         tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else item for item in (a, b))
         return compare(tokens_a, tokens_b, contest_behind)
@@ -135,7 +146,7 @@ class Engine:
             else Claim(tokens, finish_reason, text)
         )
         method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        names = {**DEFAULTS, **self._defaults, **_check_method(method)}
+        names = {**DEFAULTS, **self._defaults, **check_method(method)}
         settings = make(GenerateOptions, options, "generate")
         rule = rule_for(names["acceptance"], settings)
         self._check_call(settings)
@@ -162,9 +173,21 @@ class Engine:
         if settings.stop and self.tokenizer is None:
             raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
 
-    def _start(self, prompts: Sequence[list[int]], is_batch: bool, method: Method, settings: GenerateOptions) -> Stream:
-        rows = [self._new_sequence(tokens, settings, row) for row, tokens in enumerate(prompts)]
-        sequences, tails = [sequence for sequence, _ in rows], [tail for _, tail in rows]
+    def _start(
+        self,
+        prompts: Sequence[list[int]],
+        is_batch: bool,
+        method: Method,
+        settings: GenerateOptions,
+        rules: Sequence[RowRules] | None = None,
+    ) -> Stream:
+        self._runner.refresh()
+        sequences, tails = [], []
+        for row, tokens in enumerate(prompts):
+            check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
+            sequence, tail = self._new_sequence(tokens, settings, row, rules[row] if rules else None)
+            sequences.append(sequence)
+            tails.append(tail)
         longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
         state = State(sequences, self._runner.new_cache(len(sequences), longest + _DRAFT_SLOTS))
         sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
@@ -172,18 +195,20 @@ class Engine:
         return Stream(sequences, tails, rounds, settings.cancel, is_batch)
 
     def _new_sequence(
-        self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0
+        self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0, rules: RowRules | None = None
     ) -> tuple[TextSequence, TextTail]:
         """A text that begins behind `prompt`, its stop rules set, and how it reads."""
         tail = TextTail(self._decode_text, settings.stop)
+        own = rules or RowRules(self.eos_tokens, tail.push if settings.stop else never_stops)
         room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
         sequence = TextSequence(
             sequence_id=next(self._sequence_ids),
             tokens=list(prompt),
             max_new_tokens=min(settings.max_new_tokens, room),
             noise_sequence=settings.sequence + row,
-            eos_tokens=self.eos_tokens,
-            stops_behind=tail.push if settings.stop else never_stops,
+            eos_tokens=own.eos_tokens,
+            stops_behind=own.stops_behind,
+            lead=own.lead,
         )
         return sequence, tail
 
@@ -193,17 +218,21 @@ class Engine:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def _scores_behind(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The target's raw scores [1, vocab] for the token behind `tokens`."""
+    def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
+        """The target's raw scores [num_last, vocab] behind each of the last tokens of a text."""
         cache = self._runner.new_cache(1, len(tokens))
-        scores = torch.empty(0)
+        first = len(tokens) - num_last
+        parts = []
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-            scores = self._runner.forward(chunk, [start], cache).scores[:, -1]
-        return scores
+            is_asked = start + chunk.shape[1] > first
+            scores = self._runner.forward(chunk, [start], cache, needs_scores=is_asked).scores
+            if is_asked:
+                parts.append(scores[0, max(first - start, 0) :])
+        return torch.cat(parts)
 
     def _method(self, overrides: Mapping[str, Any]) -> Method:
-        names = {**DEFAULTS, **self._defaults, **_check_method(overrides)}
+        names = {**DEFAULTS, **self._defaults, **check_method(overrides)}
         settings: Settings = names.get("settings") or {}
         host = Host(self._runner, self.tokenizer)
         return Method(
@@ -243,12 +272,15 @@ class Parts(Mapping[str, Any]):
         return len(self._built)
 
 
-def _check_method(method: Mapping[str, Any]) -> dict[str, Any]:
+def check_method(
+    method: Mapping[str, Any], owner: str = "Engine", call: str = "engine.generate(prompt"
+) -> dict[str, Any]:
+    """The options that name a method, without those left at None; `owner` and `call` are for the messages."""
     known = {item.name for item in dataclasses.fields(GenerateOptions)}
     for name in method:
         if name in known:
-            raise OptionError(f"{name!r} belongs to a call: engine.generate(prompt, {name}={method[name]!r})")
+            raise OptionError(f"{name!r} belongs to a call: {call}, {name}={method[name]!r})")
         if name not in _METHOD_OPTIONS:
-            raise unknown_name("option of Engine", name, _METHOD_OPTIONS)
+            raise unknown_name(f"option of {owner}", name, _METHOD_OPTIONS)
     check_settings(method.get("settings") or {})
     return {name: value for name, value in method.items() if value is not None}

@@ -22,6 +22,12 @@ REFUSED_PROCESSORS = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "it runs the model itself",
     "ClassifierFreeGuidanceLogitsProcessor": "it needs a second row of scores",
     "AlternatingCodebooksLogitsProcessor": "it belongs to a codebook model",
+    "WhisperNoSpeechDetection": "it runs the model itself",
+    "DiaClassifierFreeGuidanceLogitsProcessor": "it needs a second row of scores",
+    "DiaEOSChannelFilterLogitsProcessor": "it belongs to a codebook model",
+    "DiaEOSDelayPatternLogitsProcessor": "it keeps state between calls",
+    "HiggsAudioV2DelayPatternLogitsProcessor": "it keeps state between calls",
+    "LinearTemperatureScheduleLogitsProcessor": "it belongs to a diffusion model",
 }
 
 
@@ -47,13 +53,13 @@ _STREAMS = (0x243F6A88, 0x85A308D3)
 
 def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
     for processor in processors:
-        name = type(processor).__name__
         if not callable(processor):
             raise OptionError(f"a processor must be a function (prefix, scores) -> scores, got {processor!r}")
-        if name in REFUSED_PROCESSORS:
+        refused = next((kind.__name__ for kind in type(processor).__mro__ if kind.__name__ in REFUSED_PROCESSORS), None)
+        if refused is not None:
             raise OptionError(
-                f"{name} cannot be used with speculation: {REFUSED_PROCESSORS[name]}. "
-                "Processors must be pure functions of (prefix, scores); leave it out or use model.generate"
+                f"{refused} cannot be used with speculation: {REFUSED_PROCESSORS[refused]}. Processors must be pure "
+                "functions of (prefix, scores); leave it out or use model.generate without selfdraft"
             )
 
 

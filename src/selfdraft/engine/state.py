@@ -20,11 +20,21 @@ def never_stops(token: int) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class RowRules:
+    """What one row of a call has for itself; `stops_behind` is asked once behind every emitted token."""
+
+    eos_tokens: frozenset[int] = frozenset()
+    stops_behind: Callable[[int], bool] = never_stops
+    lead: tuple[int, ...] = ()
+
+
 @dataclass
 class TextSequence:
     """One text in the making. All tokens but the last are in the cache: the last is the next pass's first input.
 
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
+    `lead` is what processors alone see before the text (a caller's padding); it never meets the model.
     """
 
     sequence_id: int
@@ -33,6 +43,7 @@ class TextSequence:
     noise_sequence: int = 0
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
+    lead: tuple[int, ...] = ()
     sources: list[Source] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -41,6 +52,11 @@ class TextSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+
+    @property
+    def prefix(self) -> list[int]:
+        """The text as processors see it."""
+        return [*self.lead, *self.tokens]
 
     @property
     def num_generated(self) -> int:

@@ -31,7 +31,7 @@ def verify(
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width, runner.device),
         resume=_resume(runner, drafts, width, capture),
     )
-    prefixes = [sequence.tokens for sequence in state.active]
+    prefixes = [sequence.prefix for sequence in state.active]
     return Targets(drafts, output.scores, prefixes, state.spots(runner.device)), output.captured
 
 
