@@ -6,8 +6,10 @@ residual branches are scaled so that a model with some layers skipped agrees wit
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,37 +17,111 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3Config,
+    Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
-FAMILIES = ("llama", "qwen2", "gpt2", "gemma2")
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "gpt2",
+    "gemma2",
+    "gemma3_text",
+    "gemma3",
+    "mistral",
+    "qwen3",
+    "qwen3_moe",
+    "phi3",
+    "smollm3",
+    "starcoder2",
+    "olmo2",
+    "granite",
+    "gpt_neox",
+)
 VARIANTS = (*FAMILIES, "qwen2-sliding")
 VOCAB_SIZE = 112
 NUM_LAYERS = 5
 WINDOW = 8
 CONTEXT_LENGTH = 256
 
-_GROUPED = {
+_PLAIN = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": CONTEXT_LENGTH,
     "tie_word_embeddings": False,
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": None,
 }
-_MODELS: dict[str, tuple[type, type, dict[str, Any]]] = {
+_GROUPED = {**_PLAIN, "num_key_value_heads": 2}
+_GEMMA3 = {
+    **_GROUPED,
+    "head_dim": 12,
+    "query_pre_attn_scalar": 10,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {  # far apart, so that the wrong one is noticed
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+    },
+}
+_EYE = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_HALF_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+
+
+def _gemma3_with_eye(**settings: Any) -> Gemma3Config:
+    return Gemma3Config(
+        text_config=settings,
+        vision_config=_EYE,
+        mm_tokens_per_image=4,
+        image_token_index=VOCAB_SIZE,
+        tie_word_embeddings=settings["tie_word_embeddings"],
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+_MODELS: dict[str, tuple[type, Callable[..., Any], dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, _GROUPED),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, _GROUPED),
     "qwen2-sliding": (
@@ -81,11 +157,64 @@ _MODELS: dict[str, tuple[type, type, dict[str, Any]]] = {
             "pad_token_id": None,
         },
     ),
+    "gemma3_text": (Gemma3ForCausalLM, Gemma3TextConfig, {**_GEMMA3, "final_logit_softcapping": 12.0}),
+    "gemma3": (Gemma3ForConditionalGeneration, _gemma3_with_eye, _GEMMA3),
+    "mistral": (MistralForCausalLM, MistralConfig, {**_GROUPED, "head_dim": 12, "sliding_window": WINDOW}),
+    "qwen3": (
+        Qwen3ForCausalLM,
+        Qwen3Config,
+        {**_GROUPED, "head_dim": 12, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
+    ),
+    "qwen3_moe": (
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig,
+        {
+            **_GROUPED,
+            "head_dim": 12,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+        },
+    ),
+    "phi3": (
+        Phi3ForCausalLM,
+        Phi3Config,
+        {**_GROUPED, "rope_parameters": _HALF_ROTARY, "sliding_window": WINDOW},
+    ),
+    "smollm3": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config,
+        {**_GROUPED, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": WINDOW},
+    ),
+    "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config, {**_GROUPED, "use_bias": True, "sliding_window": WINDOW}),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config, _GROUPED),
+    "granite": (
+        GraniteForCausalLM,
+        GraniteConfig,
+        {
+            **_GROUPED,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 1.5,
+        },
+    ),
+    "gpt_neox": (
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig,
+        {**_PLAIN, "rope_parameters": _HALF_ROTARY, "use_parallel_residual": True},
+    ),
 }
 _NORM = re.compile(r"norm|ln_")
 _NORM_AFTER = re.compile(r"(post_attention|post_feedforward)_layernorm\.weight$")
-_BRANCH_OUTPUT = re.compile(r"(o_proj|down_proj|c_proj)\.weight$")
+_BRANCH_OUTPUT = re.compile(r"(o_proj|down_proj|c_proj|dense|dense_4h_to_h)\.weight$|experts\.down_proj$")
 _EMBEDDING = re.compile(r"embed|wte|wpe")
+_LAYER = re.compile(r"(?:layers|h)\.(\d+)\.")
+_SIZES: dict[str, float] = {"gpt2": 0.18}
+"""Size of the weights that end a branch, where it is not 0.25."""
 
 _MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "Ġ r", "Ġr a", "Ġra in", "ð Ł", "Ã ©", "© Ã")
 """Words, a half of an emoji, an é, and the end of one é with the beginning of the next."""
@@ -95,10 +224,10 @@ _MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "Ġ r", "Ġr
 def pico(variant: str, **overrides: Any) -> PreTrainedModel:
     """The model of a family (or `qwen2-sliding`). Shared by all tests: work on a deepcopy to change it."""
     model_class, config_class, defaults = _MODELS[variant]
-    model = model_class(config_class(**{**defaults, **overrides})).eval()
+    model = model_class(config_class(**copy.deepcopy({**defaults, **overrides}))).eval()
     generator = torch.Generator().manual_seed(sum(map(ord, variant)))
     for name, parameter in model.named_parameters():
-        parameter.data = _initial(name, parameter.shape, model.config, generator)
+        parameter.data = _initial(name, parameter.shape, model.config.get_text_config(), generator)
     return model
 
 
@@ -109,7 +238,7 @@ def _initial(name: str, shape: torch.Size, config: Any, generator: torch.Generat
     if len(shape) == 1:
         return 0.3 * noise
     if _BRANCH_OUTPUT.search(name):
-        return (0.18 if config.model_type == "gpt2" else 0.25) * _branch_size(name, config) * noise
+        return _SIZES.get(config.model_type, 0.25) * _branch_size(name, config) * noise
     return noise if _EMBEDDING.search(name) else 0.5 * noise
 
 
@@ -117,14 +246,17 @@ def _initial_norm(name: str, noise: torch.Tensor, config: Any) -> torch.Tensor:
     """Gemma's norms multiply by 1 + weight, and the norms behind its branches set their size."""
     if name.endswith("bias"):
         return 0.2 * noise
-    if config.model_type == "gemma2":
+    if config.model_type in ("gemma2", "gemma3_text"):
         return (5 * _branch_size(name, config) if _NORM_AFTER.search(name) else 1) * (1 + 0.2 * noise) - 1
+    if config.model_type == "olmo2" and _NORM_AFTER.search(name):
+        return _branch_size(name, config) * (1 + 0.2 * noise)
     return 1 + 0.2 * noise
 
 
 def _branch_size(name: str, config: Any) -> float:
     """The first and the last layer say much, those between them less: a skipped one is not always missed."""
-    return 1.0 if int(name.split(".")[2]) in (0, config.num_hidden_layers - 1) else 0.15
+    layer = _LAYER.search(name)
+    return 1.0 if layer is None or int(layer[1]) in (0, config.num_hidden_layers - 1) else 0.15
 
 
 @functools.cache

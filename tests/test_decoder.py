@@ -18,6 +18,7 @@ from transformers import DynamicCache, LlamaForCausalLM, OPTConfig, OPTForCausal
 from pico import CONTEXT_LENGTH, FAMILIES, NUM_LAYERS, VARIANTS, VOCAB_SIZE, WINDOW, pico
 from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
+from selfdraft.models.families import FAMILIES as ROWS
 from selfdraft.models.lean import LeanAttention, LeanMLP, LeanNorm
 from selfdraft.models.placement import Placement
 from selfdraft.models.runners import EagerRunner
@@ -29,6 +30,17 @@ LAST_MODULES = {  # of a layer's attention and MLP branch: what comes out of the
     "qwen2": ("self_attn.o_proj", "mlp.down_proj"),
     "gpt2": ("attn.c_proj", "mlp.c_proj"),
     "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "gemma3_text": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "gemma3": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "mistral": ("self_attn.o_proj", "mlp.down_proj"),
+    "qwen3": ("self_attn.o_proj", "mlp.down_proj"),
+    "qwen3_moe": ("self_attn.o_proj", "mlp"),  # experts here, a plain MLP there
+    "phi3": ("self_attn.o_proj", "mlp.down_proj"),
+    "smollm3": ("self_attn.o_proj", "mlp.down_proj"),
+    "starcoder2": ("self_attn.o_proj", "mlp.c_proj"),
+    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "granite": ("self_attn.o_proj", "mlp.down_proj"),
+    "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
 }
 OTHER_CONFIGS = (
     ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -39,9 +51,25 @@ OTHER_CONFIGS = (
     ("qwen2-sliding", {"attn_implementation": "eager"}),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "attn_implementation": "eager"}),
     ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": None}),
+    ("gemma3_text", {"final_logit_softcapping": None, "attention_bias": True, "tie_word_embeddings": True}),
+    ("mistral", {"sliding_window": None, "head_dim": None}),
+    ("qwen3", {"use_sliding_window": False, "attention_bias": True}),
+    ("qwen3_moe", {"use_sliding_window": False, "decoder_sparse_step": 2, "norm_topk_prob": True}),
+    ("phi3", {"sliding_window": None, "num_key_value_heads": 4}),
+    ("smollm3", {"use_sliding_window": False, "attention_bias": True, "mlp_bias": True}),
+    ("starcoder2", {"sliding_window": None, "use_bias": False, "tie_word_embeddings": True}),
+    ("olmo2", {"attention_bias": True, "num_key_value_heads": 4}),
+    ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    ("granite", {"embedding_multiplier": 1, "residual_multiplier": 1, "logits_scaling": 1}),
+    ("gpt_neox", {"use_parallel_residual": False}),
+    ("gpt_neox", {"attention_bias": False, "tie_word_embeddings": True}),
 )
-LEAN = ("llama", "qwen2", "qwen2-sliding")
+LEAN = ("llama", "qwen2", "qwen2-sliding", "mistral")
 CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in LEAN]
+OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [(*case, True) for case in OTHER_CONFIGS if case[0] in LEAN]
+WINDOWED = (
+    "qwen2-sliding", "gemma2", "gemma3_text", "gemma3", "mistral", "qwen3", "qwen3_moe", "phi3", "smollm3", "starcoder2"
+)  # fmt: skip
 by_case = pytest.mark.parametrize(
     ("variant", "allow_lean"), CASES, ids=[f"{name}-lean" if lean else name for name, lean in CASES]
 )
@@ -58,6 +86,10 @@ def reference(variant: str) -> Any:
 @functools.cache
 def decoder_of(variant: str, allow_lean: bool = True) -> Decoder:
     return Decoder(pico(variant), allow_lean=allow_lean)
+
+
+def blocks_of(model: Any) -> Any:
+    return attrgetter(ROWS[model.config.model_type].layers)(model)
 
 
 def tokens_of(num_rows: int = 1, num_tokens: int = NUM_TOKENS) -> torch.Tensor:
@@ -79,7 +111,7 @@ def run(decoder: Decoder, tokens: torch.Tensor, widths: Sequence[int] = (NUM_TOK
 @contextlib.contextmanager
 def zeroed(model: Any, skip: SkipSet) -> Iterator[None]:
     """`model` with the output of these branches zeroed."""
-    blocks = model.transformer.h if model.config.model_type == "gpt2" else model.model.layers
+    blocks = blocks_of(model)
     attention, mlp = LAST_MODULES[model.config.model_type]
     modules = [attrgetter(attention)(blocks[layer]) for layer in skip.attention]
     modules += [attrgetter(mlp)(blocks[layer]) for layer in skip.mlp]
@@ -115,12 +147,22 @@ def test_nothing_skipped_is_the_model(variant, allow_lean, widths):
     assert_same(run(decoder_of(variant, allow_lean), tokens, widths), expected_scores(reference(variant), tokens))
 
 
-@by_path
-@pytest.mark.parametrize(("variant", "overrides"), OTHER_CONFIGS, ids=str)
+@pytest.mark.parametrize(("variant", "overrides", "allow_lean"), OTHER_CASES, ids=str)
 def test_other_configs_are_the_model(variant, overrides, allow_lean):
     model, tokens = pico(variant, **overrides), tokens_of()
     expected = expected_scores(copy.deepcopy(model), tokens)
     assert_same(run(Decoder(model, allow_lean=allow_lean), tokens, (20, 1, 9)), expected)
+
+
+@by_variant
+def test_eager_attention_is_the_model(variant):
+    """All other tests take what transformers chooses: sdpa, except for gemma2."""
+    model, tokens = copy.deepcopy(reference(variant)), tokens_of()
+    model.set_attn_implementation("eager")
+    decoder = Decoder(model, allow_lean=False)
+    assert decoder.config._attn_implementation == "eager"
+    assert reference(variant).config._attn_implementation == ("eager" if variant == "gemma2" else "sdpa")
+    assert_same(run(decoder, tokens, (20, 1, 9)), expected_scores(model, tokens))
 
 
 @by_case
@@ -152,14 +194,10 @@ def test_padding_behind_the_context_disturbs_nobody(variant):
     assert_same(found[1, :1], expected_scores(reference(variant), tokens[1:])[0, last:])
 
 
-@pytest.mark.parametrize("variant", ["qwen2-sliding", "gemma2"])
+@pytest.mark.parametrize("variant", WINDOWED)
 def test_the_window_matters(variant):
     """Else the tests above would not notice a missing one."""
-    wide = copy.deepcopy(reference(variant))
-    wide.config.layer_types = ["full_attention"] * NUM_LAYERS
-    for layer in wide.model.layers:
-        layer.self_attn.sliding_window = None
-        layer.attention_type = "full_attention"
+    wide = pico(variant, sliding_window=CONTEXT_LENGTH)
     tokens = tokens_of()
     same, narrow = expected_scores(wide, tokens), expected_scores(reference(variant), tokens)
     assert_same(same[:, :WINDOW], narrow[:, :WINDOW])
@@ -225,12 +263,9 @@ def test_captured_states_are_the_models(variant, allow_lean):
 @torch.inference_mode()
 def test_captured_states_between_attention_and_mlp(variant):
     decoder, model, tokens = decoder_of(variant), reference(variant), tokens_of()
-    layer = attrgetter(decoder.family.layers)(model)[2]
-    norms = {"gpt2": "ln_2", "gemma2": "pre_feedforward_layernorm"}
-    norm = getattr(layer, norms.get(decoder.family.name, "post_attention_layernorm"))
     seen: list[torch.Tensor] = []
-    hook = norm.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    model(tokens, use_cache=False)
+    hook = blocks_of(model)[2].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    expected_scores(model, tokens, SkipSet.parse("m2"))  # a block whose MLP adds nothing ends behind its attention
     hook.remove()
     placement, cache = Placement.chain([0], NUM_TOKENS, decoder.device), decoder.new_cache(1, NUM_TOKENS)
     assert_same(decoder.forward(tokens, placement, cache, capture=["a2"]).captured["a2"], seen[0])
@@ -305,6 +340,7 @@ def test_a_model_of_no_family_is_refused():
         Decoder(OPTForCausalLM(config))
     assert all(family in str(caught.value) for family in FAMILIES)
     assert "one Family row for 'opt' in selfdraft/models/families.py" in str(caught.value)
+    assert all(part in str(caught.value) for part in ("self-test", "tests/pico.py", "docs/models.md#adding-a-family"))
 
 
 def test_what_is_no_model_is_refused():
@@ -403,6 +439,8 @@ def test_a_cast_model_is_attached_anew(variant):
     sublayers = runner.decoder.sublayers
     runner.refresh()
     assert runner.decoder.sublayers is sublayers
+    if variant == "qwen3_moe":
+        model.set_experts_implementation("eager")  # torch's grouped product has no float64
     model.double()
     assert not runner.decoder.is_current
     runner.refresh()

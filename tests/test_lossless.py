@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cases import MODES, SETTINGS, Case, name, pairwise, whole_matrix
-from pico import pico
+from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
 from selfdraft.engine import decode
 from selfdraft.engine.state import State, prefill
@@ -93,7 +93,7 @@ def test_the_covering_array_is_small_and_covers_every_pair() -> None:
             assert seen == {(case[one], case[other]) for case in whole_matrix()}
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_plain_decoding_equals_transformers(family: str) -> None:
     for row, prompt in enumerate(PROMPTS):
         expected = pico(family).generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False)

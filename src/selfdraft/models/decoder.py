@@ -7,8 +7,8 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -35,13 +35,14 @@ class Pass:
 
     placement: Placement
     cache: SlotCache
-    rotary: tuple[torch.Tensor, torch.Tensor] | None
+    rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
+    block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
 
     @cached_property
     def lean_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sign-carrying sin as [rows, width, 1, dim]."""
-        assert self.rotary is not None
-        cos, sin = (part[:, :, None] for part in self.rotary)
+        cos, sin = (part[:, :, None] for part in self.rotary[None])
         low, high = sin.chunk(2, dim=-1)
         return cos, torch.cat((-low, high), dim=-1)
 
@@ -64,14 +65,14 @@ class Decoder:
     def __init__(self, model: Any, *, allow_lean: bool = True) -> None:
         self.model = model
         self.family: Family = family_of(model)
-        self.config = model.config
+        self.config = model.config.get_text_config(decoder=True)
         self._allow_lean = allow_lean and self.family.is_lean
         self.attach()
 
     def attach(self) -> None:
         """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
         family = self.family
-        _check_attention(self.model)
+        _check_attention(self.config)
         check_eval(self.model)
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
@@ -79,6 +80,7 @@ class Decoder:
         self._head = (lean_head(head) if self._allow_lean else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
         _check_rotary(self._rotary)
+        self._embedding_multiplier = family.embedding_multiplier(self.config)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
         self._final_norm = (lean_norm(final_norm) if self._allow_lean else None) or final_norm
@@ -154,15 +156,13 @@ class Decoder:
     def _begin(self, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> tuple[torch.Tensor, Pass]:
         """The embedded tokens, and what their sub-layers share."""
         hidden = self._embed(tokens)
+        if self._embedding_multiplier != 1:
+            hidden = hidden * self._embedding_multiplier
         if self._position_embedding is not None:
             # Padding of a ragged pass may stand behind the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        return hidden, self._pass_at(hidden, placement, cache)
-
-    def _pass_at(self, hidden: torch.Tensor, placement: Placement, cache: SlotCache) -> Pass:
-        rotary = self._rotary(hidden, placement.positions) if self._rotary is not None else None
-        return Pass(placement, cache, rotary)
+        return hidden, Pass(placement, cache, self._rotary_of(hidden, placement.positions))
 
     def _begin_behind(
         self,
@@ -178,7 +178,7 @@ class Decoder:
         for sublayer in sublayers:
             hidden = sublayer.run(hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
-        return joined, self._pass_at(joined, placement, cache)
+        return joined, Pass(placement, cache, self._rotary_of(joined, placement.positions))
 
     def check_points(self, points: Sequence[str]) -> None:
         for point in points:
@@ -217,6 +217,15 @@ class Decoder:
             SubLayer(f"m{layer}", self._lean(layer, mlp, None) or self._mlp(layer, mlp)),
         )
 
+    def _rotary_of(
+        self, hidden: torch.Tensor, positions: torch.Tensor
+    ) -> dict[str | None, tuple[torch.Tensor, torch.Tensor]]:
+        if self._rotary is None:
+            return {}
+        if not self.family.has_rotary_by_layer_type:
+            return {None: self._rotary(hidden, positions)}
+        return {kind: self._rotary(hidden, positions, kind) for kind in set(self.config.layer_types)}
+
     def _lean(self, layer: int, branch: Branch, window: int | None) -> Any:
         if not self._allow_lean:
             return None
@@ -232,15 +241,16 @@ class Decoder:
         self, layer: int, branch: Branch, window: int | None
     ) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
         module, before, after = self._branch_parts(layer, branch)
+        is_parallel, cache_argument = self.family.is_parallel(self.config), self.family.cache_argument
+        layer_type = self.config.layer_types[layer] if self.family.has_rotary_by_layer_type else None
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-            keywords: dict[str, Any] = {} if step.rotary is None else {"position_embeddings": step.rotary}
-            output = module(
-                before(hidden),
-                attention_mask=step.placement.mask(window, hidden.dtype),
-                past_key_values=step.view,
-                **keywords,
-            )[0]
+            if is_parallel:
+                step.block_inputs[layer] = hidden
+            keywords: dict[str, Any] = {cache_argument: step.view}
+            if step.rotary:
+                keywords["position_embeddings"] = step.rotary[layer_type]
+            output = module(before(hidden), attention_mask=step.placement.mask(window, hidden.dtype), **keywords)[0]
             return torch.add(hidden, after(output))
 
         return run
@@ -249,7 +259,8 @@ class Decoder:
         module, before, after = self._branch_parts(layer, branch)
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-            return torch.add(hidden, after(module(before(hidden))))
+            source = step.block_inputs.pop(layer, hidden)
+            return torch.add(hidden, after(module(before(source))))
 
         return run
 
@@ -257,7 +268,7 @@ class Decoder:
         block = self._layers[layer]
         before = getattr(block, branch.norm_before) if branch.norm_before else torch.nn.Identity()
         after = getattr(block, branch.norm_after) if branch.norm_after else torch.nn.Identity()
-        return self._branch_module(block, branch), before, after
+        return self._branch_module(block, branch), before, _scaled(after, self.family.residual_multiplier(self.config))
 
     def _branch_module(self, block: Any, branch: Branch) -> Any:
         return getattr(block, branch.module)
@@ -303,6 +314,10 @@ class Decoder:
         return torch.cat(scores, dim=1)
 
 
+def _scaled(function: Any, multiplier: float) -> Any:
+    return function if multiplier == 1 else lambda hidden: function(hidden) * multiplier
+
+
 def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Root mean square of the difference over that of the expectation: rounding stays small, a wrong part does not."""
     difference = (found.double() - expected.double()).square().mean().sqrt()
@@ -318,17 +333,18 @@ def check_eval(model: Any) -> None:
 
 def _check_rotary(rotary: Any) -> None:
     """Frequencies must belong to a position, not to the longest position of whatever shares its pass."""
-    kind = getattr(rotary, "rope_type", "default")
-    if kind in _ROPE_BY_LENGTH:
-        raise UnsupportedModelError(
-            f"rope type {kind!r} changes its frequencies with the length of a pass, so that a token's scores depend on "
-            "what is computed beside it and no exact speculation is possible. Load the model with its default rope "
-            "parameters (context up to the original length), or use model.generate"
-        )
+    kinds = getattr(rotary, "rope_type", "default")
+    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+        if kind in _ROPE_BY_LENGTH:
+            raise UnsupportedModelError(
+                f"rope type {kind!r} changes its frequencies with the length of a pass, so that a token's scores "
+                "depend on what is computed beside it and no exact speculation is possible. Load the model with its "
+                "default rope parameters (context up to the original length), or use model.generate"
+            )
 
 
-def _check_attention(model: Any) -> None:
-    implementation = getattr(model.config, "_attn_implementation", "eager")
+def _check_attention(config: Any) -> None:
+    implementation = getattr(config, "_attn_implementation", "eager")
     if implementation not in SUPPORTED_ATTENTION:
         raise UnsupportedModelError(
             f"attention implementation {implementation!r} builds its own masks and positions. "
