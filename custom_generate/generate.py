@@ -9,7 +9,7 @@ _OWN = (*AXES, "settings", "seed", "streamer", "tokenizer")
 
 
 def generate(model: Any, **arguments: Any) -> Any:
-    """`model.generate` with selfdraft's keywords added: strategy, lookahead, drafter, acceptance, settings, seed."""
+    """`model.generate` with selfdraft's keywords added: strategy, drafter, ..., settings and seed."""
     if arguments.pop("assistant_model", None) is not None:
         raise selfdraft.OptionError("selfdraft drafts with the model itself; leave assistant_model out")
     own = {name: arguments.pop(name) for name in _OWN if name in arguments}

@@ -36,13 +36,16 @@ AXES: Mapping[str, Sequence[str]] = {
 Case = dict[str, str]
 
 
-def whole_matrix() -> list[Case]:
-    return [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
+def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
+    """All combinations whose text is the plain run's; sampled by rejection it is only distributed alike."""
+    values = {**AXES, "family": families}
+    cases = [dict(zip(AXES, combination, strict=True)) for combination in itertools.product(*values.values())]
+    return [case for case in cases if (case["acceptance"], case["mode"]) != ("rejection", "sampled")]
 
 
 def pairwise() -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
-    candidates = whole_matrix()
+    candidates = matrix()
     missing = {pair for case in candidates for pair in _pairs(case)}
     chosen = []
     while missing:

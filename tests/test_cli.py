@@ -101,6 +101,15 @@ class TestGenerate:
                 assert generate(folder, f"--{axis}", name, *settings, "--json", "--max-new-tokens", "5", "abc") == 0
                 assert json.loads(capsys.readouterr().out)[axis] == name
 
+    def test_comparing_texts_drawn_by_rejection(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ["--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]
+        assert generate(folder, "--temperature", "0.9", "--json", *options) == 0
+        assert json.loads(capsys.readouterr().out)["comparison"] is None
+        assert generate(folder, "--temperature", "0.9", *options) == 0
+        assert "two draws from the target's distribution" in capsys.readouterr().out
+        assert generate(folder, "--json", *options) == 0
+        assert json.loads(capsys.readouterr().out)["comparison"] == "equal"
+
     def test_stop_and_sampling_options(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         options = ["--temperature", "0.9", "--top-p", "0.8", "--seed", "3", "--json", "--max-new-tokens", "30"]
         generate(folder, *options, "abc")

@@ -21,14 +21,28 @@ PROMPTS = (
     "Write the numbers from one to one hundred as words, separated by commas.",
 )
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
-SKIP = {"fixed": {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 2}}
+SKIP = {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 2}
+FEW = {"table": "0.9:2,1:1", "max_nodes": 5, "lookup": 1, "lookup_tokens": 3}
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "uniform-confidence": {"settings": {"confidence": {"max_tokens": 5}}},
-    "uniform-fixed": {"lookahead": "fixed", "settings": {"fixed": {"tokens": 2}}},
-    "fixed-confidence": {"strategy": "fixed", "settings": SKIP},
-    "lookup": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 5}}},
-    "uniform-confidence-sampled": {"settings": {"confidence": {"max_tokens": 4}}, **SAMPLED},
-    "fixed-fixed-sampled": {"strategy": "fixed", "lookahead": "fixed", "settings": SKIP, **SAMPLED},
+    "fixed-siblings": {
+        "strategy": "fixed",
+        "tree": "siblings",
+        "settings": {"fixed": SKIP, "confidence": {"max_tokens": 3}, "siblings": FEW},
+    },
+    "early-exit-rejection": {
+        "strategy": "early-exit",
+        "acceptance": "rejection",
+        "settings": {"early-exit": {"layers": 26}, "confidence": {"max_tokens": 3}},
+    },
+    "ngram-pool": {"drafter": "ngram-pool", "settings": {"ngram-pool": {"window": 2, "ngram": 3, "guesses": 2}}},
+    "lookup-sampled": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 5}}, **SAMPLED},
+    "uniform-siblings-sampled": {
+        "lookahead": "fixed",
+        "tree": "siblings",
+        "settings": {"fixed": {"tokens": 2}, "siblings": FEW},
+        **SAMPLED,
+    },
 }
 
 

@@ -28,7 +28,17 @@ PLANS = (
     Plan(drafter="lookup"),
     Plan(SkipSet.of([0, 2, 3]), drafter="self", max_draft_tokens=1),
     Plan(max_draft_tokens=100),
+    Plan(SkipSet.of([2]), tree="siblings"),
+    Plan(SkipSet.of([2, 3, 4], [2, 3, 4]), reuse=True),
+    Plan(SkipSet.of([2, 3, 4], [2, 3, 4]), tree="siblings", reuse=True),
+    Plan(drafter="ngram-pool", tree="siblings"),
+    Plan(drafter="model"),
 )
+SETTINGS = {
+    "lookup": {"min_ngram": 1},
+    "model": {"source": pico("llama", num_hidden_layers=2)},
+    "siblings": {"lookup": 1},
+}
 
 
 class Restless:
@@ -64,11 +74,15 @@ class Restless:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
-    return Engine(pico("gemma2"), strategy="restless", settings={"lookup": {"min_ngram": 1}})
+    return Engine(pico("gemma2"), strategy="restless", settings=SETTINGS)
 
 
+@pytest.mark.parametrize("needs", [Restless.needs, ()], ids=["capturing", "not capturing"])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1}], ids=str)
-def test_rows_may_plan_differently_in_every_round(engine: Engine, options: dict[str, float]) -> None:
+def test_rows_may_plan_differently_in_every_round(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, float], needs: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Restless, "needs", needs)
     found = engine.generate(list(PROMPTS), max_new_tokens=40, **options)
     for row, prompt in enumerate(PROMPTS):
         plain = engine.generate(prompt, strategy="off", sequence=row, max_new_tokens=40, **options)
@@ -95,7 +109,7 @@ def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> Non
 
 def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
-    engine = Engine(pico("llama", max_position_embeddings=2048), strategy="restless")
+    engine = Engine(pico("llama", max_position_embeddings=2048), strategy="restless", settings=SETTINGS)
     prompt = [(7 * index * index + 3) % 100 for index in range(PREFILL_CHUNK * 2 + 60)]
     found = engine.generate(prompt, max_new_tokens=5)
     runner = engine._runner

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import __version__
 from ..engine.engine import Engine
+from ..engine.judge import rule_for
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
 from ..models import loading
@@ -116,7 +117,8 @@ def run(options: argparse.Namespace) -> int:
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
     generation = _generate(engine, prompt, call, options)
     plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
-    comparison = engine.compare(prompt, plain, generation, **call) if plain else None
+    rule = rule_for(method.get("acceptance", DEFAULTS["acceptance"]), make(GenerateOptions, call, "generate"))
+    comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
         document = _document(engine, options, method, generation, plain, comparison)
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
@@ -161,7 +163,7 @@ def _print_summary(generation: Generation, plain: Generation | None, comparison:
     stats = generation.stats
     print(f"\n{'':10}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}")
     print(_row("drafting", generation))
-    if plain is not None and comparison is not None:
+    if plain is not None:
         print(_row("plain", plain))
         speedup = _speedup(generation, plain)
         print(f"outputs: {_comparison_text(comparison)}")
@@ -179,7 +181,9 @@ def _row(name: str, generation: Generation) -> str:
     )
 
 
-def _comparison_text(comparison: Comparison) -> str:
+def _comparison_text(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "two draws from the target's distribution; texts drawn by rejection cannot be compared"
     if comparison.verdict == "equal":
         return "equal, token for token"
     gap = "" if comparison.gap is None else f"; the target's scores differ by {comparison.gap:.2g} there"
@@ -220,11 +224,11 @@ def _document(
         **_output(generation),
         "finish_reason": generation.finish_reason,
     }
-    if plain is not None and comparison is not None:
+    if plain is not None:
         document |= {
             "plain": _output(plain),
-            "comparison": comparison.verdict,
-            "first_difference": comparison.first_difference,
+            "comparison": comparison.verdict if comparison else None,
+            "first_difference": comparison.first_difference if comparison else None,
             "speedup": _speedup(generation, plain),
         }
     return document

@@ -31,8 +31,8 @@ _HOME = "_selfdraft_engine"
 def decoder(*, streamer: Any = None, tokenizer: Any = None, seed: int | None = None, **method: Any) -> GenerateDecoder:
     """A decoder for `model.generate(..., custom_generate=decoder(...))`.
 
-    `method` names strategy, lookahead, drafter, acceptance and settings, as for `Engine`. transformers does not pass
-    its `streamer=` and `tokenizer=` (needed for `stop_strings=`) on to a custom decoder, so they are given here.
+    `method` names strategy, lookahead, drafter, tree, acceptance and settings, as for `Engine`. transformers does not
+    pass its `streamer=` and `tokenizer=` (needed for `stop_strings=`) on to a custom decoder, so they are given here.
     Sampling draws its seed from torch's global generator unless `seed` is given.
     """
     return GenerateDecoder(streamer, tokenizer, seed, method)
