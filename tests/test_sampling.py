@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft
 from selfdraft.engine.metrics import compare, contest_for
-from selfdraft.engine.sampling import Sampler, _mix, check_processors, gumbel
+from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel
 from selfdraft.registry import ACCEPTANCES
 from selfdraft.types import PAD
 
@@ -217,6 +218,26 @@ def test_the_integer_hash_never_changes() -> None:
     """Texts made with a seed must stay reproducible across versions and devices."""
     assert _mix(torch.tensor([0, 1, 2, 0xFFFFFFFF])).tolist() == [0, 1753845952, 3507691905, 1734902346]
     assert [round(value, 6) for value in noise(7, [1], [2], 4)[0].tolist()] == [0.170499, 1.749803, 1.549813, 0.852229]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("scale", [1.0, 6.0, 60.0])
+def test_winners_of_a_shortlist_are_winners_of_the_whole(options: dict[str, Any], count: int, scale: float) -> None:
+    """Also where the best token leaves the others next to nothing, and these must be drawn among all of them."""
+    scores = scale * torch.randn(16, 5000, generator=torch.Generator().manual_seed(count))
+    scores[:8, 7] += 100.0
+    sampler, place = Sampler(GenerateOptions(temperature=1.0, **options)), (torch.arange(16), torch.arange(16))
+    values, tokens = sampler.best(sampler.warp(scores), count, *place)
+    expected = sampler.contest(scores, *place).topk(count)
+    possible = expected.values > -torch.inf
+    assert torch.equal(values, expected.values)
+    assert torch.equal(tokens[possible], expected.indices[possible])
+
+
+def test_no_noise_is_outside_its_bounds() -> None:
+    extremes = [-math.log(-math.log(bits)) for bits in (0.5 / 2**32, (2**32 - 0.5) / 2**32)]
+    assert extremes[1] - extremes[0] < NOISE_SPREAD
 
 
 WARPERS = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..types import ROOT, Draft, Verdict
-from .sampling import Sampler, Spots, gumbel, uniform
+from .sampling import Ranked, Sampler, Spots, uniform
 
 _DRAW, _TEST, _REST = 1, 2, 3
 """Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""
@@ -68,9 +68,12 @@ class Coupled:
     keeps_probs = False
 
     @staticmethod
-    def contest(scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor:
-        """What the draft's candidates are the best of: [rows, vocabulary], -inf where it would never choose."""
-        return sampler.contest(scores, spots.sequences, spots.indices)
+    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+        """What the draft would choose, best first."""
+        if sampler.is_greedy:
+            values, tokens = warped.topk(min(count, warped.shape[-1]), dim=-1)
+            return values, tokens
+        return sampler.best(warped, count, spots.sequences, spots.indices)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
@@ -99,12 +102,12 @@ class Rejection:
     keeps_probs = True
 
     @staticmethod
-    def contest(scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor:
+    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+        """Draws from the draft without replacement, in order."""
         if sampler.is_greedy:
-            return scores
+            return Coupled.candidates(warped, count, sampler, spots)
         # The round is part of the key: what an earlier round learned from this noise must not steer it now.
-        noise = gumbel(sampler.options.seed, spots.sequences, spots.indices, scores.shape[-1], spots.rounds, _DRAW)
-        return sampler.warp(scores).double() + noise
+        return sampler.best(warped, count, spots.sequences, spots.indices, spots.rounds, _DRAW)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
@@ -114,13 +117,11 @@ class Rejection:
         rows = list(range(len(walks)))
         while rows:
             scores, spots = _scores_at(targets, sampler, walks, rows)
-            key = (sampler.options.seed, spots.sequences, spots.indices)
             open_walks = [walks[row] for row in rows]
             num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(*key, num_tests, spots.rounds, _TEST)
+            tests = uniform(sampler.options.seed, spots.sequences, spots.indices, num_tests, spots.rounds, _TEST)
             kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
-            noise = gumbel(*key, rest.shape[-1], spots.rounds, _REST)
-            drawn = (rest.log() + noise).argmax(-1).tolist()
+            drawn = sampler.best(rest.log(), 1, spots.sequences, spots.indices, spots.rounds, _REST)[1][:, 0].tolist()
             for walk, child, token in zip(open_walks, kept, drawn, strict=True):
                 walk.end(token) if child is None else walk.follow(child)
             rows = [row for row in rows if not walks[row].is_over]

@@ -108,18 +108,17 @@ class GroupDraft:
         return stats, torch.where(active[:, None], candidates, PAD)
 
     def _choose(self, scores: torch.Tensor, stats: DraftStats, spots: Spots) -> torch.Tensor:
-        """The chain's next token and its siblings: the best of the contest, as many as the tree wants."""
-        contest = self._accept.contest(scores, self._sampler, spots)
+        """The chain's next token and its siblings, as many as the tree wants."""
+        warped = scores if self._sampler.is_greedy else self._sampler.warp(scores)
         if self._accept.keeps_probs and not self._sampler.is_greedy:
-            self._probs.append(self._sampler.warp(scores).softmax(-1))
-        count = min(self._tree.max_candidates, scores.shape[-1])
+            self._probs.append(warped.softmax(-1))
+        count = self._tree.max_candidates
+        values, tokens = self._accept.candidates(warped, count, self._sampler, spots)
         if count == 1:
-            return contest.argmax(-1, keepdim=True)
-        best = contest.topk(count, dim=-1)
+            return tokens
         wanted = self._tree.num_candidates(stats.confidence)[:, None]
-        ranks = torch.arange(count, device=scores.device)
-        is_candidate = (ranks == 0) | ((ranks < wanted) & (best.values > -torch.inf))
-        return torch.where(is_candidate, best.indices, PAD)
+        ranks = torch.arange(tokens.shape[1], device=scores.device)
+        return torch.where((ranks == 0) | ((ranks < wanted) & (values > -torch.inf)), tokens, PAD)
 
     def _prefixes(self) -> list[list[int]]:
         drafted = [column[:, 0].tolist() for column in self._candidates]

@@ -10,7 +10,7 @@ import torch
 
 from ..protocols import Drafter, Lookahead, Strategy, Tree
 from ..types import Verdict
-from .sampling import Sampler, Spots
+from .sampling import Ranked, Sampler, Spots
 
 
 class Acceptance(Protocol):
@@ -18,7 +18,7 @@ class Acceptance(Protocol):
 
     keeps_probs: bool  # whether `accept` needs the draft's distributions
 
-    def contest(self, scores: torch.Tensor, sampler: Sampler, spots: Spots) -> torch.Tensor: ...
+    def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked: ...
 
     def accept(self, targets: Any, sampler: Sampler) -> list[Verdict]: ...
 

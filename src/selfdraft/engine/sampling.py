@@ -47,6 +47,14 @@ class Spots:
         return Spots(self.sequences, self.indices + count, self.rounds)
 
 
+Salt = torch.Tensor | int
+Ranked = tuple[torch.Tensor, torch.Tensor]
+"""(values, tokens), each [rows, up to the number asked for]; a value of -inf: impossible."""
+
+SHORTLIST = 1024
+"""Tokens that a choice on a CPU looks at closely, where the others cannot be chosen."""
+NOISE_SPREAD = 26.1
+"""More than the largest noise (22.9) is above the smallest (-3.2)."""
 _MASK = 0xFFFFFFFF
 _STREAMS = (0x243F6A88, 0x85A308D3)
 
@@ -110,7 +118,27 @@ class Sampler:
 
     def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """[n, vocab] scores behind the prefix rules -> [n] tokens."""
-        return self.contest(scores, sequences, indices).argmax(-1)
+        if self.is_greedy:
+            return scores.argmax(-1)
+        return self.best(self.warp(scores), 1, sequences, indices)[1][:, 0]
+
+    def best(
+        self, warped: torch.Tensor, count: int, sequences: torch.Tensor, indices: torch.Tensor, *salts: Salt
+    ) -> Ranked:
+        """The winners of warped scores plus noise, best first.
+
+        Noise is bounded, so a token far below the last of `count` cannot win: on a CPU only the others draw theirs.
+        """
+        seed, vocab_size = self.options.seed, warped.shape[-1]
+        count = min(count, vocab_size)
+        size = _num_contenders(warped, count) if warped.device.type == "cpu" else vocab_size
+        if size > SHORTLIST:
+            noise = gumbel(seed, sequences, indices, vocab_size, *salts)
+            values, tokens = (warped.double() + noise).topk(count, dim=-1)
+            return values, tokens
+        scores, tokens = warped.topk(size, dim=-1)
+        values, places = (scores.double() + gumbel(seed, sequences, indices, tokens, *salts)).topk(count, dim=-1)
+        return values, tokens.gather(1, places)
 
     def contest(
         self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor, slack: float = 0.0
@@ -137,34 +165,55 @@ class Sampler:
         return scores
 
 
+def _num_contenders(warped: torch.Tensor, count: int) -> int:
+    """How many of each row's largest scores must draw noise to find its `count` winners."""
+    last = warped.topk(count, dim=-1).values[:, -1:]
+    can_win = (warped >= last - NOISE_SPREAD) & (warped > -torch.inf)
+    return max(int(can_win.sum(-1).max()), count)
+
+
 def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep a token iff the tokens above it hold less than `top_p` together; the best one always stays."""
-    ordered, order = scores.sort(dim=-1, descending=True)
-    probs = ordered.softmax(-1)
-    mass_above = probs.cumsum(-1) - probs
-    is_dropped = mass_above >= top_p
-    is_dropped[:, 0] = False
-    return scores.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)
+    vocab_size = scores.shape[-1]
+    size = min(SHORTLIST, vocab_size) if scores.device.type == "cpu" else vocab_size
+    order, is_kept = _nucleus(scores, top_p, size)
+    if size < vocab_size and bool(is_kept[:, -1].any()):  # it may go on behind the shortlist
+        order, is_kept = _nucleus(scores, top_p, vocab_size)
+    keeps = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, is_kept)
+    return scores.masked_fill(~keeps, -torch.inf)
+
+
+def _nucleus(scores: torch.Tensor, top_p: float, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `size` best tokens of each row, best first, and which of them to keep."""
+    ordered, order = scores.topk(size, dim=-1)
+    probs = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
+    is_kept = probs.cumsum(-1) - probs < top_p
+    is_kept[:, 0] = True
+    return order, is_kept
 
 
 def gumbel(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, vocab_size: int, *salts: torch.Tensor | int
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
-    """Standard Gumbel noise [n, vocab], float64; a pure function, bit-equal integers on every device."""
-    return -torch.log(-torch.log(uniform(seed, sequences, indices, vocab_size, *salts)))
+    """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
+    return -torch.log(-torch.log(uniform(seed, sequences, indices, tokens, *salts)))
 
 
 def uniform(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, count: int, *salts: torch.Tensor | int
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
-    """Numbers strictly between 0 and 1, [n, count], float64; other `salts` give other numbers for the same place."""
+    """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
+
+    Other `salts` give other numbers for the same place.
+    """
     first, second = (_key(stream, seed, sequences, indices, *salts)[:, None] for stream in _STREAMS)
-    numbers = torch.arange(count, device=sequences.device)
+    if isinstance(numbers, int):
+        numbers = torch.arange(numbers, device=sequences.device)
     bits = _mix(_mix(numbers ^ first) ^ second)
     return (bits.double() + 0.5) / 2.0**32
 
 
-def _key(stream: int, seed: int, *parts: torch.Tensor | int) -> torch.Tensor:
+def _key(stream: int, seed: int, *parts: Salt) -> torch.Tensor:
     key = torch.full_like(torch.as_tensor(parts[0]), stream)
     for part in (seed & _MASK, (seed >> 32) & _MASK, *parts):
         key = _mix(key ^ part)
