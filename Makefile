@@ -23,7 +23,7 @@ demo: $(INSTALLED)  ## Generate with and without self-speculation and compare
 test: check  ## Lint, types and the test suite
 	$(RUN) pytest -n 2 -m "not full"
 
-test-full: check  ## The test suite with the whole exactness matrix
+test-full: check  ## The test suite with the whole exactness matrix (of four families)
 	$(RUN) pytest -n 2
 
 check: $(INSTALLED)  ## Lint and types

@@ -144,7 +144,7 @@ def measure(
         for name, run in ways.items():
             tokens, total = guarded(run, prompt, num_tokens)
             plain = tokens if name == "off" else plain
-            if tokens is not None:
+            if tokens is not None and name != "off":
                 total.verdicts[engine.compare(prompt, plain, tokens).verdict] += 1
             totals[name][domain].add(total)
         left = (time.perf_counter() - began) / count * (len(prompts) - count)

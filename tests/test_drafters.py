@@ -73,6 +73,25 @@ class TestEarlyExit:
         drafted = sum(step.draft.num_draft_steps for step in found.steps)
         assert (passes["a0"], passes["m1"], passes["a2"]) == (columns + drafted, columns + drafted, columns)
 
+    def test_a_row_without_a_draft_does_not_make_the_others_work_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In every round with a draft, every drafted row brings its states and they are used."""
+        resumed: list[tuple[int, ...]] = []
+        forward = EagerRunner.forward
+
+        def watched(self: EagerRunner, tokens: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+            if keywords.get("resume") is not None:
+                resumed.append(keywords["resume"].num_known)
+            return forward(self, tokens, *arguments, **keywords)
+
+        monkeypatch.setattr(EagerRunner, "forward", watched)
+        engine = Engine(pico("llama"), strategy="early-exit", settings={"early-exit": {"layers": 3}})
+        found = engine.generate(list(PROMPTS), max_new_tokens=40, tree="siblings")
+        num_drafted = sum(bool(step.draft.tokens) for generation in found for step in generation.steps)
+        assert sum(known > 0 for row in resumed for known in row) == num_drafted
+        assert any(0 in known for known in resumed), "every row drafted in every round"
+        for row, generation in enumerate(found):
+            assert generation.tokens == engine.generate(PROMPTS[row], strategy="off", max_new_tokens=40).tokens
+
     def test_the_last_exact_point(self) -> None:
         assert last_exact_point(SkipSet.parse("a3,m2")) == "m1"
         assert last_exact_point(SkipSet.parse("m0")) is None
@@ -141,6 +160,21 @@ class TestModel:
         for ids in ((0, 1, 2), (2, 0), (0, 2), (1,), (0, 1, 2), (0, 2), (1, 2)):
             torch.testing.assert_close(propose(*ids), torch.cat([alone[index] for index in ids]), rtol=1e-4, atol=1e-4)
 
+    def test_a_row_that_does_not_draft_stays_as_long_as_its_text(self) -> None:
+        drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
+        drafter.open(drafter._runner, None, DraftRows(0, (0, 1), PROMPTS[:2]))  # type: ignore[arg-type]
+        for _ in range(5):
+            session = drafter.open(drafter._runner, None, DraftRows(0, (0,), PROMPTS[:1]))  # type: ignore[arg-type]
+            for _ in range(4):
+                session.propose(torch.tensor([5]))
+        drafter.open(drafter._runner, None, DraftRows(0, (0,), PROMPTS[:1]))  # type: ignore[arg-type]
+        (batch,) = drafter._batches
+        assert len(batch.cached[1]) <= len(PROMPTS[1])
+        drafter.end(0)
+        drafter.end(1)
+        drafter.end(2)
+        assert (drafter._batches, drafter._ended) == ([], set())
+
     def test_vocabularies_padded_differently(self) -> None:
         model, tokenizer = pico("llama", num_hidden_layers=2, vocab_size=VOCAB_SIZE + 16), letter_tokenizer()
         for target, draft in ((pico("llama"), model), (model, pico("llama"))):
@@ -159,6 +193,10 @@ class TestModel:
         [
             ({"source": ""}, r"needs a draft model: pass settings=.*--set model.source=NAME"),
             ({"source": pico("llama", vocab_size=6)}, r"LlamaForCausalLM cannot draft.*has 6 tokens, the target's 112"),
+            ({"source": pico("llama", vocab_size=6)}, r"if only their padding differs, pass both tokenizers"),
+            ({"source": None}, r"model.source must be a name, a path or a loaded model, got None"),
+            ({"source": [1]}, r"model.source must be a name, a path or a loaded model, got \[1\]"),
+            ({"source": pico("llama"), "tokenizer": "abc"}, r"model.tokenizer must be a tokenizer, got 'abc'"),
         ],
     )
     def test_no_or_another_model(self, source: dict[str, Any], message: str) -> None:

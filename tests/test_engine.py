@@ -239,6 +239,8 @@ class TestIndependence:
 
 
 BAD_CALLS = [
+    ({"settings": {"lookup": {"min_ngram": 5, "max_ngram": 2}}}, r"lookup.min_ngram=5 is above lookup.max_ngram=2"),
+    ({"settings": {"lookup": {"min_ngram": None}}}, r"lookup.min_ngram must be a whole number, got None"),
     (
         {"strategy": "unifrom"},
         r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: early-exit, fixed, off, uniform",

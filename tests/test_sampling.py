@@ -27,7 +27,7 @@ from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel
-from selfdraft.registry import ACCEPTANCES
+from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 
 TINY_VOCAB = 8
@@ -133,6 +133,19 @@ def test_draft_and_target_disagree() -> None:
         for skip in (SkipSet(), SkipSet.parse(SKIP))
     )
     assert 0.5 * (target_probs - draft_probs)[:, 2:].abs().sum(-1).mean() > 0.3
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("temperature", [0.02, 0.005])
+def test_near_greedy_rejection_says_nothing_impossible(temperature: float, tree: str) -> None:
+    """Probabilities of what is left behind the first draw are far below what a float can hold."""
+    engine = Engine(pico("llama"), settings={"uniform": {"ratio": 0.6}, "siblings": {"table": "1:4"}})
+    options = {"temperature": temperature, "acceptance": "rejection", "tree": tree, "max_new_tokens": 60}
+    for generation in engine.generate([PROMPT, [7]], **options):
+        tokens = [*([7] if generation.num_prompt_tokens == 1 else PROMPT), *generation.tokens]
+        scores = engine.model(torch.tensor([tokens])).logits[0, generation.num_prompt_tokens - 1 : -1].double()
+        probs = (scores / temperature).softmax(-1).gather(1, torch.tensor(generation.tokens)[:, None])
+        assert probs.min() > 1e-6
 
 
 class TestPlantedDefects:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pico import NUM_LAYERS, pico
+from pico import FAMILIES, NUM_LAYERS, pico
 from selfdraft import Engine, Plan, SkipSet, StepRecord
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.models.cache import SlotCache
@@ -89,6 +89,25 @@ def test_rows_may_plan_differently_in_every_round(
         assert found[row].tokens == plain.tokens
     drafted = [len(step.draft.tokens) for generation in found for step in generation.steps]
     assert len(set(drafted)) >= 4, "the plans did not differ"
+
+
+class TwoTrees(Restless):
+    """One exact point for all rows, but groups that draft one after the other and carry each other's rows along."""
+
+    needs = ()
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        upper = range(2, NUM_LAYERS)
+        return Plan(SkipSet.of(upper, upper), reuse=True, tree="siblings" if sequence_id % 2 else "chain")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_exact_states_that_another_group_overwrote_are_not_used(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "two-trees", f"{__name__}:TwoTrees")  # type: ignore[arg-type]
+    engine = Engine(pico(family), strategy="two-trees", lookahead="fixed", settings={"fixed": {"tokens": 4}})
+    found = engine.generate(list(PROMPTS), max_new_tokens=30)
+    for row, prompt in enumerate(PROMPTS):
+        assert found[row].tokens == engine.generate(prompt, strategy="off", max_new_tokens=30).tokens
 
 
 def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..errors import OptionError
 from ..options import setting
 from ..protocols import Cache, DraftRows, Proposal, Runner
 from ..types import PAD
@@ -62,6 +63,13 @@ class Lookup(PlainDrafter):
         max_ngram: int = setting(8, "longest n-gram to look for", minimum=1)
         min_ngram: int = setting(2, "shortest n-gram that counts as a match", minimum=1)
         max_tokens: int = setting(12, "tokens to propose behind a match", minimum=1)
+
+        def __post_init__(self) -> None:
+            are_numbers = isinstance(self.min_ngram, int) and isinstance(self.max_ngram, int)
+            if are_numbers and self.min_ngram > self.max_ngram:
+                raise OptionError(
+                    f"lookup.min_ngram={self.min_ngram} is above lookup.max_ngram={self.max_ngram}; nothing would match"
+                )
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> LookupSession:
         options = self.options

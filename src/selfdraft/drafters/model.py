@@ -34,6 +34,12 @@ class Model(PlainDrafter):
         )
         tokenizer: Any = setting(None, "in Python, the tokenizer of a loaded draft model, to check that it is the same")
 
+        def __post_init__(self) -> None:
+            if not isinstance(self.source, str | Path) and not hasattr(self.source, "get_output_embeddings"):
+                raise OptionError(f"model.source must be a name, a path or a loaded model, got {self.source!r}")
+            if self.tokenizer is not None and not hasattr(self.tokenizer, "get_vocab"):
+                raise OptionError(f"model.tokenizer must be a tokenizer, got {self.tokenizer!r}")
+
     def __init__(self, options: Options, host: Host) -> None:
         super().__init__(options, host)
         model, tokenizer = _load(options, host.runner)
@@ -53,8 +59,10 @@ class Model(PlainDrafter):
 
     def end(self, sequence_id: int) -> None:
         """Many texts may end at once; their rows are given up together, at the latest when none is left."""
-        self._ended.add(sequence_id)
+        if any(sequence_id in batch.ids for batch in self._batches):
+            self._ended.add(sequence_id)
         self._batches = [batch for batch in self._batches if not self._ended.issuperset(batch.ids)]
+        self._ended &= {known for batch in self._batches for known in batch.ids}
 
     def _drop(self, ids: Collection[int]) -> None:
         for batch in self._batches:
@@ -92,8 +100,12 @@ class DraftBatch:
             self._verified = [self._verified[row] for row in keep]
 
     def catch_up(self, rows: DraftRows) -> None:
-        """Forget what was refused; leave at most a few tokens of each text to be fed."""
+        """Forget what was refused or never meant; leave at most a few tokens of each text to be fed."""
         self._read_fed()
+        self.cached = [
+            cached if sequence_id in rows.sequence_ids else cached[:known]
+            for sequence_id, cached, known in zip(self.ids, self.cached, self._verified, strict=True)
+        ]
         for sequence_id, text in zip(rows.sequence_ids, rows.committed, strict=True):
             row = self.ids.index(sequence_id)
             known = self._verified[row]
@@ -187,11 +199,15 @@ def _load(options: Model.Options, target: Runner) -> tuple[Any, Any]:
                 "line --set model.source=NAME (a hub id, a folder, a GGUF file or a catalogue name)"
             )
         return loading.load(source, device=str(target.device), dtype=target.dtype)
+    if source.device != target.device:
+        raise OptionError(
+            f"the draft model is on {source.device}, the target on {target.device}; move it: draft.to(...)"
+        )
     return source, options.tokenizer
 
 
 def check_same_tokens(model: Any, tokenizer: Any, host: Host) -> None:
-    """A token id must mean the same text to both models."""
+    """A token id must mean the same text to both models; without both tokenizers only the numbers can be compared."""
     if tokenizer is not None and host.tokenizer is not None:
         if tokenizer.get_vocab() == host.tokenizer.get_vocab():
             return
@@ -200,7 +216,10 @@ def check_same_tokens(model: Any, tokenizer: Any, host: Host) -> None:
         size = int(model.get_output_embeddings().weight.shape[0])
         if size == host.runner.vocab_size:
             return
-        problem = f"its vocabulary has {size} tokens, the target's {host.runner.vocab_size}"
+        problem = (
+            f"its vocabulary has {size} tokens, the target's {host.runner.vocab_size} (if only their padding differs, "
+            "pass both tokenizers: Engine(model, tokenizer) and settings={'model': {'tokenizer': ...}})"
+        )
     raise OptionError(
         f"{type(model).__name__} cannot draft for this model: {problem}. Use a smaller model of the same family, whose "
         "tokenizer is the same"

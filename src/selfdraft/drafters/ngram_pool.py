@@ -4,7 +4,7 @@ Fu et al. (arXiv:2402.02057): beside the candidates, every verification pass car
 further on. What the target says behind each of them becomes the next guess there (Jacobi iteration), and the runs of
 guesses over time are n-grams for the pool; those that begin with the text's last token are the next candidates. With
 `window=0` the last pass's own words are the next draft: plain Jacobi (parallel) decoding, arXiv:2305.10427. Guesses are
-the target's best tokens, also when sampling.
+the target's best tokens by its raw scores, also when sampling or under a penalty.
 
 The window is a comb of paths: its first level is a chain, and from the chain's w-th token hang the guesses that
 followed it in later rounds. Nothing but the draft's tree carries it, and a path that proves right is kept as any other.
@@ -90,8 +90,9 @@ class Guesses:
             self._learn_chain(step)
 
     def _learn_chain(self, step: StepRecord) -> None:
-        """What the target said behind each guess is the next guess there."""
-        said = step.choices[1 + step.verdict.num_accepted : 1 + step.draft.chain_length]
+        """What the target said behind each guess is the next guess there; off the chain there is none."""
+        is_on_chain = all(node < step.draft.chain_length for node in step.verdict.nodes)
+        said = step.choices[1 + step.verdict.num_accepted : 1 + step.draft.chain_length] if is_on_chain else ()
         self.chain = [*said, *(self._filler() for _ in range(self.options.tokens - len(said)))]
 
     def _learn_window(self, step: StepRecord) -> None:

@@ -65,7 +65,7 @@ class Coupled:
     the same text with speculation on or off. Greedy is the case without noise.
     """
 
-    keeps_probs = False
+    keeps_scores = False
 
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
@@ -99,7 +99,7 @@ class Rejection:
     has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
     """
 
-    keeps_probs = True
+    keeps_scores = True
 
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
@@ -136,7 +136,7 @@ def try_children(
     `target_probs` [rows, vocabulary]; `tests` [rows, children]: independent numbers between 0 and 1.
     """
     kept: list[int | None] = [None] * len(walks)
-    draft_probs = _draft_probs(walks, target_probs)
+    draft_scores = _draft_scores(walks, target_probs)
     for rank in range(tests.shape[1]):
         pending = [row for row, walk in enumerate(walks) if kept[row] is None and rank < len(walk.children)]
         if not pending:
@@ -145,28 +145,29 @@ def try_children(
         children = [walks[row].children[rank] for row in pending]
         tokens = torch.tensor([walks[row].draft.tokens[child] for row, child in zip(pending, children, strict=True)])
         tokens = tokens.to(target_probs.device)
-        guesses = torch.nn.functional.one_hot(tokens, target_probs.shape[1]).double()
+        is_token = torch.nn.functional.one_hot(tokens, target_probs.shape[1])
         is_drawn = [child < walks[row].draft.num_drawn for row, child in zip(pending, children, strict=True)]
-        offered = torch.where(torch.tensor(is_drawn, device=rows.device)[:, None], draft_probs[rows], guesses)
+        drawn_from = draft_scores[rows].softmax(-1)
+        offered = torch.where(torch.tensor(is_drawn, device=rows.device)[:, None], drawn_from, is_token.double())
         threshold = tests[rows, rank] * offered.gather(1, tokens[:, None])[:, 0]
         is_kept = threshold < target_probs[rows, tokens]
         left = _normalised((target_probs[rows] - offered).clamp(min=0.0), target_probs[rows])
         target_probs = target_probs.index_copy(0, rows, torch.where(is_kept[:, None], target_probs[rows], left))
-        without = draft_probs[rows] * (1.0 - guesses)
-        draft_probs = draft_probs.index_copy(0, rows, _normalised(without, without))
+        # Taken away as a score, not as a probability: what is left may be too small for the latter.
+        draft_scores = draft_scores.index_copy(0, rows, draft_scores[rows].masked_fill(is_token.bool(), -torch.inf))
         for row, child, keep in zip(pending, children, is_kept.tolist(), strict=True):
             kept[row] = child if keep else None
     return kept, target_probs
 
 
-def _draft_probs(walks: Sequence[Walk], target_probs: torch.Tensor) -> torch.Tensor:
-    """What the drawn children of each row were drawn from; zeros where there are none."""
-    draft_probs = torch.zeros_like(target_probs)
+def _draft_scores(walks: Sequence[Walk], target_probs: torch.Tensor) -> torch.Tensor:
+    """What the drawn children of each row were drawn from; anything where there are none."""
+    draft_scores = torch.zeros_like(target_probs)
     for row, walk in enumerate(walks):
-        probs, depth = walk.draft.probs, len(walk.nodes)
-        if probs is not None and depth < len(probs):
-            draft_probs[row] = probs[depth]
-    return draft_probs
+        scores, depth = walk.draft.scores, len(walk.nodes)
+        if scores is not None and depth < len(scores):
+            draft_scores[row] = scores[depth]
+    return draft_scores
 
 
 def _normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def make_records(
         draft: Draft = targets.drafts[row]
         columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
         states = {name: hidden[row, columns] for name, hidden in captured.items()}
-        wants_choices = bool(draft.tokens) and method.drafter_of(plan.drafter).needs_choices
+        wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
         choices = tuple(targets.scores[row].argmax(-1).tolist()) if wants_choices else ()
         records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
     return records
@@ -74,7 +74,7 @@ def observe(method: Method, steps: Sequence[StepRecord]) -> None:
         method.strategy.observe(step.sequence_id, step)
         method.lookahead.observe(step)
         if step.draft.tokens:
-            method.drafter_of(step.plan.drafter).observe(step)
+            method.drafter_of(step.plan).observe(step)
 
 
 def end(method: Method, state: State, sequences: Sequence[TextSequence]) -> None:

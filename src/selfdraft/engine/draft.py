@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -27,14 +28,13 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         ids = tuple(sequence.sequence_id for sequence in sequences)
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
-        session = method.drafters[plan.drafter or method.drafter].open(runner, state.cache, rows)
-        tree = method.trees[plan.tree or method.tree]
+        session = method.drafter_of(plan).open(runner, state.cache, rows)
         here = Spots(spots.sequences[hull], spots.indices[hull], spots.rounds[hull])
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        group = GroupDraft(session, tree, rows, caps, prefixes, method, sampler, here)
+        group = GroupDraft(session, method.tree_of(plan), rows, caps, prefixes, method, sampler, here)
         for row, draft in enumerate(group.run(method.lookahead), start=hull.start):
-            if row in members:
-                drafts[row] = draft
+            # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
+            drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
     return drafts
 
 
@@ -77,7 +77,7 @@ class GroupDraft:
         self._last = torch.tensor([tokens[-1] for tokens in rows.committed], device=spots.indices.device)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
-        self._probs: list[torch.Tensor] = []
+        self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
 
     def run(self, lookahead: Lookahead) -> list[Draft]:
         active = self._caps > 0
@@ -110,10 +110,10 @@ class GroupDraft:
     def _choose(self, scores: torch.Tensor, stats: DraftStats, spots: Spots) -> torch.Tensor:
         """The chain's next token and its siblings, as many as the tree wants."""
         warped = scores if self._sampler.is_greedy else self._sampler.warp(scores)
-        if self._accept.keeps_probs and not self._sampler.is_greedy:
-            self._probs.append(warped.softmax(-1))
         count = self._tree.max_candidates
         values, tokens = self._accept.candidates(warped, count, self._sampler, spots)
+        if self._accept.keeps_scores and not self._sampler.is_greedy:
+            self._scores.append(warped)
         if count == 1:
             return tokens
         wanted = self._tree.num_candidates(stats.confidence)[:, None]
@@ -129,7 +129,7 @@ class GroupDraft:
     def _collect(self) -> list[Draft]:
         candidates = [column.tolist() for column in self._candidates]
         confidences = torch.stack(self._confidences, 1).tolist()
-        probs = torch.stack(self._probs, 1) if self._probs else None
+        scores = torch.stack(self._scores, 1) if self._scores else None
         drafts = []
         for row, text in enumerate(self._rows.committed):
             levels = [[token for token in level[row] if token != PAD] for level in candidates if level[row][0] != PAD]
@@ -143,8 +143,8 @@ class GroupDraft:
                     length,
                     confidences=tuple(confidences[row][:length]),
                     num_draft_steps=length,
-                    num_drawn=0 if probs is None else draft.num_drawn,
-                    probs=None if probs is None else probs[row, :length],
+                    num_drawn=0 if scores is None else draft.num_drawn,
+                    scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
             )

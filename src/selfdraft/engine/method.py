@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import torch
 
 from ..protocols import Drafter, Lookahead, Strategy, Tree
-from ..types import Verdict
+from ..types import Plan, Verdict
 from .sampling import Ranked, Sampler, Spots
 
 
 class Acceptance(Protocol):
     """How candidates are drawn and what is kept of them: two halves of one rule (accept.py)."""
 
-    keeps_probs: bool  # whether `accept` needs the draft's distributions
+    keeps_scores: bool  # whether `accept` needs the draft's distributions
 
     def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked: ...
 
@@ -38,5 +38,8 @@ class Method:
     tree: str
     accept: Acceptance
 
-    def drafter_of(self, name: str | None) -> Drafter:
-        return self.drafters[name or self.drafter]
+    def drafter_of(self, plan: Plan) -> Drafter:
+        return self.drafters[plan.drafter or self.drafter]
+
+    def tree_of(self, plan: Plan) -> Tree:
+        return self.trees[plan.tree or self.tree]

@@ -87,7 +87,7 @@ class TextSequence:
 
     def record(self, step: StepRecord, round_seconds: float) -> None:
         """Remember a round; hidden states and distributions are for `observe` alone."""
-        draft = replace(step.draft, probs=None, reuse=None)
+        draft = replace(step.draft, scores=None, reuse=None)
         self.steps.append(replace(step, draft=draft, captured={}, choices=()))
         self.decode_seconds += round_seconds
 

@@ -50,13 +50,16 @@ def tree_mask(drafts: Sequence[Draft], width: int, device: torch.device) -> Tree
 
 
 def _resume(runner: Runner, drafts: Sequence[Draft], width: int, capture: Sequence[str]) -> Resume | None:
-    """Where every row brings exact states from behind the same point, the pass starts there."""
-    parts = [draft.reuse for draft in drafts if draft.reuse is not None]
-    if len(parts) < len(drafts) or len({part.point for part in parts}) > 1:
+    """Where rows bring exact states from behind one point, their known columns start there."""
+    parts = {row: draft.reuse for row, draft in enumerate(drafts) if draft.reuse is not None}
+    if len({part.point for part in parts.values()}) != 1:
         return None
-    if not runner.can_resume(parts[0].point, capture):
+    some = next(iter(parts.values()))
+    if not runner.can_resume(some.point, capture):
         return None
-    hidden = parts[0].hidden.new_zeros(len(parts), width, parts[0].hidden.shape[-1])
-    for row, part in enumerate(parts):
-        hidden[row, : len(part.hidden)] = part.hidden
-    return Resume(parts[0].point, tuple(len(part.hidden) for part in parts), hidden)
+    num_known = [0] * len(drafts)
+    hidden = some.hidden.new_zeros(len(drafts), width, some.hidden.shape[-1])
+    for row, part in parts.items():
+        num_known[row] = len(part.hidden)
+        hidden[row, : num_known[row]] = part.hidden
+    return Resume(some.point, tuple(num_known), hidden)

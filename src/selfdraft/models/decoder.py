@@ -131,6 +131,7 @@ class Decoder:
         if resume is None:
             hidden, step = self._begin(tokens, placement, cache)
         else:
+            assert not skip, "a pass that goes on behind a draft is the whole model's"
             first = self._points.index(resume.point)
             hidden, step = self._begin_behind(resume, tokens, placement, cache, self.sublayers[:first])
             sublayers = self.sublayers[first:]

@@ -1,4 +1,4 @@
-"""`chain`: verify the drafted chain and nothing beside it."""
+"""`chain`: verify what the drafter proposes and nothing beside it."""
 
 from __future__ import annotations
 
