@@ -8,6 +8,7 @@ import gc
 import importlib.metadata
 import io
 import pickle
+import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ from transformers.generation.stopping_criteria import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 import selfdraft
-from pico import CONTEXT_LENGTH, letter_tokenizer, pico
+from pico import CONTEXT_LENGTH, FAMILIES, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError, PromptError
 from selfdraft.engine.generate_rules import _check_cache, split_warpers
 from selfdraft.engine.inside_generate import engine_of
@@ -102,11 +103,15 @@ by_inputs = pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 
 class TestGreedy:
     @by_inputs
-    @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+    @pytest.mark.parametrize("family", FAMILIES)
     def test_equal_to_generate(self, family: str, inputs: dict[str, torch.Tensor]) -> None:
         decode = selfdraft.decoder(settings=EAGER)
         assert_same(pico(family), inputs, custom_generate=decode)
         assert sum(generation.stats.num_accepted for generation in decode.generations) > 0
+
+    def test_text_only_inputs_of_a_model_that_takes_images(self) -> None:
+        inputs = {**INPUTS["padded"], "token_type_ids": torch.zeros_like(INPUTS["padded"]["input_ids"])}
+        assert_same(pico("gemma3"), inputs, custom_generate=selfdraft.decoder(settings=EAGER))
 
     def test_without_a_mask_the_padding_is_found_as_generate_finds_it(self) -> None:
         assert_same(pico("llama"), {"input_ids": torch.tensor([[90, 90, 3, 1], [5, 6, 7, 8]])}, pad_token_id=90)
@@ -631,3 +636,18 @@ def test_stateful_processors_of_transformers_are_refused_by_name() -> None:
         kind = type(f"My{name}", (getattr(logits_process, name),), {})
         with pytest.raises(OptionError, match=f"{name} cannot be used with speculation"):
             check_processors([kind.__new__(kind)])
+
+
+def test_the_docs_run(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every Python block of the page, one after the other."""
+    tokenizer = pico_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    model = pico("llama", vocab_size=len(tokenizer))
+    names: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
+    page = (REPOSITORY / "docs" / "transformers.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        code = block.replace("path/to/selfdraft", folder).replace("max_new_tokens=64", "max_new_tokens=8")
+        exec(code, names)
+    assert capsys.readouterr().out

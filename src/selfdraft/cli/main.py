@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
     try:
         status: int = options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except SelfdraftError as error:
         print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
@@ -59,5 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing more can be said on this pipe, not even on closing it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_output()
         return 0
+    except OSError as error:
+        print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
+        _silence_output()
+        return 1
+
+
+def _silence_output() -> None:
+    """Python writes what is left on closing; where that cannot be written, it must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

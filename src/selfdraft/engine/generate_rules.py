@@ -55,13 +55,20 @@ def check_call(model: Any, config: Any, model_inputs: Mapping[str, Any]) -> None
     for name in ("output_attentions", "output_hidden_states"):
         if config.return_dict_in_generate and getattr(config, name):
             raise OptionError(f"{name}=True is not supported by selfdraft; leave it or custom_generate out")
-    strangers = [name for name, value in model_inputs.items() if value is not None and name not in _READ_INPUTS]
+    strangers = [name for name, value in model_inputs.items() if not _is_nothing(model, name, value)]
     if strangers:
         raise OptionError(
             f"selfdraft decodes from input_ids and attention_mask alone, got {', '.join(strangers)}; "
             "leave that or custom_generate out"
         )
     _check_cache(model_inputs.get("past_key_values"))
+
+
+def _is_nothing(model: Any, name: str, value: Any) -> bool:
+    """An input that is read, that is not there, or that says "text only" to a model that also takes images."""
+    if name in _READ_INPUTS or value is None or (isinstance(value, Mapping) and not value):
+        return True
+    return name == "token_type_ids" and hasattr(model.config, "vision_config") and not bool(value.any())
 
 
 def _check_cache(cache: Any) -> None:

@@ -58,7 +58,7 @@ class ModelInfo:
     fast_path_note: str | None  # why not all of them
     is_head_tied: bool
     parameters: Parameters
-    pass_bytes: int  # read by one decoding pass: every weight but the embedding's, the head's included
+    pass_bytes: int  # read by one decoding pass of one token: the layers (of experts its own), final norm and head
     head_share: float  # of that: head and whatever else no sub-layer owns
     weight_bytes: int
     cache_bytes_per_token: int
@@ -77,7 +77,7 @@ def describe(decoder: Decoder) -> ModelInfo:
     embedding, head = _embeddings(decoder), attrgetter(family.head)(model)
     embedding_weights = _weights(embedding)
     is_head_tied = head.weight in embedding_weights
-    pass_bytes = _num_bytes(_weights([model]) - embedding_weights | _weights([head]))
+    pass_bytes = _bytes_read(_weights([*blocks, attrgetter(family.final_norm)(model), head]), config)
     layers = tuple(_layer(decoder, index, block, pass_bytes) for index, block in enumerate(blocks))
     num_fast = sum(isinstance(part.run, LeanAttention | LeanMLP) for part in decoder.sublayers)
     shape = decoder.shapes[0]
@@ -118,8 +118,8 @@ def _layer(decoder: Decoder, index: int, block: Any, pass_bytes: int) -> LayerIn
         layer=index,
         attention_parameters=_count(attention),
         mlp_parameters=_count(mlp),
-        attention_share=_num_bytes(attention) / pass_bytes,
-        mlp_share=_num_bytes(mlp) / pass_bytes,
+        attention_share=_bytes_read(attention, decoder.config) / pass_bytes,
+        mlp_share=_bytes_read(mlp, decoder.config) / pass_bytes,
         window=decoder.family.window(decoder.config, index),
     )
 
@@ -162,6 +162,15 @@ def _count(parameters: set[nn.Parameter]) -> int:
 
 def _num_bytes(parameters: set[nn.Parameter]) -> int:
     return sum(parameter.nbytes for parameter in parameters)
+
+
+def _bytes_read(parameters: set[nn.Parameter], config: Any) -> int:
+    """What one token reads of them; experts lie in one tensor, and it meets some of them only."""
+    num_experts = getattr(config, "num_experts", None)
+    dense = {parameter for parameter in parameters if parameter.ndim < 3 or len(parameter) != num_experts}
+    experts = parameters - dense
+    share = config.num_experts_per_tok / num_experts if experts and num_experts else 0.0
+    return _num_bytes(dense) + round(_num_bytes(experts) * share)
 
 
 def _cache_bytes_per_token(decoder: Decoder) -> int:
