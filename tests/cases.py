@@ -46,17 +46,18 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
 def pairwise() -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix()
-    missing = {pair for case in candidates for pair in _pairs(case)}
+    pairs = [_pairs(case) for case in candidates]
+    missing = set().union(*pairs)
     chosen = []
     while missing:
-        best = max(candidates, key=lambda case: len(_pairs(case) & missing))
-        chosen.append(best)
-        missing -= _pairs(best)
+        best = max(range(len(candidates)), key=lambda index: len(pairs[index] & missing))
+        chosen.append(candidates[best])
+        missing -= pairs[best]
     return chosen
 
 
-def _pairs(case: Case) -> set[frozenset[tuple[str, str]]]:
-    return {frozenset(pair) for pair in itertools.combinations(case.items(), 2)}
+def _pairs(case: Case) -> set[tuple[tuple[str, str], ...]]:
+    return set(itertools.combinations(case.items(), 2))
 
 
 def name(case: Case) -> str:

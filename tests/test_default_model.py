@@ -21,29 +21,28 @@ PROMPTS = (
     "Write the numbers from one to one hundred as words, separated by commas.",
 )
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
-SKIP = {"skip": "a10,a14,a18,m12,m16,m20", "tokens": 2}
-FEW = {"table": "0.9:2,1:1", "max_nodes": 5, "lookup": 1, "lookup_tokens": 3}
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "uniform-confidence": {"settings": {"confidence": {"max_tokens": 5}}},
-    "fixed-siblings": {
-        "strategy": "fixed",
+    "uniform-confidence": {"settings": {"confidence": {"max_tokens": 2}}},
+    "lookup-siblings": {
+        "drafter": "lookup",
         "tree": "siblings",
-        "settings": {"fixed": SKIP, "confidence": {"max_tokens": 3}, "siblings": FEW},
+        "settings": {"lookup": {"max_tokens": 2}, "siblings": {"lookup": 2, "lookup_tokens": 2, "max_nodes": 3}},
     },
     "early-exit-rejection": {
         "strategy": "early-exit",
         "acceptance": "rejection",
-        "settings": {"early-exit": {"layers": 26}, "confidence": {"max_tokens": 3}},
+        "settings": {"early-exit": {"layers": 26}, "confidence": {"max_tokens": 2}},
     },
-    "ngram-pool": {"drafter": "ngram-pool", "settings": {"ngram-pool": {"window": 2, "ngram": 3, "guesses": 2}}},
-    "lookup-sampled": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 5}}, **SAMPLED},
+    "ngram-pool": {"drafter": "ngram-pool", "settings": {"ngram-pool": {"window": 1, "ngram": 2, "guesses": 2}}},
+    "lookup-sampled": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 2}}, **SAMPLED},
     "uniform-siblings-sampled": {
         "lookahead": "fixed",
         "tree": "siblings",
-        "settings": {"fixed": {"tokens": 2}, "siblings": FEW},
+        "settings": {"fixed": {"tokens": 1}, "siblings": {"table": "1:2"}},
         **SAMPLED,
     },
 }
+"""Short drafts: four rows at once make every token of one dear."""
 
 
 @functools.cache

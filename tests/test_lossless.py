@@ -6,6 +6,7 @@ The reference of every case, ragged batches included, is one plain run per promp
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -65,8 +66,7 @@ def test_pairwise_over_all_axes(case: Case) -> None:
 
 
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "drafter"), [("early-exit", "self"), *(("uniform", name) for name in DRAFTERS)])
 def test_texts_drawn_by_rejection_are_reproducible(strategy: str, drafter: str, tree: str) -> None:
     """They have the target's distribution (tests/test_sampling.py), not the plain run's tokens."""
     method = {"strategy": strategy, "drafter": drafter, "tree": tree, "acceptance": "rejection"}
@@ -82,18 +82,16 @@ def test_whole_matrix(case: Case) -> None:
 
 
 def test_the_covering_array_is_small_and_covers_every_pair() -> None:
-    cases = pairwise()
+    cases, whole = pairwise(), matrix()
     assert len(cases) <= 150
-    axes = list(cases[0])
-    for one in axes:
-        for other in axes:
-            seen = {(case[one], case[other]) for case in cases}
-            assert seen == {(case[one], case[other]) for case in matrix()}
+    for one, other in itertools.combinations(cases[0], 2):
+        assert {(case[one], case[other]) for case in cases} == {(case[one], case[other]) for case in whole}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plain_decoding_equals_transformers(family: str) -> None:
-    for row, prompt in enumerate(PROMPTS):
+    for row in (0, 2):
+        prompt = PROMPTS[row]
         expected = pico(family).generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False)
         assert list(reference(family, "greedy", row).tokens) == expected[0, len(prompt) :].tolist()
 

@@ -31,7 +31,7 @@ from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 
 TINY_VOCAB = 8
-NUM_DRAWS = 4096
+NUM_DRAWS = 2048
 PROMPT = [1, 2, 3]
 SKIP = "a0,m0,a4"
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import OptionError
-from ..options import setting
+from ..options import check, setting
 from ..protocols import Cache, DraftRows, Proposal, Runner
 from ..types import PAD
 from .base import PlainDrafter, PlainSession
@@ -65,8 +65,8 @@ class Lookup(PlainDrafter):
         max_tokens: int = setting(12, "tokens to propose behind a match", minimum=1)
 
         def __post_init__(self) -> None:
-            are_numbers = isinstance(self.min_ngram, int) and isinstance(self.max_ngram, int)
-            if are_numbers and self.min_ngram > self.max_ngram:
+            check(self, "lookup")
+            if self.min_ngram > self.max_ngram:
                 raise OptionError(
                     f"lookup.min_ngram={self.min_ngram} is above lookup.max_ngram={self.max_ngram}; nothing would match"
                 )
