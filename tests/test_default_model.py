@@ -22,25 +22,24 @@ PROMPTS = (
 )
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "uniform-confidence": {"settings": {"confidence": {"max_tokens": 2}}},
+    "uniform-siblings": {
+        "lookahead": "fixed",
+        "tree": "siblings",
+        "settings": {"fixed": {"tokens": 1}, "siblings": {"table": "1:2"}},
+    },
     "lookup-siblings": {
         "drafter": "lookup",
         "tree": "siblings",
-        "settings": {"lookup": {"max_tokens": 2}, "siblings": {"lookup": 2, "lookup_tokens": 2, "max_nodes": 3}},
+        "settings": {"lookup": {"max_tokens": 1}, "siblings": {"lookup": 2, "lookup_tokens": 2, "max_nodes": 2}},
     },
     "early-exit-rejection": {
         "strategy": "early-exit",
         "acceptance": "rejection",
-        "settings": {"early-exit": {"layers": 26}, "confidence": {"max_tokens": 2}},
+        "settings": {"early-exit": {"layers": 26}, "confidence": {"max_tokens": 1}},
     },
-    "ngram-pool": {"drafter": "ngram-pool", "settings": {"ngram-pool": {"window": 1, "ngram": 2, "guesses": 2}}},
-    "lookup-sampled": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 2}}, **SAMPLED},
-    "uniform-siblings-sampled": {
-        "lookahead": "fixed",
-        "tree": "siblings",
-        "settings": {"fixed": {"tokens": 1}, "siblings": {"table": "1:2"}},
-        **SAMPLED,
-    },
+    "ngram-pool": {"drafter": "ngram-pool", "settings": {"ngram-pool": {"window": 1, "ngram": 2, "guesses": 1}}},
+    "lookup-sampled": {"drafter": "lookup", "settings": {"lookup": {"max_tokens": 1}}, **SAMPLED},
+    "uniform-confidence-sampled": {"settings": {"confidence": {"max_tokens": 1}}, **SAMPLED},
 }
 """Short drafts: four rows at once make every token of one dear."""
 

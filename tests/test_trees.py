@@ -93,7 +93,7 @@ def padded_inputs(prompts: tuple[list[int], ...], drafts: list[Draft]) -> torch.
     return torch.tensor([[p[-1], *d.tokens, *[0] * (width - len(d.tokens))] for p, d in rows])
 
 
-@pytest.mark.parametrize("drafts", [[COMB], [COMB, SMALL, CHAIN]], ids=["single", "ragged"])
+@pytest.mark.parametrize("drafts", [[COMB, SMALL, CHAIN]], ids=["ragged"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str, drafts: list[Draft]) -> None:
     runner, prompts = EagerRunner(pico(variant)), PROMPTS[: len(drafts)]
@@ -107,7 +107,7 @@ def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str, drafts: 
 
 
 @pytest.mark.parametrize(("point", "num_known"), [("m0", (1,)), ("m2", (3,)), ("m2", (4, 2, 1)), ("m0", (4, 0, 1))])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["llama", "gpt2", "qwen2-sliding", "gemma3_text", "gpt_neox", "granite"])
 def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
     variant: str, point: str, num_known: tuple[int, ...]
 ) -> None:
