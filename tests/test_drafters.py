@@ -151,7 +151,7 @@ class TestModel:
 
         def propose(*ids: int) -> torch.Tensor:
             texts = tuple(PROMPTS[index] for index in ids)
-            session = drafter.open(drafter._runner, None, DraftRows(0, ids, texts))  # type: ignore[arg-type]
+            session = drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, ids, texts))
             scores = session.propose(torch.tensor([text[-1] for text in texts])).scores
             assert scores is not None
             return scores
@@ -162,12 +162,12 @@ class TestModel:
 
     def test_a_row_that_does_not_draft_stays_as_long_as_its_text(self) -> None:
         drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
-        drafter.open(drafter._runner, None, DraftRows(0, (0, 1), PROMPTS[:2]))  # type: ignore[arg-type]
+        drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0, 1), PROMPTS[:2]))
         for _ in range(5):
-            session = drafter.open(drafter._runner, None, DraftRows(0, (0,), PROMPTS[:1]))  # type: ignore[arg-type]
+            session = drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0,), PROMPTS[:1]))
             for _ in range(4):
                 session.propose(torch.tensor([5]))
-        drafter.open(drafter._runner, None, DraftRows(0, (0,), PROMPTS[:1]))  # type: ignore[arg-type]
+        drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0,), PROMPTS[:1]))
         (batch,) = drafter._batches
         assert len(batch.cached[1]) <= len(PROMPTS[1])
         drafter.end(0)
