@@ -1,0 +1,182 @@
+"""Each kernel against the same calculation in float64. On a GPU; without one where Triton's interpreter can be had."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
+from selfdraft.kernels.linear import linear  # noqa: E402
+from selfdraft.kernels.rank import rank  # noqa: E402
+
+DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
+DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert not found.isnan().any()
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+@by_dtype
+@pytest.mark.parametrize("num_tokens", [1, 5, 16, 17, 33])
+@pytest.mark.parametrize(("num_rows", "size"), [(96, 64), (40, 144)])
+def test_linear(dtype, num_tokens, num_rows, size):
+    x, weight = random(num_tokens, size, dtype=dtype), random(num_rows, size, dtype=dtype, seed=1)
+    bias, norm = random(num_rows, dtype=dtype, seed=2), random(size, dtype=dtype, seed=3)
+    residual = random(num_tokens, num_rows, dtype=dtype, seed=4)
+    expected = normed(x.double(), norm.double(), 1e-6) @ weight.double().T + bias.double()
+    assert error(linear(x, weight, bias, norm=norm, eps=1e-6), expected) < TOLERANCE[dtype]
+    expected = x.double() @ weight.double().T + residual.double()
+    assert error(linear(x, weight, residual=residual), expected) < TOLERANCE[dtype]
+
+
+@by_dtype
+@pytest.mark.parametrize("num_tokens", [1, 20])
+def test_gated(dtype, num_tokens):
+    x, weight = random(num_tokens, 64, dtype=dtype), random(2 * 48, 64, dtype=dtype, seed=1)
+    norm, bias = random(64, dtype=dtype, seed=3), random(96, dtype=dtype, seed=2)
+    gate, up = (normed(x.double(), norm.double(), 1e-5) @ weight.double().T + bias.double()).chunk(2, -1)
+    expected = torch.nn.functional.silu(gate) * up
+    assert error(linear(x, weight, bias, norm=norm, eps=1e-5, is_gated=True), expected) < TOLERANCE[dtype]
+
+
+@by_dtype
+def test_a_token_does_not_know_its_neighbours(dtype):
+    """Bit by bit: one token alone is the same token among sixteen or forty."""
+    x, weight = random(40, 1536, dtype=dtype), random(256, 1536, dtype=dtype, seed=1)
+    norm = random(1536, dtype=dtype, seed=3)
+    alone = torch.cat([linear(x[i : i + 1], weight, norm=norm, eps=1e-6) for i in (0, 7, 15, 39)])
+    for width in (16, 40) if HAS_GPU else (16,):
+        together = linear(x[:width], weight, norm=norm, eps=1e-6)
+        picks = [i for i in (0, 7, 15, 39) if i < width]
+        assert torch.equal(together[picks], alone[: len(picks)])
+
+
+class Layers:
+    """A cache with something in it, and a reference that knows no kernels."""
+
+    def __init__(self, heads: Heads, starts: list[int], width: int, dtype: torch.dtype, num_slots: int = 256) -> None:
+        self.heads, self.starts, self.width = heads, starts, width
+        rows, kv = len(starts), heads.num_kv_heads
+        self.cache = random(2, 2, rows + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
+        total = (heads.num_heads + 2 * kv) * heads.dim
+        self.qkv = random(rows * width, total, dtype=dtype, seed=10)
+        angles = torch.rand(num_slots, heads.dim // 2, generator=torch.Generator().manual_seed(3)) * 6
+        self.cos, self.sin = angles.cos().to(DEVICE, dtype), angles.sin().to(DEVICE, dtype)
+
+    def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
+        rows = len(self.starts)
+        header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 1, rows, 0, 0, 0]
+        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts))
+        end = max(self.starts) + self.width
+        return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
+
+    def rotate(self, heads: torch.Tensor, position: int) -> torch.Tensor:
+        low, high = heads.chunk(2, -1)
+        cos, sin = self.cos[position].double(), self.sin[position].double()
+        return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+
+    def expected(self, depths: torch.Tensor, sees: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention of every token, and the cache of the layer behind the pass."""
+        heads, out = self.heads, []
+        cache = self.cache[layer].double().clone()
+        sizes = [heads.num_heads * heads.dim, *[heads.num_kv_heads * heads.dim] * 2]
+        for row, start in enumerate(self.starts):
+            tokens = self.qkv[row * self.width : (row + 1) * self.width].double()
+            query, key, value = (part.unflatten(-1, (-1, heads.dim)) for part in tokens.split(sizes, -1))
+            positions = [start + int(depth) for depth in depths[row]]
+            keys, values = cache[0, row + 1], cache[1, row + 1]
+            for t, position in enumerate(positions):
+                keys[:, start + t], values[:, start + t] = self.rotate(key[t], position), value[t]
+            slot_positions = [*range(start), *positions]
+            for t, position in enumerate(positions):
+                visible = [s for s in range(start)] + [start + c for c in range(self.width) if sees[row, t] >> c & 1]
+                if heads.window:
+                    visible = [slot for slot in visible if slot_positions[slot] > position - heads.window]
+                group = heads.num_heads // heads.num_kv_heads
+                seen = keys[:, visible].repeat_interleave(group, 0)
+                scores = torch.einsum("hd,hsd->hs", self.rotate(query[t], position), seen) * heads.scaling
+                mixed = torch.einsum("hs,hsd->hd", scores.softmax(-1), values[:, visible].repeat_interleave(group, 0))
+                out.append(mixed.flatten())
+        return torch.stack(out), cache
+
+
+def chain(rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    depths = torch.arange(width).repeat(rows, 1)
+    return depths, (1 << (depths + 1)) - 1
+
+
+def tree(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A chain of 3 behind the root with a sibling at each depth."""
+    return torch.tensor([[0, 1, 2, 3, 1, 2]]).repeat(rows, 1), torch.tensor([[1, 3, 7, 15, 17, 35]]).repeat(rows, 1)
+
+
+SHAPES = {
+    "grouped": Heads(6, 2, 32, 1 / math.sqrt(32)),
+    "single": Heads(2, 2, 16, 0.3),
+    "window": Heads(4, 2, 16, 0.25, window=9),
+}
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("starts", "width"), [([0], 1), ([70], 1), ([63, 5], 5), ([130, 0, 64], 6)], ids=str)
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_attention(dtype, shape, starts, width, kind):
+    if kind == "tree":
+        width = 6
+    layers = Layers(SHAPES[shape], starts, width, dtype)
+    depths, sees = chain(len(starts), width) if kind == "chain" else tree(len(starts))
+    expected, cache = layers.expected(depths, sees, layer=1)
+    untouched = layers.cache[0].clone()
+    found = attend(layers.qkv, layers.place(depths, sees), layers.heads, layer=1)
+    assert error(found, expected) < TOLERANCE[dtype]
+    assert error(layers.cache[1], cache) < TOLERANCE[dtype]
+    assert torch.equal(layers.cache[0], untouched)
+
+
+@by_dtype
+def test_attention_does_not_depend_on_the_width(dtype):
+    heads = Heads(6, 2, 32, 0.2)
+    wide = Layers(heads, [100], 12, dtype)
+    depths, sees = chain(1, 12)
+    expected = attend(wide.qkv, wide.place(depths, sees), heads, layer=0)
+    narrow = Layers(heads, [100], 12, dtype)
+    for t in range(12):
+        layers = Layers(heads, [100 + t], 1, dtype)
+        layers.cache, layers.qkv = narrow.cache, wide.qkv[t : t + 1].contiguous()
+        assert torch.equal(attend(layers.qkv, layers.place(*chain(1, 1)), heads, layer=0), expected[t : t + 1])
+    assert torch.equal(narrow.cache[0], wide.cache[0])
+
+
+@by_dtype
+@pytest.mark.parametrize("size", [50, 4096, 9000])
+@pytest.mark.parametrize("count", [1, 4])
+def test_rank(dtype, size, count):
+    scores = random(3, size, dtype=dtype) * 3
+    scores[1, 10:20] = scores[1].max() + 1  # ties: the lowest token first
+    values, tokens, confidence = rank(scores, count)
+    order = scores.double().sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    assert torch.equal(tokens, order)
+    assert torch.equal(values, scores.gather(1, order).float())
+    assert torch.allclose(confidence.double(), scores.double().softmax(-1).amax(-1), rtol=1e-5)
