@@ -14,9 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import linear
-
-SPLIT = 64
+SPLIT = 32
 """Slots a program reads."""
 _QUERIES = 16
 _JOINED = 16
@@ -61,7 +59,7 @@ def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, HALF: tl.const
     return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer", "num_splits", "width"])
 def _attend(
     qkv_ptr,
     header_ptr,
@@ -75,46 +73,42 @@ def _attend(
     layer,
     scaling,
     num_splits,
-    WIDTH: tl.constexpr,
+    width,
     GROUP: tl.constexpr,
     NUM_KV: tl.constexpr,
     DIM: tl.constexpr,
     WINDOW: tl.constexpr,
     QUERIES: tl.constexpr,
     SPLIT: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """One split of the slots for 16 (token, head) pairs that share a key/value head."""
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
-    if OVERLAPS:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     split = tl.program_id(0)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
     row = tl.program_id(2)
     start = tl.load(starts_ptr + row)
     first = split * SPLIT
-    if (row >= tl.load(header_ptr + 4)) | (first >= start + WIDTH):
+    if (row >= tl.load(header_ptr + 4)) | (first >= start + width):
         return
     cache_rows = tl.load(header_ptr + 2)
     num_slots = tl.load(header_ptr + 1)
     plane = num_slots * DIM  # slots of one head
-    cache = tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty))
+    cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
     keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 3) + row) * NUM_KV + head) * plane
     values = keys + cache_rows * NUM_KV * plane
 
     pair = block * QUERIES + tl.arange(0, QUERIES)
     token, member = pair // GROUP, pair % GROUP
-    is_pair = token < WIDTH
-    query_position = start + tl.load(depths_ptr + row * WIDTH + token, mask=is_pair, other=0)
-    query_offset = (row * WIDTH + token) * QKV + (head * GROUP + member) * DIM
+    is_pair = token < width
+    query_position = start + tl.load(depths_ptr + row * width + token, mask=is_pair, other=0)
+    query_offset = (row * width + token) * QKV + (head * GROUP + member) * DIM
     query_low, query_high = _rotated(qkv_ptr, query_offset, is_pair, query_position, cos_ptr, sin_ptr, HALF)
 
-    slot = first + tl.arange(0, SPLIT)
+    slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     column = slot - start
     is_old = slot < start
-    is_new = (column >= 0) & (column < WIDTH)
+    is_new = (column >= 0) & (column < width)
     half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     offsets = slot[:, None] * DIM
     key_low = tl.load(keys + offsets + half, mask=is_old[:, None], other=0.0)
@@ -122,9 +116,9 @@ def _attend(
     value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
     slot_position = slot
     if first + SPLIT > start:
-        depth = tl.load(depths_ptr + row * WIDTH + column, mask=is_new, other=0)
+        depth = tl.load(depths_ptr + row * width + column, mask=is_new, other=0)
         slot_position = tl.where(is_new, start + depth, slot)
-        key_offset = (row * WIDTH + column) * QKV + (NUM_KV * GROUP + head) * DIM
+        key_offset = (row * width + column) * QKV + (NUM_KV * GROUP + head) * DIM
         new_low, new_high = _rotated(qkv_ptr, key_offset, is_new, slot_position, cos_ptr, sin_ptr, HALF)
         value_offset = key_offset[:, None] + NUM_KV * DIM + dims
         new_value = tl.load(qkv_ptr + value_offset, mask=is_new[:, None], other=0.0)
@@ -138,7 +132,7 @@ def _attend(
 
     scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
     scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
-    sees = tl.load(sees_ptr + row * WIDTH + token, mask=is_pair, other=0)
+    sees = tl.load(sees_ptr + row * width + token, mask=is_pair, other=0)
     bit = (sees[:, None] >> tl.where(is_new, column, 0)[None, :]) & 1
     visible = is_old[None, :] | (is_new[None, :] & (bit == 1))
     if WINDOW > 0:
@@ -155,7 +149,7 @@ def _attend(
     tl.store(weights_ptr + place * 2 + 1, tl.sum(probs, axis=1), mask=is_pair)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits", "num_pairs", "width"])
 def _join(
     partial_ptr,
     weights_ptr,
@@ -164,23 +158,19 @@ def _join(
     out_ptr,
     num_splits,
     num_pairs,
-    WIDTH: tl.constexpr,
+    width,
     GROUP: tl.constexpr,
     NUM_KV: tl.constexpr,
     DIM: tl.constexpr,
     SPLIT: tl.constexpr,
     JOINED: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """The softmax over all splits, for one token and head."""
-    if OVERLAPS:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    row, token = tl.program_id(0) // WIDTH, tl.program_id(0) % WIDTH
+    row, token = tl.program_id(0) // width, tl.program_id(0) % width
     head, member = tl.program_id(1) // GROUP, tl.program_id(1) % GROUP
     if row >= tl.load(header_ptr + 4):
         return
-    used = tl.cdiv(tl.load(starts_ptr + row) + WIDTH, SPLIT)
+    used = tl.cdiv(tl.load(starts_ptr + row) + width, SPLIT)
     dims = tl.arange(0, DIM)[None, :]
     pair = token * GROUP + member
     best = tl.full([], -1e30, tl.float32)
@@ -213,9 +203,8 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
     shape = (num_rows, num_splits, heads.num_kv_heads, num_pairs)
     partial = torch.empty(*shape, heads.dim, dtype=torch.float32, device=qkv.device)
     weights = torch.empty(*shape, 2, dtype=torch.float32, device=qkv.device)
-    out = torch.empty(qkv.shape[0], heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
-    shared: dict[str, Any] = {"WIDTH": width, "GROUP": group, "NUM_KV": heads.num_kv_heads, "DIM": heads.dim, "SPLIT": SPLIT}
-    shared |= {"OVERLAPS": linear.OVERLAPS, **({"launch_pdl": True} if linear.OVERLAPS else {})}
+    out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
+    shared = {"GROUP": group, "NUM_KV": heads.num_kv_heads, "DIM": heads.dim, "SPLIT": SPLIT}
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, num_blocks * heads.num_kv_heads, num_rows)](
         qkv,
@@ -230,6 +219,7 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         layer,
         heads.scaling,
         num_splits,
+        width,
         WINDOW=heads.window or 0,
         QUERIES=_QUERIES,
         num_warps=4,
@@ -244,6 +234,7 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         out,
         num_splits,
         num_pairs,
+        width,
         JOINED=_JOINED,
         num_warps=2,
         **shared,

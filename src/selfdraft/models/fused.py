@@ -1,78 +1,89 @@
-"""A lean model's pass in few kernels (kernels/): six for a layer, one for the head.
+"""FusedBody: a lean model's recorded pass in few kernels; the large products are the vendor's, the rest is kernels/.
 
-The weights are the model's own (models/lean.py has joined them); which sub-layers run is an argument as everywhere.
+A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
+weights are the model's own (models/lean.py has joined them). Each branch is added to the stream by the norm that
+follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ..kernels.attention import Heads, Place, attend
-from ..kernels.linear import linear
-from .decoder import Decoder
+from ..kernels.gated import gated
+from ..kernels.norm import add_norm
+from ..types import SkipSet
+from .bodies import HEAD_START
+from .buffers import PassBuffers
+from .cache import SlotCache
+from .decoder import Decoder, SubLayer
 from .lean import LeanAttention, LeanHead, LeanMLP, LeanNorm
 
 DTYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class FusedModel:
-    decoder: Decoder
-    sublayers: Sequence[tuple[str, LeanAttention | LeanMLP]]
-    final_norm: LeanNorm
-    head: LeanHead
-    cos: torch.Tensor  # [positions, dim / 2]
-    sin: torch.Tensor
+class Midway:
+    """A pass on its way. `stream` [tokens, hidden] waits for `branch`, which the next norm adds to it."""
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[n] -> [n, hidden]"""
-        return F.embedding(tokens, self.decoder.embedding)
-
-    def run(self, hidden: torch.Tensor, place: Place, sublayer: LeanAttention | LeanMLP) -> torch.Tensor:
-        norm, eps = sublayer.norm.weight, sublayer.norm.eps
-        if isinstance(sublayer, LeanMLP):
-            inner = linear(hidden, sublayer.gate_up, sublayer.gate_up_bias, norm=norm, eps=eps, is_gated=True)
-            return linear(inner, sublayer.down, sublayer.down_bias, residual=hidden)
-        qkv = linear(hidden, sublayer.qkv, sublayer.qkv_bias, norm=norm, eps=eps)
-        mixed = attend(qkv, place, _heads(sublayer), sublayer.layer)
-        return linear(mixed, sublayer.out, sublayer.out_bias, residual=hidden)
-
-    def scores(self, hidden: torch.Tensor, num_tokens: int | None = None) -> torch.Tensor:
-        """[n, vocabulary], or of the first tokens of it only."""
-        weight, bias = self.head.weight, self.head.bias
-        if num_tokens is not None:
-            weight, bias = weight[:num_tokens], None if bias is None else bias[:num_tokens]
-        return linear(hidden, weight, bias, norm=self.final_norm.weight, eps=self.final_norm.eps)
+    place: Place
+    rest: Sequence[SubLayer]
+    stream: torch.Tensor
+    branch: torch.Tensor | None = None
+    name: str = "embedding"  # of the point behind the branch
 
 
-def _heads(part: LeanAttention) -> Heads:
-    return Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+class FusedBody:
+    holds_cache = False
+    max_tokens = 256
 
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._final_norm: LeanNorm = decoder.final_norm
+        self._head: LeanHead = decoder.head
+        self._cos, self._sin = _rotary_table(decoder)
 
-def reason_against(decoder: Decoder) -> str | None:
-    """Why a model cannot run fused, or None."""
-    parts: list[Any] = [part.run for part in decoder.sublayers]
-    if decoder.dtype not in DTYPES:
-        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not bfloat16 or float16"
-    if not all(isinstance(part, LeanAttention | LeanMLP) for part in parts):
-        return "its sub-layers are not plain RMSNorm, rotary attention and gated MLP"
-    if not isinstance(decoder.final_norm, LeanNorm) or not isinstance(decoder.head, LeanHead):
-        return "its final norm or head is not plain"
-    sizes = [size for part in parts for size in _sizes(part)]
-    if any(size % 16 for size in sizes):
-        return f"a matrix has {next(size for size in sizes if size % 16)} columns, not a multiple of 16"
-    dims = {part.head_dim for part in parts if isinstance(part, LeanAttention)}
-    if any(dim & (dim - 1) or dim < 16 for dim in dims):
-        return f"its head size is {max(dims)}, not a power of two from 16 on"
-    return None
+    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
+        sublayers = self._decoder.active_sublayers(skip)
+        place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
+        stream = F.embedding(buffers.tokens.flatten(), self._decoder.embedding)
+        return self._run(Midway(place, sublayers, stream), len(sublayers) // HEAD_START, {}, ())
 
+    def finish(
+        self, state: Midway, capture: Sequence[str] = (), vocabulary: int | None = None
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """`vocabulary`: score only so many tokens, the first ones."""
+        captured: dict[str, torch.Tensor] = {}
+        state = self._run(state, len(state.rest), captured, capture)
+        stream, normed = self._norm(state, self._final_norm)
+        self._note(captured, capture, state.name, stream)
+        self._note(captured, capture, "norm", normed)
+        weight, bias = self._head.weight[:vocabulary], None if self._head.bias is None else self._head.bias[:vocabulary]
+        shape = (*state.place.depths.shape, -1)
+        return F.linear(normed, weight, bias).view(shape), {k: v.view(shape) for k, v in captured.items()}
 
-def _sizes(part: LeanAttention | LeanMLP) -> tuple[int, int]:
-    if isinstance(part, LeanMLP):
-        return part.gate_up.shape[1], part.down.shape[1]
-    return part.qkv.shape[1], part.out.shape[1]
+    def _run(
+        self, state: Midway, count: int, captured: dict[str, torch.Tensor], capture: Sequence[str]
+    ) -> Midway:
+        stream, branch, name = state.stream, state.branch, state.name
+        for sublayer in state.rest[:count]:
+            part: Any = sublayer.run
+            stream, normed = add_norm(stream, branch, part.norm.weight, part.norm.eps)
+            self._note(captured, capture, name, stream)
+            branch, name = self._branch(part, normed, state.place), sublayer.name
+        return replace(state, rest=state.rest[count:], stream=stream, branch=branch, name=name)
+
+    def _branch(self, part: LeanAttention | LeanMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
+        if isinstance(part, LeanMLP):
+            return F.linear(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
+        heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+        mixed = attend(F.linear(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
+        return F.linear(mixed, part.out, part.out_bias)
+
+    def _norm(self, state: Midway, norm: LeanNorm) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_norm(state.stream, state.branch, norm.weight, norm.eps)
