@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import bisect
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from ..engine.state import PREFILL_CHUNK
 from ..protocols import Runner
 from ..types import SkipSet, StepRecord
 
@@ -22,7 +24,6 @@ _BATCHES = 5
 _BATCH_SECONDS = 0.03
 _COPY_BYTES = {"cuda": 2**30}
 _CPU_COPY_BYTES = 2**26
-_PREFILL_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class PassMeter:
         self.context = max(1, min(context, room))
         self._runner = runner
         self._cache = runner.new_cache(1, self.context + max(WIDTHS))
-        for start in range(0, self.context, _PREFILL_CHUNK):
-            width = min(_PREFILL_CHUNK, self.context - start)
+        for start in range(0, self.context, PREFILL_CHUNK):
+            width = min(PREFILL_CHUNK, self.context - start)
             runner.forward(self._tokens(width), [start], self._cache, needs_scores=False)
 
     def _tokens(self, width: int) -> torch.Tensor:
@@ -121,18 +122,28 @@ def skip_sets(rounds: Iterable[Counter[Round]]) -> set[SkipSet]:
     return {item.skip for counter in rounds for item in counter if item.num_draft_passes}
 
 
-def copy_bandwidth(runner: Runner) -> float:
+def copy_bandwidth(device: torch.device) -> float:
     """Bytes a second, read and written, of a large copy on the device: what memory gives at best."""
-    num_bytes = _COPY_BYTES.get(runner.device.type, _CPU_COPY_BYTES)
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=runner.device)
+    num_bytes = _COPY_BYTES.get(device.type, _CPU_COPY_BYTES)
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     best = 0.0
     for _ in range(_BATCHES + 1):
-        began = runner.seconds()
+        began = _seconds(device)
         for _ in range(4):
             target.copy_(source)
-        best = max(best, 4 * 2 * num_bytes / (runner.seconds() - began))
+        best = max(best, 4 * 2 * num_bytes / (_seconds(device) - began))
+    del source, target
+    if device.type == "cuda":  # so that the model's own peak is seen later
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     return best
+
+
+def _seconds(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def weight_share(shares: Iterable[tuple[float, float]], skip: SkipSet) -> float:

@@ -22,7 +22,7 @@ from .circumstances import circumstances, graph_figures, memory_bytes
 from .costs import Costs, PassMeter, copy_bandwidth, skip_sets, weight_share
 from .prompts import BenchPrompt
 from .totals import Total, add_up, difference, figures, total_of
-from .ways import BASELINES, OFF, STATIC, Output, Way, our_ways, peer_ways
+from .ways import BASELINES, OFF, Output, Way, our_ways, peer_ways
 
 SHORT_TOKENS = 8
 _SOAK_SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
@@ -62,6 +62,7 @@ class GpuBench:
     soak_figures: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        self.bandwidth = copy_bandwidth(self.model.device)
         began = time.perf_counter()
         self.engine = Engine(self.model, self.tokenizer)
         runner = self.engine.runner
@@ -102,21 +103,21 @@ class GpuBench:
         for way in self.ways:
             self.say(f"warming up {way.label}")
             began = time.perf_counter()
-            output = way.run(self.engine, self.longest, self._warm_up_tokens(way))
+            for _ in range(2 if way.is_compiled else 1):  # the second call may compile once more
+                output = way.run(self.engine, self.longest, self._warm_up_tokens(way))
             way.warm_up_seconds = time.perf_counter() - began
             if output is not None and output.generation is not None:
                 used.append(total_of(output, way.drafter, None).rounds)
         self.say("timing single passes")
         runner = self.engine.runner
         self.info: ModelInfo = describe(getattr(runner, "decoder", None) or Decoder(self.model))
-        self.bandwidth = copy_bandwidth(runner)
         self.meter = PassMeter(runner, self.plan.context)
         self.costs = self.meter.measure(sorted(skip_sets(used), key=str))
         self.graphs_before = graph_figures(runner)
 
     def _warm_up_tokens(self, way: Way) -> int:
         """All of them where something is compiled or captured on the way; it must not happen while measuring."""
-        if way.name == STATIC or (not way.is_peer and self.engine.device.type == "cuda"):
+        if way.is_compiled or (not way.is_peer and self.engine.device.type == "cuda"):
             return self.plan.warm_up_tokens or way.num_tokens
         return min(self.plan.warm_up_tokens or SHORT_TOKENS, way.num_tokens)
 

@@ -69,7 +69,7 @@ def _draw_row(
     places = [group + (position - (num_rows - 1) / 2) * width for group in range(len(domains))]
     heights = [_speed(row, domain) for domain in domains]
     bars = axes.bar(places, heights, width * 0.9, label=row["label"], edgecolor="white", linewidth=0, **style)
-    axes.bar_label(bars, fmt="{:.0f}", padding=2, fontsize=8, rotation=90)
+    axes.bar_label(bars, fmt="{:.0f}", padding=4, fontsize=8, rotation=90)
 
 
 def _draw_baseline(axes: Any, rows: list[Mapping[str, Any]], domains: list[str], baseline: str | None) -> None:
@@ -82,7 +82,7 @@ def _draw_baseline(axes: Any, rows: list[Mapping[str, Any]], domains: list[str],
 
 
 def _is_baseline(row: Mapping[str, Any], baseline: str | None) -> bool:
-    return row["kind"] == "peer" and row["name"] == baseline
+    return bool(row["kind"] == "peer" and row["name"] == baseline)
 
 
 def _speed(row: Mapping[str, Any], domain: str) -> float:

@@ -147,6 +147,8 @@ def notes(document: Document) -> Iterator[str]:
         f"ready {document['ready_seconds']:.1f} s after loading; memory {_size(memory['used'])}, "
         f"peak {_size(memory['peak'])} (held {_size(memory['peak_held'])})"
     )
+    first_calls = (f"{row['label']} {row['warm_up_seconds']:.1f} s" for row in document["rows"])
+    yield f"warm-up: {', '.join(first_calls)}"
     if soak := document["soak"]:
         samples = " -> ".join(_size(sample["used"]) for sample in soak["samples"])
         yield f"memory over {soak['num_generations']} generations of mixed length: {samples}"

@@ -56,6 +56,11 @@ class Way:
         """Ours without drafting: what all others are compared with."""
         return not self.is_peer and self.name == OFF
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether transformers compiles it when it first runs."""
+        return self.is_peer and self.name == STATIC
+
     def run(self, engine: Engine, prompt: Sequence[int], num_tokens: int | None = None) -> Output | None:
         """None where a peer failed: it is a row of the table, not the end of it."""
         count = num_tokens or self.num_tokens

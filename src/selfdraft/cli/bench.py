@@ -206,8 +206,11 @@ def _check_outputs(options: argparse.Namespace) -> None:
     if options.plot:
         plot.require_matplotlib()
     for file in filter(None, (options.output, options.plot)):
-        if not Path(file).absolute().parent.is_dir():
-            raise OptionError(f"cannot write {file}: there is no folder {Path(file).parent}")
+        folder = Path(file).absolute().parent
+        if not folder.is_dir():
+            raise OptionError(f"cannot write {file}: there is no folder {folder}")
+        if Path(file).is_dir() or not os.access(folder, os.W_OK):
+            raise OptionError(f"cannot write {file}; name a file in a folder that you may write to")
 
 
 def _read_document(file: str) -> dict[str, Any]:
