@@ -1,7 +1,8 @@
 """What single passes cost on the engine's own runner, and the speed that follows from them: the bound.
 
 A round drafts with so many passes and verifies with one; whatever else it does is overhead. So the costs of passes,
-measured alone, and the rounds a method needed predict the least time it could have taken.
+measured alone, and the rounds a method needed predict the least time it could have taken. A verification is priced as
+a whole pass over a chain of its width; `early-exit`, which goes on behind its draft, may do better.
 """
 
 from __future__ import annotations

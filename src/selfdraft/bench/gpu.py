@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.engine import Engine
-from ..engine.metrics import Comparison
 from ..engine.text import check_prompt, encode_prompts
 from ..errors import PromptError
 from ..models.decoder import Decoder
@@ -22,7 +21,7 @@ from .circumstances import circumstances, graph_figures, memory_bytes
 from .costs import Costs, PassMeter, copy_bandwidth, skip_sets, weight_share
 from .prompts import BenchPrompt
 from .totals import Total, add_up, difference, figures, total_of
-from .ways import BASELINES, OFF, Output, Way, our_ways, peer_ways
+from .ways import BASELINES, OFF, Way, our_ways, peer_ways
 
 SHORT_TOKENS = 8
 _SOAK_SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
@@ -98,16 +97,17 @@ class GpuBench:
         return self.document()
 
     def _warm_up(self) -> None:
-        """Each way once, on the longest prompt; then what single passes cost."""
+        """Each way on the longest prompt and on the shortest, so that caches of all sizes were met; then single passes."""
         used: list[Counter[Any]] = []
+        shortest = min((tokens for _, tokens in self.prompts), key=len)
         for way in self.ways:
             self.say(f"warming up {way.label}")
             began = time.perf_counter()
-            for _ in range(2 if way.is_compiled else 1):  # the second call may compile once more
-                output = way.run(self.engine, self.longest, self._warm_up_tokens(way))
+            for tokens in (self.longest, shortest):
+                output = way.run(self.engine, tokens, self._warm_up_tokens(way))
+                if output is not None:
+                    used.append(total_of(output, way.drafter, None).rounds)
             way.warm_up_seconds = time.perf_counter() - began
-            if output is not None and output.generation is not None:
-                used.append(total_of(output, way.drafter, None).rounds)
         self.say("timing single passes")
         runner = self.engine.runner
         self.info: ModelInfo = describe(getattr(runner, "decoder", None) or Decoder(self.model))
@@ -149,15 +149,15 @@ class GpuBench:
     def _measure(self, prompt: BenchPrompt, tokens: list[int]) -> None:
         outputs = [(way, way.run(self.engine, tokens)) for way in self.ways]
         plain = next(output.tokens for way, output in outputs if output is not None and way.is_plain)
-        for way, output in outputs:
-            if output is not None:
-                judged = None if way.is_plain else self._judge(tokens, plain[: way.num_tokens], output)
-                if judged is not None and judged.verdict != "equal":
-                    self.differences[way.label].append(difference(prompt.id, prompt.domain, judged))
-                self.totals[way.label][prompt.domain] += total_of(output, way.drafter, judged)
-
-    def _judge(self, prompt: list[int], plain: Sequence[int], output: Output) -> Comparison:
-        return self.engine.compare(prompt, plain, output.tokens)
+        judged = [
+            (way, output, None if way.is_plain else self.engine.compare(tokens, plain[: way.num_tokens], output.tokens))
+            for way, output in outputs
+            if output is not None
+        ]
+        for way, output, comparison in judged:
+            if comparison is not None and comparison.verdict != "equal":
+                self.differences[way.label].append(difference(prompt.id, prompt.domain, comparison))
+            self.totals[way.label][prompt.domain] += total_of(output, way.drafter, comparison)
 
     def _soak(self) -> None:
         """Many texts of mixed length with all of our ways in turn; what they leave in memory must not grow."""

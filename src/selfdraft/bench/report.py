@@ -154,13 +154,23 @@ def notes(document: Document) -> Iterator[str]:
         yield f"memory over {soak['num_generations']} generations of mixed length: {samples}"
     if document["baseline"] is None:
         yield "no peer ran: there is nothing to hold the speed of whole calls against"
+    if document["device"].startswith("cuda"):
+        yield "transformers static: static cache, compiled by transformers itself"
     for row in document["rows"]:
-        for item in row.get("differences", ()):
-            gap = "one ends earlier" if item["gap"] is None else f"gap {item['gap']:.2g}"
-            place = f"{item['domain']} {item['id']}, token {item['first_difference']}"
-            yield f"{item['verdict']} {row['label']}: {place}, {gap}"
+        yield from _differences(row)
     if not document["is_complete"]:
         yield "cut short: only the prompts counted above were measured"
+
+
+def _differences(row: Mapping[str, Any]) -> Iterator[str]:
+    """Ties and differences in one line each; the document has them all."""
+    for verdict in ("tie", "different"):
+        items = [item for item in row.get("differences", ()) if item["verdict"] == verdict]
+        if items:
+            gaps = [item["gap"] for item in items if item["gap"] is not None]
+            gap = f"largest gap {max(gaps):.2g}" if gaps else "one text ends earlier"
+            first = f"{items[0]['id']} ({items[0]['domain']}) from token {items[0]['first_difference']} on"
+            yield f"{row['label']}: {len(items)} {verdict}, {gap}, the first in {first}"
 
 
 def _of(row: Mapping[str, Any], domain: str, name: str) -> float | None:

@@ -20,7 +20,7 @@ OFF = "off"
 STATIC = "static"
 PEERS: Mapping[str, str] = {
     "eager": "transformers eager",
-    STATIC: "transformers static + compile",
+    STATIC: "transformers static",
     "early-exit": "transformers early exit",
     "lookup": "transformers prompt lookup",
 }
@@ -83,10 +83,10 @@ def _run_ours(engine: Engine, prompt: Sequence[int], num_tokens: int, method: Ma
 
 
 def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: Mapping[str, Any]) -> Output:
-    """`model.generate`, plainly greedy whatever the model's generation config says."""
+    """`model.generate` as people call it, plainly greedy whatever the model's generation config says."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
     greedy: dict[str, Any] = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-    with quiet(), torch.inference_mode():
+    with quiet():
         began = engine.runner.seconds()
         output = engine.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=num_tokens, **greedy, **options
