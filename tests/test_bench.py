@@ -8,13 +8,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pico import letter_tokenizer, pico
 from selfdraft.bench import costs as costs_module
 from selfdraft.bench import gpu, plot, report, ways
+from selfdraft.bench.circumstances import graph_figures
 from selfdraft.bench.costs import Costs, Round, round_of, weight_share
 from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
 from selfdraft.bench.totals import Total, figures
@@ -336,6 +338,13 @@ class TestCosts:
 
     def test_share_of_the_weights(self) -> None:
         assert weight_share([(0.1, 0.2)] * 3, SkipSet.parse("a0,m1-2")) == pytest.approx(0.5)
+
+
+def test_graphs_are_read_where_a_runner_has_them() -> None:
+    graphs = SimpleNamespace(num_graphs=3, num_bytes=2**20, num_captures=4, capture_seconds=0.5)
+    found = graph_figures(cast(Any, SimpleNamespace(graphs=graphs, fallback_reason="hooked")))
+    assert found == {**vars(graphs), "fallback_reason": "hooked"}
+    assert set(graph_figures(cast(Any, object())).values()) == {None}
 
 
 class TestPrompts:

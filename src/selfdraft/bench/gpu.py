@@ -97,7 +97,7 @@ class GpuBench:
         return self.document()
 
     def _warm_up(self) -> None:
-        """Each way on the longest prompt and on the shortest, so that caches of all sizes were met; then single passes."""
+        """Each way on the longest and on the shortest prompt, to meet caches of all sizes; then single passes."""
         used: list[Counter[Any]] = []
         shortest = min((tokens for _, tokens in self.prompts), key=len)
         for way in self.ways:
