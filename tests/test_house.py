@@ -236,7 +236,7 @@ def folder(tmp_path_factory) -> Path:
 def test_help_without_any_extra():
     done = run_alone("--help")
     assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in ("generate", "verify", "info", "pull", "list"))
+    assert all(command in done.stdout for command in ("generate", "verify", "info", "bench", "pull", "list"))
     assert "examples:" in done.stdout
     assert done.stderr == ""
 

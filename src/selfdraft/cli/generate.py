@@ -15,8 +15,8 @@ from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, describe, make, parse_settings
-from ..registry import AXES, DEFAULTS, check_settings, find
+from ..options import GenerateOptions, make
+from ..registry import AXES, DEFAULTS
 from ..types import Generation
 from . import terminal
 from .document import shaping_options
@@ -24,8 +24,12 @@ from .inputs import (
     MODEL_HELP,
     add_device_options,
     add_generate_options,
+    add_method_options,
     as_message,
+    check_method_names,
     check_prompt_text,
+    method_help,
+    read_method,
     read_standard_input,
 )
 
@@ -43,13 +47,6 @@ examples:
   selfdraft generate --strategy fixed --set fixed.skip=a4-8,m12 --lookahead fixed --set fixed.tokens=3 "Hello"
   selfdraft generate --temperature 0.8 --top-p 0.9 --seed 7 --json "Tell me a story." | jq .stats
 """
-AXIS_HELP = {
-    "strategy": "which sub-layers draft",
-    "lookahead": "how far to draft",
-    "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
-    "acceptance": "what is kept of a draft",
-}
 
 
 def add_parser(commands: Any) -> None:
@@ -57,7 +54,7 @@ def add_parser(commands: Any) -> None:
         "generate",
         help="generate text",
         description="Continue a prompt. Drafting on or off, the text is the same.",
-        epilog=f"{_method_help()}\n{EXAMPLES.format(draft='green', target='cyan')}",
+        epilog=f"{method_help()}\n{EXAMPLES.format(draft='green', target='cyan')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("prompt", help='the prompt; "-" reads it from standard input')
@@ -69,20 +66,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: %(default)s")
-    _add_method_options(parser)
+    add_method_options(parser)
     _add_generate_options(parser)
     parser.set_defaults(run=run)
-
-
-def _add_method_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("method")
-    for axis, table in AXES.items():
-        group.add_argument(
-            f"--{axis}", metavar="NAME", help=f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
-        )
-    group.add_argument(
-        "--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable"
-    )
 
 
 def _add_generate_options(parser: argparse.ArgumentParser) -> None:
@@ -90,18 +76,8 @@ def _add_generate_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
 
 
-def _method_help() -> str:
-    lines = ["options of the methods (--set METHOD.OPTION=VALUE):"]
-    for axis in ("strategy", "lookahead", "drafter", "tree"):
-        for method in AXES[axis]:
-            for option, default, text in describe(find(axis, method).Options):
-                lines.append(f"  {f'{method}.{option}':<24} {text} (default: {default!r})")
-    return "\n".join(lines) + "\n"
-
-
 def run(options: argparse.Namespace) -> int:
-    method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
-    method["settings"] = parse_settings(options.set)
+    method = read_method(options)
     call = {
         item.name: getattr(options, item.name) for item in dataclasses.fields(GenerateOptions) if item.name in options
     }
@@ -133,9 +109,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: str) -> None:
     """A slip in the command must not cost the time a model takes to load."""
-    for axis in AXES:
-        find(axis, method.get(axis, DEFAULTS[axis]))
-    check_settings(method["settings"])
+    check_method_names(method)
     make(GenerateOptions, call, "generate")
     check_prompt_text(text)
 

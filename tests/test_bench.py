@@ -1,0 +1,434 @@
+"""`selfdraft bench`: what is measured adds up, what was predicted follows from the costs, what differs is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pico import letter_tokenizer, pico
+from selfdraft.bench import costs as costs_module
+from selfdraft.bench import gpu, plot, report, ways
+from selfdraft.bench.circumstances import graph_figures
+from selfdraft.bench.costs import Costs, Round, round_of, weight_share
+from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
+from selfdraft.bench.totals import Total, figures
+from selfdraft.cli.main import main
+from selfdraft.engine.metrics import Comparison
+from selfdraft.errors import OptionError
+from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
+
+PROMPTS = [("code", "abcabcabc"), ("code", "xyz"), ("math", "1+2=3"), ("code", "left out")]
+SKIP = SkipSet.parse("a1,m2-3")
+VARIANTS = ["--variant", "skip: strategy=fixed fixed.skip=a1,m2-3 tree=siblings", "--variant", "lookup: drafter=lookup"]
+FEW = ["--max-new-tokens", "12", "--context", "16"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hurried() -> Iterator[None]:
+    """Timings are not judged here, so they need no care."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs_module, "_BATCH_SECONDS", 0.001)
+        patch.setattr(costs_module, "_BATCHES", 1)
+        patch.setattr(costs_module, "_CPU_COPY_BYTES", 2**16)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "pico-llama"
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    lines = [json.dumps({"domain": domain, "prompt": prompt}) for domain, prompt in PROMPTS]
+    (path / "prompts.jsonl").write_text("\n".join(lines) + "\n\n")
+    return path
+
+
+def bench(folder: Path, *arguments: str) -> int:
+    return main(["bench", "gpu", str(folder), "--prompts", str(folder / "prompts.jsonl"), *FEW, *arguments])
+
+
+def last_line(output: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return document
+
+
+def rows_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["label"]: row for row in document["rows"]}
+
+
+Run = tuple[str, str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """(standard output, standard error, document) of one whole run."""
+    output, errors, file = io.StringIO(), io.StringIO(), tmp_path_factory.mktemp("out") / "result.json"
+    peers = ["--peers", "eager", "static", "lookup", "--peer-tokens", "5"]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        status = bench(folder, *VARIANTS, *peers, "--per-domain", "2", "--soak", "3", "--output", str(file))
+    assert status == 0, errors.getvalue()
+    document = json.loads(file.read_text())
+    assert document == last_line(output.getvalue())
+    assert [path.name for path in file.parent.iterdir()] == [file.name], "the temporary file is gone"
+    return output.getvalue(), errors.getvalue(), document
+
+
+class TestGpu:
+    def test_a_table_comes_before_the_document(self, run: Run) -> None:
+        output, errors, document = run
+        table = output[: output.rindex("\n{")]
+        assert all(row["label"] in table for row in document["rows"])
+        for text in ("tokens/s", "against static", "first token ms", "bound", "overhead", "floor", "by weights"):
+            assert text in table
+        assert "memory over 3 generations of mixed length" in table
+        assert "graphs -, -" in table
+        assert "3/3 prompts, about 0.0 minutes left" in errors
+
+    def test_circumstances(self, run: Run, folder: Path) -> None:
+        _, _, document = run
+        for key in (
+            "device",
+            "device_name",
+            "dtype",
+            "torch",
+            "transformers",
+            "selfdraft",
+            "date",
+            "commit",
+            "seconds",
+        ):
+            assert key in document
+        assert document["model"] == "pico-llama"
+        assert document["prompts"] == {"code": 2, "math": 1}
+        assert document["options"]["prompts"] == ["prompts.jsonl"]
+        assert str(folder) not in json.dumps(document), "where files lie is nobody's business"
+        assert document["is_complete"]
+        assert document["ready_seconds"] > 0
+        assert document["graphs"]["num_graphs"] is None
+        assert document["soak"]["num_generations"] == 3
+
+    def test_totals_are_sums(self, run: Run) -> None:
+        rows = rows_of(run[2])
+        for row in rows.values():
+            total, parts = row["total"], row["domains"].values()
+            for name in ("num_prompts", "num_tokens", "call_seconds", "equal", "tie", "different"):
+                assert total[name] == pytest.approx(sum(part[name] for part in parts))
+            assert total["tokens_per_second"] == pytest.approx(total["num_tokens"] / total["call_seconds"])
+        off, static = rows["selfdraft off"]["total"], rows["transformers static"]["total"]
+        assert off["num_tokens"] == static["num_tokens"] == 36
+        assert rows["transformers eager"]["total"]["num_tokens"] == 15, "--peer-tokens"
+        assert off["speedup"] == pytest.approx(off["tokens_per_second"] / static["tokens_per_second"])
+        for row in rows.values():
+            assert row["total"]["equal"] == (0 if row["label"] == "selfdraft off" else 3)
+
+    def test_ours(self, run: Run) -> None:
+        document = run[2]
+        row = rows_of(document)["selfdraft skip"]["total"]
+        assert 0 < row["acceptance_rate"] <= 1
+        assert row["mean_generated_length"] > 1
+        assert row["first_token_ms"] > 0
+        assert row["reached_share"] == pytest.approx(row["decode_speedup_over_off"] / row["predicted_speedup"])
+        (draft,) = document["costs"]["drafts"]
+        assert (draft["skip"], draft["ways"]) == (str(SKIP), ["skip"])
+        assert 0 < draft["ratio_by_weights"] < 1
+        assert list(document["costs"]["width_ms"]) == ["1", "2", "4", "8", "16", "32"]
+
+    def test_markdown(self, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "result.json"
+        file.write_text(json.dumps(run[2]))
+        assert main(["bench", "table", str(file)]) == 0
+        text = capsys.readouterr().out
+        assert "| selfdraft off | " in text
+        tables = [part for part in text.split("\n\n") if part.startswith("|")]
+        assert len(tables) == 4
+        for table in tables:
+            assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_time_limit_and_default_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(folder, "--seconds", "0", "--peers", "none") == 0
+    captured = capsys.readouterr()
+    document = last_line(captured.out)
+    assert document["prompts"] == {"code": 1}, "the first is always measured"
+    assert not document["is_complete"]
+    assert "time is up after 1 of 4 prompts" in captured.err
+    assert [row["name"] for row in document["rows"]] == ["off", "uniform"]
+    assert document["baseline"] is None
+    assert "no peer ran" in captured.out
+
+
+def test_ctrl_c_reports_what_is_complete(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = gpu.GpuBench._measure
+
+    def interrupted(self: gpu.GpuBench, *arguments: Any) -> None:
+        if self.num_measured == 2:
+            raise KeyboardInterrupt
+        measure(self, *arguments)
+
+    monkeypatch.setattr(gpu.GpuBench, "_measure", interrupted)
+    file = tmp_path / "result.json"
+    assert bench(folder, "--peers", "none", "--soak", "2", "--output", str(file)) == 130
+    captured = capsys.readouterr()
+    document = last_line(captured.out)
+    assert document == json.loads(file.read_text())
+    assert document["prompts"] == {"code": 1, "math": 1}
+    assert "interrupted after 2 of 4 prompts" in captured.err
+    assert document["soak"] is None
+
+
+def test_an_output_that_differs_is_exit_code_1(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A way of ours that says something else than plain decoding, at token 3 of every text."""
+    honest = ways._run_ours
+
+    def broken(engine: Any, prompt: Any, num_tokens: int, method: Any) -> ways.Output:
+        output = honest(engine, prompt, num_tokens, method)
+        if method.get("strategy") == "off":
+            return output
+        tokens = list(output.tokens)
+        tokens[3] = (tokens[3] + 1) % 100
+        return ways.Output(tuple(tokens), output.call_seconds, output.generation)
+
+    monkeypatch.setattr(ways, "_run_ours", broken)
+    assert bench(folder, "--peers", "none", "--per-domain", "1") == 1
+    output = capsys.readouterr().out
+    row = rows_of(last_line(output))["selfdraft uniform"]
+    assert row["total"]["different"] == 2
+    assert {item["first_difference"] for item in row["differences"]} == {3}
+    assert all(item["gap"] > 0 for item in row["differences"])
+    assert "selfdraft uniform: 2 different, largest gap" in output
+    assert "the first in prompts-1 (code) from token 3 on" in output
+
+
+def test_a_peer_that_fails_is_a_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = ways._run_peer
+
+    def failing(engine: Any, prompt: Any, num_tokens: int, options: Any) -> ways.Output:
+        if "cache_implementation" in options:
+            raise RuntimeError("no compiler\nfound")
+        return honest(engine, prompt, num_tokens, options)
+
+    monkeypatch.setattr(ways, "_run_peer", failing)
+    assert bench(folder, "--peers", "static", "eager", "--per-domain", "1") == 0
+    output = capsys.readouterr().out
+    document = last_line(output)
+    row = rows_of(document)["transformers static"]
+    assert row["error"] == "RuntimeError: no compiler found"
+    assert "total" not in row
+    assert "failed: RuntimeError: no compiler found" in output
+    assert document["baseline"] == "eager"
+    assert "against eager" in output
+    assert "failed" in report.as_markdown(document)
+
+
+BAD_CALLS = [
+    (["--variant", "strategy=fixed"], "cannot read --variant 'strategy=fixed'; write NAME: AXIS=METHOD"),
+    (["--variant", "a: stategy=fixed"], "Did you mean 'strategy'?"),
+    (["--variant", "a: strategy=fixd"], "unknown strategy 'fixd'. Did you mean 'fixed'?"),
+    (["--variant", "a: uniform.ration=1"], "unknown option of uniform 'ration'"),
+    (["--variant", "a: tree=chain", "--variant", "a: tree=siblings"], "two rows cannot both be named 'a'"),
+    (["--variant", "off: tree=chain"], "two rows cannot both be named 'off'"),
+    (["--variant", "a: strategy=fixed fixed.skip=a9"], "names attention layer 9, but the model has 5 layers"),
+    (["--peers", "eagre"], "unknown peer 'eagre'. Did you mean 'eager'?"),
+    (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+    (["--output", "no/such/folder/result.json"], "there is no folder"),
+    (["--output", "."], "cannot write ."),
+    (["--device", "gpu9"], "unknown or absent device 'gpu9'"),
+    (["--strategy", "unifrom"], "Did you mean 'uniform'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_CALLS, ids=lambda value: str(value)[:40])
+def test_bad_input_is_one_line_and_exit_code_2(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(folder, *arguments) == 2
+    captured = capsys.readouterr()
+    errors = [line for line in captured.err.splitlines() if not line.startswith("warming up")]
+    assert len(errors) == 1
+    assert errors[0].startswith("selfdraft bench: error: ")
+    assert message in errors[0]
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-new-tokens", "0"], "must be a whole number of at least 1, got '0'"),
+        (["--seconds", "soon"], "must be a number of seconds, got 'soon'"),
+    ],
+)
+def test_bad_numbers(folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench(folder, *arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no JSON document"),
+        ("[1]", "is no document of `selfdraft bench gpu`"),
+        ('{"benchmark": "gpu"}', "lacks 'prompts'"),
+    ],
+)
+def test_a_table_of_something_else(
+    tmp_path: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(content)
+    assert main(["bench", "table", str(file)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bench", "bench gpu", "bench table"])
+def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*command.split(), "--help"])
+    output = capsys.readouterr().out
+    assert "examples:" in output
+    assert f"  selfdraft {command} " in output
+
+
+class TestCosts:
+    COSTS = Costs({1: 0.002, 2: 0.003, 8: 0.0042}, {SKIP: 0.001})
+
+    def test_interpolated_widths(self) -> None:
+        seconds = [self.COSTS.verify_seconds(width) for width in (1, 2, 5, 8, 14)]
+        assert seconds == pytest.approx([0.002, 0.003, 0.0036, 0.0042, 0.0054])
+
+    def test_the_bound(self) -> None:
+        """Two rounds of 3 drafts and 5 tokens verified, one plain round: 9 tokens."""
+        rounds = Counter({Round(SKIP, 3, 5): 2, Round(SkipSet(), 0, 1): 1})
+        seconds = 2 * (3 * 0.001 + 0.0036) + 0.002
+        assert self.COSTS.predict_seconds(rounds) == pytest.approx(seconds)
+        assert self.COSTS.predict_speedup(rounds, 9) == pytest.approx(9 * 0.002 / seconds)
+        plain = Total(num_tokens=9, call_seconds=0.03, decode_seconds=9 * 0.0025)
+        drafted = Total(num_tokens=9, call_seconds=0.03, decode_seconds=0.018, num_draft_steps=6, rounds=rounds)
+        found = figures(drafted, None, plain, self.COSTS, 0.001)
+        assert found["decode_speedup_over_off"] == pytest.approx(1.25)
+        assert found["reached_share"] == pytest.approx(1.25 / (9 * 0.002 / seconds))
+        assert found["round_overhead"] == pytest.approx((0.018 - seconds) / 0.018)
+        assert found["floor_share"] == pytest.approx(0.5)
+        assert found["speedup"] is None
+
+    def test_rounds_of_records(self) -> None:
+        tree = Draft((5, 6, 7), (-1, 0, -1), 2, num_draft_steps=2)
+        step = StepRecord(0, Plan(SKIP), tree, Verdict((5, 9), (0,)))
+        assert round_of(step, "self") == Round(SKIP, 2, 4)
+        assert round_of(step, "lookup") == Round(SkipSet(), 0, 4)
+        assert round_of(StepRecord(0, Plan(SKIP), Draft(), Verdict((5,))), "model") == Round(SkipSet(), 0, 1)
+
+    def test_another_models_drafts_are_not_predicted(self) -> None:
+        step = StepRecord(0, Plan(), Draft.chain([1, 2]), Verdict((1, 2, 3), (0, 1)))
+        assert self.COSTS.predict_seconds(Counter([round_of(step, "model")])) is None
+
+    def test_share_of_the_weights(self) -> None:
+        assert weight_share([(0.1, 0.2)] * 3, SkipSet.parse("a0,m1-2")) == pytest.approx(0.5)
+
+
+def test_graphs_are_read_where_a_runner_has_them() -> None:
+    graphs = SimpleNamespace(num_graphs=3, num_bytes=2**20, num_captures=4, capture_seconds=0.5)
+    found = graph_figures(cast(Any, SimpleNamespace(graphs=graphs, fallback_reason="hooked")))
+    assert found == {**vars(graphs), "fallback_reason": "hooked"}
+    assert set(graph_figures(cast(Any, object())).values()) == {None}
+
+
+class TestPrompts:
+    def test_our_own(self) -> None:
+        prompts = read_prompts([("prompts.jsonl", OWN_PROMPTS.read_text(encoding="utf-8"))])
+        counts = Counter(prompt.domain for prompt in prompts)
+        assert set(counts) == {"code", "math", "chat"}
+        assert min(counts.values()) >= 4
+        assert len({prompt.id for prompt in prompts}) == len(prompts)
+        assert [prompt.domain for prompt in prompts[:4]] == ["code", "math", "chat", "code"]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("oops", "line 2 of a.jsonl is no JSON"),
+            ("[]", "line 2 of a.jsonl must be an object like"),
+            ('{"prompt": "x"}', "line 2 of a.jsonl has no 'domain' that is text"),
+            ('{"domain": "x", "prompt": " "}', "line 2 of a.jsonl has no 'prompt' that is text"),
+        ],
+    )
+    def test_bad_lines(self, line: str, message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            read_prompts([("a.jsonl", f'{{"domain": "a", "prompt": "b"}}\n{line}\n')])
+
+    def test_none(self) -> None:
+        with pytest.raises(OptionError, match="there are no prompts"):
+            read_prompts([("a.jsonl", "\n")])
+
+
+def test_a_variant_builds_on_the_commands_method() -> None:
+    base = {"tree": "siblings", "settings": {"uniform": {"ratio": "0.1"}}}
+    variants = ways.parse_variants(["a: strategy=uniform uniform.ratio=0.5", "b: tree=chain lookup.max_ngram=2"], base)
+    assert variants["a"] == {"tree": "siblings", "strategy": "uniform", "settings": {"uniform": {"ratio": "0.5"}}}
+    assert variants["b"]["settings"] == {"uniform": {"ratio": "0.1"}, "lookup": {"max_ngram": "2"}}
+    assert base["settings"] == {"uniform": {"ratio": "0.1"}}
+
+
+def test_a_tie_is_no_difference() -> None:
+    total = Total(num_tokens=1, call_seconds=1.0, verdicts=Counter([Comparison("tie", 3, 1e-3).verdict]))
+    found = figures(total, None, Total(), TestCosts.COSTS, 1.0)
+    assert (found["equal"], found["tie"], found["different"]) == (0, 1, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ the plot
+
+SPEEDS = {
+    "selfdraft off": (510.0, 505.0, 498.0),
+    "selfdraft skip, chain": (640.0, 601.0, 540.0),
+    "selfdraft skip, tree": (713.0, 655.0, 590.0),
+    "transformers eager": (13.1, 13.0, 12.9),
+    "transformers static": (201.0, 200.0, 199.0),
+    "transformers early exit": (9.0, 9.5, 8.2),
+    "transformers prompt lookup": (21.0, 26.0, 14.0),
+}
+DOMAINS = ("code", "math", "chat")
+
+
+def plausible() -> dict[str, Any]:
+    """Made-up figures of a plausible size, as far as a plot reads them."""
+    rows = [
+        {
+            "name": "static" if "static" in label else label,
+            "label": label,
+            "kind": label.replace("transformers", "peer").replace("selfdraft", "ours").split()[0],
+            "error": None,
+            "domains": {domain: {"tokens_per_second": speed} for domain, speed in zip(DOMAINS, speeds, strict=True)},
+            "total": {"tokens_per_second": sum(speeds) / 3},
+        }
+        for label, speeds in SPEEDS.items()
+    ]
+    place = {"model": "pico", "dtype": "bfloat16", "device_name": "a GPU"}
+    failed = {"name": "x", "label": "transformers x", "kind": "peer", "error": "RuntimeError"}
+    return {**place, "prompts": dict.fromkeys(DOMAINS, 4), "baseline": "static", "rows": [*rows, failed]}
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(plausible(), tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    assert bench(folder, "--plot", "speed.png") == 2
+    assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
