@@ -95,7 +95,8 @@ class TestLookup:
 
 def stats_for(probabilities: list[list[float]], depth: int = 1) -> DraftStats:
     rows = torch.arange(len(probabilities))
-    return DraftStats(depth, rows, torch.zeros_like(rows), tuple(rows.tolist()), torch.tensor(probabilities).log() + 3)
+    depths = torch.full_like(rows, depth)
+    return DraftStats(depths, rows, torch.zeros_like(rows), rows, torch.tensor(probabilities).log() + 3)
 
 
 class TestLookaheads:
@@ -119,7 +120,7 @@ class TestLookaheads:
 
     def test_a_lookup_is_a_point_mass(self) -> None:
         rows = torch.arange(2)
-        stats = DraftStats(1, rows, rows, (0, 1))
+        stats = DraftStats(rows + 1, rows, rows, rows)
         assert stats.confidence.tolist() == [1.0, 1.0]
         assert stats.entropy.tolist() == [0.0, 0.0]
         assert stats.top_probs[:, :2].tolist() == [[1.0, 0.0]] * 2

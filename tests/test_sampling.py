@@ -24,7 +24,7 @@ from transformers import (
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.engine import accept
-from selfdraft.engine.draft import GroupDraft
+from selfdraft.engine.draft import Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel
 from selfdraft.registry import ACCEPTANCES, TREES
@@ -173,23 +173,23 @@ class TestPlantedDefects:
     def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
         """Coupled acceptance does not care what is offered; rejection must know that it was drawn."""
 
-        def choose(self: Any, scores: torch.Tensor, stats: Any, spots: Any) -> torch.Tensor:
-            return original(self, scores, stats, spots).clamp(min=0)
+        def choose(self: Rule, warped: torch.Tensor, *arguments: Any) -> torch.Tensor:
+            return original(self, warped, *arguments).clamp(min=0)
 
-        original = GroupDraft._choose
-        monkeypatch.setattr(GroupDraft, "_choose", choose)
+        original = Rule._choose
+        monkeypatch.setattr(Rule, "_choose", choose)
         settings = {**SETTINGS, "siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
     def test_a_drafted_token_withdrawn_for_its_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def choose(self: Any, scores: torch.Tensor, stats: Any, spots: Any) -> torch.Tensor:
-            tokens = original(self, scores, stats, spots)
-            own = self._sampler.warp(scores).softmax(-1).gather(1, tokens)
+        def choose(self: Rule, warped: torch.Tensor, *arguments: Any) -> torch.Tensor:
+            tokens = original(self, warped, *arguments)
+            own = warped.softmax(-1).gather(1, tokens)
             return torch.where(own < 0.25, PAD, tokens)
 
-        original = GroupDraft._choose
-        monkeypatch.setattr(GroupDraft, "_choose", choose)
+        original = Rule._choose
+        monkeypatch.setattr(Rule, "_choose", choose)
         assert share_of_texts({"temperature": 1.0}, acceptance="rejection") < 1e-9
 
 

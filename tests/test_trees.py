@@ -98,7 +98,7 @@ def padded_inputs(prompts: tuple[list[int], ...], drafts: list[Draft]) -> torch.
 def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str, drafts: list[Draft]) -> None:
     runner, prompts = EagerRunner(pico(variant)), PROMPTS[: len(drafts)]
     inputs = padded_inputs(prompts, drafts)
-    mask = tree_mask(drafts, inputs.shape[1], runner.device)
+    mask = tree_mask(drafts, inputs.shape[1])
     starts = [len(prompt) - 1 for prompt in prompts]
     found = runner.forward(inputs, starts, prefilled(runner, prompts), tree=mask).scores
     for row, (prompt, draft) in enumerate(zip(prompts, drafts, strict=True)):
@@ -115,7 +115,7 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
     runner, drafts = EagerRunner(pico(variant)), [COMB, SMALL, CHAIN][: len(num_known)]
     prompts = PROMPTS[: len(drafts)]
     inputs, starts = padded_inputs(prompts, drafts), [len(prompt) - 1 for prompt in prompts]
-    mask = tree_mask(drafts, inputs.shape[1], runner.device)
+    mask = tree_mask(drafts, inputs.shape[1])
     cache = prefilled(runner, prompts)
     whole = runner.forward(inputs, starts, cache, tree=mask, capture=(point, "norm"))
     hidden = whole.captured[point].clone()
@@ -139,7 +139,7 @@ def test_what_is_kept_of_a_tree_is_a_chain_afterwards(variant: str) -> None:
     runner, prompt, nodes = EagerRunner(pico(variant)), PROMPTS[0], [0, 1, 6, 7]
     cache, start = prefilled(runner, (prompt,)), len(prompt) - 1
     inputs = padded_inputs((prompt,), [COMB])
-    runner.forward(inputs, [start], cache, tree=tree_mask([COMB], inputs.shape[1], runner.device))
+    runner.forward(inputs, [start], cache, tree=tree_mask([COMB], inputs.shape[1]))
     cache.move(0, [start + 1 + node for node in nodes], start + 1)
     text = [*prompt, *(COMB.tokens[node] for node in nodes), 17]
     found = runner.forward(torch.tensor([[17]]), [len(text) - 1], cache).scores[0, 0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from .types import Plan, PlanContext, Reuse, SkipSet, StepRecord
@@ -14,18 +16,29 @@ from .types import Plan, PlanContext, Reuse, SkipSet, StepRecord
 
 @dataclass(frozen=True)
 class PassOutput:
-    """What one pass through the model returns."""
+    """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
 
     scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+    read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
+
+    def choices(self) -> list[list[int]]:
+        """The best token behind each column of each row, on the host."""
+        if self.read_choices is not None:
+            return self.read_choices()
+        best: list[list[int]] = self.scores.argmax(-1).tolist()
+        return best
 
 
 @dataclass(frozen=True)
 class TreeMask:
-    """How the columns of one pass hang together: column 0 is the last committed token, the others draft nodes."""
+    """How the columns of one pass hang together: column 0 is the last committed token, the others draft nodes.
 
-    depths: torch.Tensor  # [rows, width] tokens behind column 0
-    sees: torch.Tensor  # [rows, width, width] bool: which columns each one attends to, itself included
+    On the host: a runner sends it to its device as it likes.
+    """
+
+    depths: npt.NDArray[np.int64]  # [rows, width] tokens behind column 0
+    sees: npt.NDArray[np.bool_]  # [rows, width, width]: which columns each one attends to, itself included
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,8 @@ class Cache(Protocol):
 class Runner(Protocol):
     """Runs passes of one model on one device. Skip is an argument of the pass, never a state."""
 
+    saves_by_reuse: bool  # whether a pass that starts behind known states is cheaper than a whole one
+
     @property
     def num_layers(self) -> int: ...
 
@@ -91,11 +106,26 @@ class Runner(Protocol):
         needs_scores: bool = True,
         tree: TreeMask | None = None,
         resume: Resume | None = None,
+        ahead: bool = False,
     ) -> PassOutput:
         """Run `tokens` [rows, width] in the cache rows from `first_row` on, row i in the slots from `starts[i]` on.
 
-        Without `tree` each row is a chain: position = slot.
+        Without `tree` each row is a chain: position = slot. `tokens` are on the host or on the runner's device. With
+        `ahead` the caller reads `choices()` alone and will probably ask for the pass behind them next.
         """
+        ...
+
+    def draft(
+        self,
+        task: DraftTask,
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        cache: Any,
+        *,
+        first_row: int = 0,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+    ) -> DraftedChain | None:
+        """Draft a whole chain behind `tokens`, one of each row; None: go token by token."""
         ...
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
@@ -107,6 +137,33 @@ class Runner(Protocol):
         ...
 
 
+Place = tuple[int, int, int]
+"""Where a row chooses: the caller's number of the text, position in the generated text, rounds behind it."""
+Salt = torch.Tensor | int
+Seed = int | tuple[Salt, Salt]
+"""As one number or as its two 32-bit halves, the low one first."""
+
+
+@dataclass(frozen=True)
+class Spots:
+    """Where tokens are chosen; noise is a function of it. Each [n]."""
+
+    sequences: torch.Tensor  # the caller's number of the text
+    indices: torch.Tensor  # position in the generated text
+    rounds: torch.Tensor  # rounds the text has behind it
+
+    @classmethod
+    def of(cls, places: Sequence[Place], device: torch.device) -> Spots:
+        return cls(*torch.tensor(places, device=device).unbind(1))
+
+    def at(self, rows: torch.Tensor) -> Spots:
+        return Spots(self.sequences[rows], self.indices[rows], self.rounds[rows])
+
+    def ahead(self, count: torch.Tensor | int) -> Spots:
+        """The same texts, `count` tokens on."""
+        return Spots(self.sequences, self.indices + count, self.rounds)
+
+
 @dataclass(frozen=True)
 class DraftStats:
     """What a lookahead may look at after a token was drafted; each value is computed when it is read.
@@ -115,10 +172,10 @@ class DraftStats:
     without a distribution (prompt lookup) has none: it is a point mass.
     """
 
-    depth: int  # tokens drafted in this round, this one included
+    depth: torch.Tensor  # [rows] tokens drafted in this round, this one included
     index: torch.Tensor  # [rows] position of the drafted token in the generated text
     match_length: torch.Tensor  # [rows] length of the n-gram a lookup matched, else 0
-    sequence_ids: tuple[int, ...]
+    sequence_ids: torch.Tensor  # [rows]
     scores: torch.Tensor | None = None  # [rows, vocabulary]
 
     NUM_TOP: ClassVar[int] = 10
@@ -151,7 +208,11 @@ class DraftStats:
 
 
 class Lookahead(Protocol):
-    """HOW FAR to draft. Asked after each drafted token; learns only in `observe`."""
+    """HOW FAR to draft. Asked after each drafted token; learns only in `observe`.
+
+    A runner may record what `wants_more` does and replay it: what an object learns must live in tensors that it
+    changes in place. Whatever else it goes by is fixed when it is made (the object itself is the recording's key).
+    """
 
     Options: ClassVar[type[Any]]
 
@@ -201,11 +262,53 @@ class DraftRows:
     reuse: bool = False
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a draft chose at one depth."""
+
+    candidates: torch.Tensor  # [rows, candidates] the chain's token, then its siblings, best first, PAD-filled
+    confidence: torch.Tensor  # [rows]
+    wants_more: torch.Tensor  # [rows] bool
+    drawn_from: torch.Tensor | None = None  # [rows, vocabulary]; None: the drafter has no distribution
+
+
+class DraftRule(Hashable, Protocol):
+    """How a draft chooses behind its scores. Equal rules may share a recording: tensors in, tensors out."""
+
+    @property
+    def max_candidates(self) -> int: ...
+
+    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed) -> Choice: ...
+
+
+@dataclass(frozen=True)
+class DraftTask:
+    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number."""
+
+    rule: DraftRule
+    caps: Sequence[int]
+    places: Sequence[Place]
+    sequence_ids: Sequence[int]
+    seed: int
+
+
+@dataclass(frozen=True)
+class DraftedChain:
+    """A chain on the host, depth by depth."""
+
+    candidates: Sequence[Sequence[Sequence[int]]]  # [depth][row] best first, PAD-filled; only PAD: the row had stopped
+    confidences: Sequence[Sequence[float]]  # [depth][row]
+
+
 class DraftSession(Protocol):
     """One round of one drafter: a chain token by token, and what else it has to offer."""
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        ...
+
+    def chain(self, task: DraftTask) -> DraftedChain | None:
+        """The whole chain at once, as `propose` and `task.rule` give it token by token; None: not here."""
         ...
 
     def branches(self, row: int) -> Sequence[Path]:
@@ -233,7 +336,7 @@ class Drafter(Protocol):
 
 
 class Tree(Protocol):
-    """WHAT ELSE is verified beside the chain. Tensors in, tensor out, as a lookahead."""
+    """WHAT ELSE is verified beside the chain. Tensors in, tensor out, recorded like a lookahead."""
 
     Options: ClassVar[type[Any]]
     max_candidates: int  # at one depth, the chain's own token included

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..protocols import Host, Path
+from ..protocols import DraftedChain, DraftTask, Host, Path
 from ..types import Reuse, StepRecord
 
 
@@ -27,6 +27,9 @@ class PlainDrafter:
 
 class PlainSession:
     """A chain and nothing else."""
+
+    def chain(self, task: DraftTask) -> DraftedChain | None:
+        return None
 
     def branches(self, row: int) -> Sequence[Path]:
         return ()

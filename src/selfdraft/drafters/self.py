@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..options import NoOptions
-from ..protocols import Cache, DraftRows, Proposal, Runner
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
 from ..types import Reuse, SkipSet
 from .base import PlainDrafter, PlainSession
 
@@ -25,7 +25,7 @@ class SelfSession(PlainSession):
     def __init__(self, runner: Runner, cache: Cache, rows: DraftRows) -> None:
         self._runner, self._cache, self._rows = runner, cache, rows
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
-        self._point = last_exact_point(rows.skip) if rows.reuse else None
+        self._point = last_exact_point(rows.skip) if rows.reuse and runner.saves_by_reuse else None
         self._exact: list[torch.Tensor] = []  # per pass [rows, 1, hidden]
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
@@ -42,6 +42,14 @@ class SelfSession(PlainSession):
             self._exact.append(output.captured[self._point])
         self._starts = [start + 1 for start in self._starts]
         return Proposal(scores=output.scores[:, -1])
+
+    def chain(self, task: DraftTask) -> DraftedChain | None:
+        if self._point is not None:
+            return None
+        last = [tokens[-1] for tokens in self._rows.committed]
+        return self._runner.draft(
+            task, last, self._starts, self._cache, first_row=self._rows.first_row, skip=self._rows.skip
+        )
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
         """A row that stopped earlier was carried along: of its passes only those of its own tokens count."""

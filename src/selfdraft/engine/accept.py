@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
+from ..protocols import PassOutput, Place, Spots
 from ..types import ROOT, Draft, Verdict
-from .sampling import Ranked, Sampler, Spots, uniform
+from .sampling import Ranked, Sampler, uniform
 
 _DRAW, _TEST, _REST = 1, 2, 3
 """Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""
@@ -23,9 +25,23 @@ class Targets:
     """The target's word on every row's committed text and on every node of its draft."""
 
     drafts: Sequence[Draft]
-    scores: torch.Tensor  # [rows, 1 + nodes, vocabulary], raw; column 0 stands behind the committed text
+    output: PassOutput
     prefixes: Sequence[Sequence[int]]  # committed text of each row, as processors see it
-    spots: Spots  # of the first token each row may emit
+    places: Sequence[Place]  # of the first token each row may emit
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """[rows, 1 + nodes, vocabulary], raw; column 0 stands behind the committed text."""
+        return self.output.scores
+
+    @cached_property
+    def choices(self) -> list[list[int]]:
+        """[row][column] the token with the largest raw score."""
+        return self.output.choices()
+
+    @cached_property
+    def spots(self) -> Spots:
+        return Spots.of(self.places, self.scores.device)
 
 
 @dataclass
@@ -77,6 +93,8 @@ class Coupled:
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
+        if sampler.takes_best:
+            return [_follow(draft, choices) for draft, choices in zip(targets.drafts, targets.choices, strict=True)]
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
         while rows:
@@ -119,13 +137,23 @@ class Rejection:
             scores, spots = _scores_at(targets, sampler, walks, rows)
             open_walks = [walks[row] for row in rows]
             num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(sampler.options.seed, spots.sequences, spots.indices, num_tests, spots.rounds, _TEST)
+            tests = uniform(sampler.seed, spots.sequences, spots.indices, num_tests, spots.rounds, _TEST)
             kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
             drawn = sampler.best(rest.log(), 1, spots.sequences, spots.indices, spots.rounds, _REST)[1][:, 0].tolist()
             for walk, child, token in zip(open_walks, kept, drawn, strict=True):
                 walk.end(token) if child is None else walk.follow(child)
             rows = [row for row in rows if not walks[row].is_over]
         return [walk.verdict for walk in walks]
+
+
+def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
+    """Down the tree along what the target would choose behind each node; `choices[0]`: behind the text."""
+    walk = Walk(draft)
+    while not walk.is_over:
+        token = choices[walk.node + 1]
+        child = draft.child(walk.node, token)
+        walk.end(token) if child is None else walk.follow(child)
+    return walk.verdict
 
 
 def try_children(

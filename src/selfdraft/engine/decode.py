@@ -30,7 +30,7 @@ def decode(
             planned = runner.seconds()
             drafts = run_drafts(runner, state, plans, method, sampler)
             drafted = runner.seconds()
-            targets, captured = verify(runner, state, drafts, capture=strategy.needs)
+            targets, captured = verify(runner, state, drafts, sampler, capture=strategy.needs)
             verdicts = state.commit(method.accept.accept(targets, sampler))
             verified = runner.seconds()
 
@@ -64,7 +64,7 @@ def make_records(
         columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
         states = {name: hidden[row, columns] for name, hidden in captured.items()}
         wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
-        choices = tuple(targets.scores[row].argmax(-1).tolist()) if wants_choices else ()
+        choices = tuple(targets.choices[row]) if wants_choices else ()
         records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
     return records
 

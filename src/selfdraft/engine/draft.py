@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
-from ..protocols import DraftRows, DraftSession, DraftStats, Lookahead, Path, Runner, Tree
+from ..options import GenerateOptions
+from ..protocols import (
+    Choice,
+    DraftedChain,
+    DraftRows,
+    DraftSession,
+    DraftStats,
+    DraftTask,
+    Lookahead,
+    Path,
+    Runner,
+    Seed,
+    Spots,
+    Tree,
+)
 from ..types import PAD, ROOT, Draft, Plan
-from .method import Method
-from .sampling import Sampler, Spots
+from .method import Acceptance, Method
+from .sampling import Sampler
 from .state import State, TextSequence
 
 
@@ -20,7 +35,6 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
     Rows that stand between them in the cache are carried along, so that a pass never copies keys and values.
     """
     drafts = [Draft()] * len(plans)
-    spots = state.spots(runner.device)
     for members in _groups(state, plans, method):
         plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
         sequences = state.active[hull]
@@ -29,10 +43,11 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
-        here = Spots(spots.sequences[hull], spots.indices[hull], spots.rounds[hull])
+        rule = Rule.of(method, plan, sampler)
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        group = GroupDraft(session, method.tree_of(plan), rows, caps, prefixes, method, sampler, here)
-        for row, draft in enumerate(group.run(method.lookahead), start=hull.start):
+        task = DraftTask(rule, caps, state.places[hull], ids, sampler.options.seed)
+        group = GroupDraft(session, rule, rows, task, prefixes, sampler, runner.device)
+        for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
     return drafts
@@ -52,73 +67,111 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
     return room if plan.max_draft_tokens is None else min(plan.max_draft_tokens, room)
 
 
+@dataclass(frozen=True)
+class Rule:
+    """How a draft chooses behind its scores, whatever text and seed: hashable, tensors in, tensors out."""
+
+    lookahead: Lookahead
+    tree: Tree
+    accept: Acceptance
+    warping: GenerateOptions  # temperature and truncation alone
+
+    @classmethod
+    def of(cls, method: Method, plan: Plan, sampler: Sampler) -> Rule:
+        options = sampler.options
+        warping = _warping(options.temperature, options.top_k, options.top_p, options.min_p)
+        return cls(method.lookahead, method.tree_of(plan), method.accept, warping)
+
+    @property
+    def max_candidates(self) -> int:
+        return self.tree.max_candidates
+
+    @property
+    def keeps_scores(self) -> bool:
+        return self.accept.keeps_scores and self.warping.temperature > 0
+
+    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
+        """Choose behind `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
+        wants_more = self.lookahead.wants_more(stats)
+        if stats.scores is None:
+            assert tokens is not None
+            return Choice(tokens[:, None], stats.confidence, wants_more)
+        sampler = Sampler(self.warping, halves=seed)
+        warped = stats.scores if sampler.is_greedy else sampler.warp(stats.scores)
+        return Choice(self._choose(warped, stats, sampler, spots), stats.confidence, wants_more, warped)
+
+    def _choose(self, warped: torch.Tensor, stats: DraftStats, sampler: Sampler, spots: Spots) -> torch.Tensor:
+        """The chain's next token and its siblings, as many as the tree wants."""
+        values, tokens = self.accept.candidates(warped, self.tree.max_candidates, sampler, spots)
+        if self.tree.max_candidates == 1:
+            return tokens
+        wanted = self.tree.num_candidates(stats.confidence)[:, None]
+        ranks = torch.arange(tokens.shape[1], device=tokens.device)
+        return torch.where((ranks == 0) | ((ranks < wanted) & (values > -torch.inf)), tokens, PAD)
+
+
+@lru_cache
+def _warping(temperature: float, top_k: int, top_p: float, min_p: float) -> GenerateOptions:
+    return GenerateOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+
+
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
     A row that has stopped, or may draft nothing (cap 0), is carried along until all have stopped: what it computes
-    lands in scratch slots and is ignored.
+    lands in scratch slots and is ignored. Going token by token is the specification; a session may know a faster way.
     """
 
     def __init__(
         self,
         session: DraftSession,
-        tree: Tree,
+        rule: Rule,
         rows: DraftRows,
-        caps: Sequence[int],
+        task: DraftTask,
         prefixes: Sequence[Sequence[int]],
-        method: Method,
         sampler: Sampler,
-        spots: Spots,
+        device: torch.device,
     ) -> None:
-        self._session, self._tree, self._rows = session, tree, rows
-        self._accept, self._sampler, self._spots = method.accept, sampler, spots
-        self._max_tokens, self._texts = caps, prefixes
-        self._caps = torch.tensor(caps, device=spots.indices.device)
-        self._last = torch.tensor([tokens[-1] for tokens in rows.committed], device=spots.indices.device)
+        self._session, self._rule, self._rows, self._task = session, rule, rows, task
+        self._texts, self._sampler, self._device = prefixes, sampler, device
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
 
-    def run(self, lookahead: Lookahead) -> list[Draft]:
-        active = self._caps > 0
-        for depth in range(1, max(self._max_tokens) + 1):
-            stats, candidates = self._draft_token(depth, active)
+    def run(self) -> list[Draft]:
+        chain = None
+        if not self._sampler.has_prefix_rules and not self._rule.keeps_scores:
+            chain = self._session.chain(self._task)
+        return self._collect(self._token_by_token() if chain is None else chain)
+
+    def _token_by_token(self) -> DraftedChain:
+        task, device = self._task, self._device
+        caps, ids = torch.tensor(task.caps, device=device), torch.tensor(task.sequence_ids, device=device)
+        last = torch.tensor([tokens[-1] for tokens in self._rows.committed], device=device)
+        spots, active = Spots.of(task.places, device), caps > 0
+        for depth in range(1, max(task.caps) + 1):
+            choice = self._draft_token(last, spots.ahead(depth - 1), depth, ids)
+            candidates = torch.where(active[:, None], choice.candidates, PAD)
             tokens = candidates[:, 0]
             self._candidates.append(candidates)
-            self._confidences.append(stats.confidence)
-            active = (tokens != PAD) & lookahead.wants_more(stats) & (self._caps > depth)
+            self._confidences.append(choice.confidence)
+            active = (tokens != PAD) & choice.wants_more & (caps > depth)
             if not active.any():
                 break
-            self._last = torch.where(tokens == PAD, self._last, tokens)
-        return self._collect()
+            last = torch.where(tokens == PAD, last, tokens)
+        return DraftedChain([column.tolist() for column in self._candidates], torch.stack(self._confidences).tolist())
 
-    def _draft_token(self, depth: int, active: torch.Tensor) -> tuple[DraftStats, torch.Tensor]:
-        proposal = self._session.propose(self._last)
-        spots = self._spots.ahead(depth - 1)
+    def _draft_token(self, last: torch.Tensor, spots: Spots, depth: int, ids: torch.Tensor) -> Choice:
+        proposal = self._session.propose(last)
         scores = proposal.scores
         if scores is not None and self._sampler.has_prefix_rules:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), spots.indices)
         match_length = torch.zeros_like(spots.indices) if proposal.match_length is None else proposal.match_length
-        stats = DraftStats(depth, spots.indices, match_length, self._rows.sequence_ids, scores)
-        if scores is not None:
-            candidates = self._choose(scores, stats, spots)
-        else:
-            assert proposal.tokens is not None
-            candidates = proposal.tokens[:, None]
-        return stats, torch.where(active[:, None], candidates, PAD)
-
-    def _choose(self, scores: torch.Tensor, stats: DraftStats, spots: Spots) -> torch.Tensor:
-        """The chain's next token and its siblings, as many as the tree wants."""
-        warped = scores if self._sampler.is_greedy else self._sampler.warp(scores)
-        count = self._tree.max_candidates
-        values, tokens = self._accept.candidates(warped, count, self._sampler, spots)
-        if self._accept.keeps_scores and not self._sampler.is_greedy:
-            self._scores.append(warped)
-        if count == 1:
-            return tokens
-        wanted = self._tree.num_candidates(stats.confidence)[:, None]
-        ranks = torch.arange(tokens.shape[1], device=scores.device)
-        return torch.where((ranks == 0) | ((ranks < wanted) & (values > -torch.inf)), tokens, PAD)
+        stats = DraftStats(torch.full_like(spots.indices, depth), spots.indices, match_length, ids, scores)
+        choice = self._rule(stats, spots, self._task.seed, proposal.tokens)
+        if self._rule.keeps_scores and choice.drawn_from is not None:
+            self._scores.append(choice.drawn_from)
+        return choice
 
     def _prefixes(self) -> list[list[int]]:
         drafted = [column[:, 0].tolist() for column in self._candidates]
@@ -126,22 +179,22 @@ class GroupDraft:
             [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
-    def _collect(self) -> list[Draft]:
-        candidates = [column.tolist() for column in self._candidates]
-        confidences = torch.stack(self._confidences, 1).tolist()
+    def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
+        tree, caps = self._rule.tree, self._task.caps
         drafts = []
         for row, text in enumerate(self._rows.committed):
-            levels = [[token for token in level[row] if token != PAD] for level in candidates if level[row][0] != PAD]
-            branches = [*self._tree.branches(text), *self._session.branches(row)] if self._max_tokens[row] else []
-            draft = grow(levels, branches, self._max_tokens[row], self._tree.max_nodes)
+            levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
+            levels = [level for level in levels if level]
+            branches = [*tree.branches(text), *self._session.branches(row)] if caps[row] else []
+            draft = grow(levels, branches, caps[row], tree.max_nodes)
             length = draft.chain_length
             drafts.append(
                 Draft(
                     draft.tokens,
                     draft.parents,
                     length,
-                    confidences=tuple(confidences[row][:length]),
+                    confidences=tuple(column[row] for column in chain.confidences[:length]),
                     num_draft_steps=length,
                     num_drawn=0 if scores is None else draft.num_drawn,
                     scores=None if scores is None else scores[row, :length],

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import OptionError, PromptError, unknown_name
 from ..models import loading
-from ..models.runners import EagerRunner
+from ..models.graph_runner import make_runner
 from ..options import GenerateOptions, Settings, make
 from ..protocols import Host, Runner
 from ..registry import AXES, DEFAULTS, check_settings, find, options_for
@@ -38,9 +38,11 @@ class Engine:
     `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
     of `GenerateOptions`.
+
+    On CUDA, passes are recorded as graphs on first use; `graphs=False` launches every operation by itself.
     """
 
-    def __init__(self, model: Any = None, tokenizer: Any = None, **method: Any) -> None:
+    def __init__(self, model: Any = None, tokenizer: Any = None, *, graphs: bool = True, **method: Any) -> None:
         if model is None:
             model, tokenizer = loading.load(None)
         elif isinstance(model, str | Path):
@@ -49,7 +51,7 @@ class Engine:
         self._defaults = check_method(method)
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
-        self._runner = EagerRunner(model)
+        self._runner = make_runner(model, graphs)
         self._method({})
 
     @classmethod
@@ -59,11 +61,12 @@ class Engine:
         *,
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
+        graphs: bool = True,
         **method: Any,
     ) -> Engine:
         """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
         model, tokenizer = loading.load(name, device=device, dtype=dtype)
-        return cls(model, tokenizer, **method)
+        return cls(model, tokenizer, graphs=graphs, **method)
 
     @property
     def runner(self) -> Runner:
@@ -247,8 +250,15 @@ class Engine:
             drafter=names["drafter"],
             trees=Parts(lambda name: self._part("tree", name, settings), names["tree"]),
             tree=names["tree"],
-            accept=find("acceptance", names["acceptance"])(),
+            accept=self._acceptance(names["acceptance"]),
         )
+
+    def _acceptance(self, name: str) -> Any:
+        """One object for all calls: what is recorded for it is found again."""
+        key = ("acceptance", name)
+        if key not in self._parts:
+            self._parts[key] = find(*key)()
+        return self._parts[key]
 
     def _part(self, axis: str, name: str, settings: Settings, *arguments: Any) -> Any:
         """A method's object, kept across calls: what a strategy learns about the model stays."""

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ..protocols import Drafter, Lookahead, Strategy, Tree
+from ..protocols import Drafter, Lookahead, Spots, Strategy, Tree
 from ..types import Plan, Verdict
-from .sampling import Ranked, Sampler, Spots
+from .sampling import Ranked, Sampler
 
 
 class Acceptance(Protocol):

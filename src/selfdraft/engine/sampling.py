@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..models.host import reads_are_free
 from ..options import GenerateOptions
+from ..protocols import Salt, Seed
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",
@@ -31,23 +33,6 @@ REFUSED_PROCESSORS = {
 }
 
 
-@dataclass(frozen=True)
-class Spots:
-    """Where tokens are chosen; noise is a function of it. Each [n]."""
-
-    sequences: torch.Tensor  # the caller's number of the text
-    indices: torch.Tensor  # position in the generated text
-    rounds: torch.Tensor  # rounds the text has behind it
-
-    def at(self, rows: torch.Tensor) -> Spots:
-        return Spots(self.sequences[rows], self.indices[rows], self.rounds[rows])
-
-    def ahead(self, count: torch.Tensor | int) -> Spots:
-        """The same texts, `count` tokens on."""
-        return Spots(self.sequences, self.indices + count, self.rounds)
-
-
-Salt = torch.Tensor | int
 Ranked = tuple[torch.Tensor, torch.Tensor]
 """(values, tokens), each [rows, up to the number asked for]; a value of -inf: impossible."""
 
@@ -73,14 +58,24 @@ def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
 
 @dataclass(frozen=True)
 class Sampler:
-    """How the rows of one call choose tokens."""
+    """How the rows of one call choose tokens; `halves` stand for the seed of the options where they are given."""
 
     options: GenerateOptions
     eos_tokens: tuple[int, ...] = ()
+    halves: Seed | None = None
+
+    @property
+    def seed(self) -> Seed:
+        return self.options.seed if self.halves is None else self.halves
 
     @property
     def is_greedy(self) -> bool:
         return self.options.temperature == 0.0
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether a choice is the largest raw score and nothing else."""
+        return self.is_greedy and not self.has_prefix_rules
 
     @property
     def has_prefix_rules(self) -> bool:
@@ -129,9 +124,9 @@ class Sampler:
 
         Noise is bounded, so a token far below the last of `count` cannot win: on a CPU only the others draw theirs.
         """
-        seed, vocab_size = self.options.seed, warped.shape[-1]
+        seed, vocab_size = self.seed, warped.shape[-1]
         count = min(count, vocab_size)
-        size = _num_contenders(warped, count) if warped.device.type == "cpu" else vocab_size
+        size = _num_contenders(warped, count) if reads_are_free(warped) else vocab_size
         if size > SHORTLIST:
             noise = gumbel(seed, sequences, indices, vocab_size, *salts)
             values, tokens = (warped.double() + noise).topk(count, dim=-1)
@@ -146,7 +141,7 @@ class Sampler:
         """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
         if self.is_greedy:
             return scores
-        noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
+        noise = gumbel(self.seed, sequences, indices, scores.shape[-1])
         return self.warp(scores, slack).double() + noise
 
     def warp(self, scores: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
@@ -160,7 +155,7 @@ class Sampler:
             scores = _keep_nucleus(scores, options.top_p + slack)
         if options.min_p > 0.0:
             best = scores.amax(-1, keepdim=True)
-            threshold = torch.tensor(options.min_p, device=scores.device).log() - slack
+            threshold = torch.full((), options.min_p, device=scores.device).log() - slack
             scores = scores.masked_fill(scores - best < threshold, -torch.inf)
         return scores
 
@@ -175,7 +170,7 @@ def _num_contenders(warped: torch.Tensor, count: int) -> int:
 def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep a token iff the tokens above it hold less than `top_p` together; the best one always stays."""
     vocab_size = scores.shape[-1]
-    size = min(SHORTLIST, vocab_size) if scores.device.type == "cpu" else vocab_size
+    size = min(SHORTLIST, vocab_size) if reads_are_free(scores) else vocab_size
     order, is_kept = _nucleus(scores, top_p, size)
     if size < vocab_size and bool(is_kept[:, -1].any()):  # it may go on behind the shortlist
         order, is_kept = _nucleus(scores, top_p, vocab_size)
@@ -188,19 +183,19 @@ def _nucleus(scores: torch.Tensor, top_p: float, size: int) -> tuple[torch.Tenso
     ordered, order = scores.topk(size, dim=-1)
     probs = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
     is_kept = probs.cumsum(-1) - probs < top_p
-    is_kept[:, 0] = True
+    is_kept[:, 0].fill_(True)
     return order, is_kept
 
 
 def gumbel(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
+    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
     """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
     return -torch.log(-torch.log(uniform(seed, sequences, indices, tokens, *salts)))
 
 
 def uniform(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
+    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
     """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
 
@@ -213,9 +208,14 @@ def uniform(
     return (bits.double() + 0.5) / 2.0**32
 
 
-def _key(stream: int, seed: int, *parts: Salt) -> torch.Tensor:
+def halves_of(seed: int) -> tuple[int, int]:
+    """A seed as its low and its high 32 bits."""
+    return seed & _MASK, (seed >> 32) & _MASK
+
+
+def _key(stream: int, seed: Seed, *parts: Salt) -> torch.Tensor:
     key = torch.full_like(torch.as_tensor(parts[0]), stream)
-    for part in (seed & _MASK, (seed >> 32) & _MASK, *parts):
+    for part in (*(halves_of(seed) if isinstance(seed, int) else seed), *parts):
         key = _mix(key ^ part)
     return key
 

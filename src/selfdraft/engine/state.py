@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..protocols import Cache, Runner, Strategy
+from ..protocols import Cache, Place, Runner, Strategy
 from ..types import FinishReason, PlanContext, Source, StepRecord, Verdict
-from .sampling import Spots
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
@@ -116,11 +115,10 @@ class State:
     def starts(self) -> list[int]:
         return [sequence.num_cached for sequence in self.active]
 
-    def spots(self, device: torch.device) -> Spots:
+    @property
+    def places(self) -> list[Place]:
         """Where each row chooses its next token."""
-        numbers = ((item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active)
-        sequences, indices, rounds = torch.tensor(list(numbers), device=device).unbind(1)
-        return Spots(sequences, indices, rounds)
+        return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
 
     def commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Append what each row may emit; what a tree kept moves to the end of the row's verified slots."""

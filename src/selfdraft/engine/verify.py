@@ -10,11 +10,12 @@ import torch
 from ..protocols import Resume, Runner, TreeMask
 from ..types import ROOT, Draft
 from .accept import Targets
+from .sampling import Sampler
 from .state import State
 
 
 def verify(
-    runner: Runner, state: State, drafts: Sequence[Draft], capture: Sequence[str] = ()
+    runner: Runner, state: State, drafts: Sequence[Draft], sampler: Sampler, capture: Sequence[str] = ()
 ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
     """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored."""
     width = 1 + max(len(draft.tokens) for draft in drafts)
@@ -23,19 +24,21 @@ def verify(
         for sequence, draft in zip(state.active, drafts, strict=True)
     ]
     state.cache.reserve(max(state.starts) + width)
+    goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
     output = runner.forward(
-        torch.tensor(inputs, device=runner.device),
+        torch.tensor(inputs),
         state.starts,
         state.cache,
         capture=capture,
-        tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width, runner.device),
+        tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
+        ahead=width == 1 and goes_on and not capture and sampler.takes_best,
     )
-    prefixes = [sequence.prefix for sequence in state.active]
-    return Targets(drafts, output.scores, prefixes, state.spots(runner.device)), output.captured
+    prefixes = [sequence.prefix for sequence in state.active] if sampler.has_prefix_rules else []
+    return Targets(drafts, output, prefixes, state.places), output.captured
 
 
-def tree_mask(drafts: Sequence[Draft], width: int, device: torch.device) -> TreeMask:
+def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:
     """Column 0 is the last committed token, column i + 1 node i; each sees itself and its ancestors."""
     depths = np.zeros((len(drafts), width), dtype=np.int64)
     sees = np.zeros((len(drafts), width, width), dtype=bool)
@@ -46,7 +49,7 @@ def tree_mask(drafts: Sequence[Draft], width: int, device: torch.device) -> Tree
             if parent != ROOT:
                 sees[row, column] = sees[row, parent + 1]
             sees[row, column, column] = True
-    return TreeMask(torch.from_numpy(depths).to(device), torch.from_numpy(sees).to(device))
+    return TreeMask(depths, sees)
 
 
 def _resume(runner: Runner, drafts: Sequence[Draft], width: int, capture: Sequence[str]) -> Resume | None:

@@ -20,7 +20,7 @@ class Fixed:
         self.options = options
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        return torch.full_like(stats.index, stats.depth < self.options.tokens, dtype=torch.bool)
+        return stats.depth < self.options.tokens
 
     def observe(self, step: StepRecord) -> None:
         pass

@@ -6,7 +6,9 @@ no concatenation, no bookkeeping for skipped layers. Whoever decodes keeps each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +28,19 @@ class LayerShape:
     value_dim: int
 
 
+Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], tuple[torch.Tensor, object]]
+"""Room for a cache, filled with zeros, and something to hold on to for as long as it is used."""
+
+
+def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, object]:
+    return torch.zeros(shape, dtype=dtype, device=device), None
+
+
 class SlotCache:
-    """Per layer `keys[layer]` and `values[layer]`, each [rows, heads, slots, dim]."""
+    """Per layer `keys[layer]` and `values[layer]`, each [rows, heads, slots, dim].
+
+    Where all layers are alike they are views of one `storage` [layers, 2, rows, heads, slots, dim].
+    """
 
     @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
     def __init__(
@@ -38,15 +51,49 @@ class SlotCache:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        allocate: Allocate = allocate_zeros,
     ) -> None:
         self.num_rows = num_rows
         self.num_slots = _round_up(num_slots)
+        self._shapes, self._allocate = tuple(shapes), allocate
+        self._place(num_rows, dtype, device)
+
+    def _place(self, num_rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Take room for so many rows and `num_slots` slots each."""
+        first, num_slots = self._shapes[0], self.num_slots
+        self.storage: torch.Tensor | None = None
+        self.lease: object = None
+        if all(shape == first for shape in self._shapes) and first.key_dim == first.value_dim:
+            size = (len(self._shapes), 2, num_rows, first.num_heads, num_slots, first.key_dim)
+            self.storage, self.lease = self._allocate(size, dtype, device)
+            self.keys, self.values = [list(part.unbind(0)) for part in self.storage.unbind(1)]
+            return
 
         def store(shape: LayerShape, dim: int) -> torch.Tensor:
-            return torch.zeros(num_rows, shape.num_heads, self.num_slots, dim, dtype=dtype, device=device)
+            return torch.zeros(num_rows, shape.num_heads, num_slots, dim, dtype=dtype, device=device)
 
-        self.keys = [store(shape, shape.key_dim) for shape in shapes]
-        self.values = [store(shape, shape.value_dim) for shape in shapes]
+        self.keys = [store(shape, shape.key_dim) for shape in self._shapes]
+        self.values = [store(shape, shape.value_dim) for shape in self._shapes]
+
+    @property
+    def stores(self) -> list[torch.Tensor]:
+        """All there is, in few tensors [..., rows, heads, slots, dim]."""
+        return [*self.keys, *self.values] if self.storage is None else [self.storage]
+
+    @property
+    def address(self) -> int:
+        """Where `storage` begins in the device's memory; 0: there is none."""
+        return 0 if self.storage is None else self.storage.data_ptr()
+
+    @property
+    def num_rows_allocated(self) -> int:
+        return self.keys[0].shape[0]
+
+    def without_lease(self) -> SlotCache:
+        """The same tensors, for a recording that must not keep the storage from its next user."""
+        twin = copy.copy(self)
+        twin.lease = None
+        return twin
 
     @torch.inference_mode(False)
     def reserve(self, num_slots: int) -> None:
@@ -54,25 +101,25 @@ class SlotCache:
         if num_slots <= self.num_slots:
             return
         self.num_slots = _round_up(max(num_slots, self.num_slots + self.num_slots // 2))
-        for store in (self.keys, self.values):
-            for layer, old in enumerate(store):
-                new = old.new_zeros(*old.shape[:2], self.num_slots, old.shape[3])
-                new[:, :, : old.shape[2]] = old
-                store[layer] = new
+        old_stores, old = self.stores, self.keys[0]
+        self._place(old.shape[0], old.dtype, old.device)
+        for new_store, old_store in zip(self.stores, old_stores, strict=True):
+            new_store.narrow(-2, 0, old_store.shape[-2]).copy_(old_store)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this (ascending) order, as rows 0, 1, ...; only rows that move are copied."""
         for target, source in enumerate(rows):
             if target != source:
-                for tensor in (*self.keys, *self.values):
-                    tensor[target].copy_(tensor[source])
+                for store in self.stores:
+                    store.select(-4, target).copy_(store.select(-4, source))
         self.num_rows = len(rows)
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Copy the slots `sources` of a row to the slots from `target` on: what a tree kept becomes a chain."""
         index = torch.tensor(sources, device=self.keys[0].device)
-        for tensor in (*self.keys, *self.values):
-            tensor[row].narrow(1, target, len(sources)).copy_(tensor[row].index_select(1, index))
+        for store in self.stores:
+            slots = store.select(-4, row)
+            slots.narrow(-2, target, len(sources)).copy_(slots.index_select(-2, index))
 
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
@@ -112,3 +159,38 @@ def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torc
 
 def _round_up(num_slots: int) -> int:
     return -(-num_slots // BLOCK) * BLOCK
+
+
+class StoragePool:
+    """Storages that finished generations left behind: the next of the same shape gets one, at the same address."""
+
+    def __init__(self, max_free: int = 4) -> None:
+        self._max_free = max_free
+        self._free: list[torch.Tensor] = []
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, object]:
+        """As `Allocate`: the storage comes back when what it was handed out with is let go."""
+        wanted = (shape, dtype, device)
+        for index, storage in enumerate(self._free):
+            if (tuple(storage.shape), storage.dtype, storage.device) == wanted:
+                del self._free[index]
+                storage.zero_()
+                break
+        else:
+            storage = torch.zeros(shape, dtype=dtype, device=device)
+        lease = Lease()
+        weakref.finalize(lease, self._free.append, storage).atexit = False
+        return storage, lease
+
+    def trim(self) -> list[int]:
+        """Give up the oldest beyond the limit; their addresses."""
+        surplus = self._free[: max(len(self._free) - self._max_free, 0)]
+        del self._free[: len(surplus)]
+        return [storage.data_ptr() for storage in surplus]
+
+    def clear(self) -> None:
+        self._free = []  # not emptied: what is still in use comes back to the old list and goes with it
+
+
+class Lease:
+    """Held by whoever uses a storage."""

@@ -8,7 +8,7 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -50,6 +50,14 @@ class Pass:
     def view(self) -> CacheView:
         return self.cache.at(self.placement)
 
+    def fork(self) -> Pass:
+        """The same pass with what it has computed so far: what the fork computes later stays its own."""
+        placement = replace(self.placement, _masks=dict(self.placement._masks))
+        fork = Pass(placement, self.cache, self.rotary, dict(self.block_inputs))
+        if "lean_rotary" in vars(self):
+            vars(fork)["lean_rotary"] = self.lean_rotary
+        return fork
+
 
 @dataclass(frozen=True)
 class SubLayer:
@@ -57,6 +65,16 @@ class SubLayer:
 
     name: str
     run: Callable[[torch.Tensor, Pass], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """A pass on its way: the stream, what is still to run, and the stream behind each point that lies behind it."""
+
+    hidden: torch.Tensor
+    step: Pass
+    rest: Sequence[SubLayer]
+    streams: Mapping[str, torch.Tensor]
 
 
 class Decoder:
@@ -127,20 +145,35 @@ class Decoder:
     ) -> PassOutput:
         """One pass of `tokens` [rows, width] through all sub-layers that are not skipped."""
         self.check_points(capture)
-        sublayers = self._active_sublayers(skip)
         if resume is None:
-            hidden, step = self._begin(tokens, placement, cache)
-        else:
-            assert not skip, "a pass that goes on behind a draft is the whole model's"
-            first = self._points.index(resume.point)
-            hidden, step = self._begin_behind(resume, tokens, placement, cache, self.sublayers[:first])
-            sublayers = self.sublayers[first:]
-        captured = {"embedding": hidden} if "embedding" in capture else {}
+            return self.finish(self.begin(tokens, placement, cache, skip=skip), capture, needs_scores)
+        assert not skip, "a pass that goes on behind a draft is the whole model's"
+        return self.finish(self._begin_behind(resume, tokens, placement, cache), capture, needs_scores)
+
+    def begin(
+        self,
+        tokens: torch.Tensor,
+        placement: Placement,
+        cache: SlotCache,
+        *,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        num_sublayers: int = 0,
+    ) -> Halfway:
+        """The embedded tokens behind the first `num_sublayers` that are not skipped."""
+        hidden, step = self._begin(tokens, placement, cache)
+        sublayers, streams = self.active_sublayers(skip), {"embedding": hidden}
+        for sublayer in sublayers[:num_sublayers]:
+            hidden = streams[sublayer.name] = sublayer.run(hidden, step)
+        return Halfway(hidden, step, sublayers[num_sublayers:], streams)
+
+    def finish(self, halfway: Halfway, capture: Sequence[str] = (), needs_scores: bool = True) -> PassOutput:
+        hidden = halfway.hidden
+        captured: dict[str, torch.Tensor] = {}
         if capture:
-            hidden = self._run_capturing(hidden, step, sublayers, capture, captured)
+            hidden, captured = self._run_capturing(halfway, capture)
         else:
-            for sublayer in sublayers:
-                hidden = sublayer.run(hidden, step)
+            for sublayer in halfway.rest:
+                hidden = sublayer.run(hidden, halfway.step)
         if not needs_scores and "norm" not in capture:
             return PassOutput(hidden[:, :0], captured)
         hidden = self._final_norm(hidden)
@@ -165,45 +198,36 @@ class Decoder:
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
         return hidden, Pass(placement, cache, self._rotary_of(hidden, placement.positions))
 
-    def _begin_behind(
-        self,
-        resume: Resume,
-        tokens: torch.Tensor,
-        placement: Placement,
-        cache: SlotCache,
-        sublayers: Sequence[SubLayer],
-    ) -> tuple[torch.Tensor, Pass]:
-        """The stream behind `sublayers`: only columns whose state is not known go through them."""
+    def _begin_behind(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
+        """The stream behind the known point: only columns whose state is not known go through what is before it."""
+        first = self._points.index(resume.point)
         rest, columns = placement.behind(resume.num_known)
         hidden, step = self._begin(tokens.gather(1, columns), rest, cache)
-        for sublayer in sublayers:
+        for sublayer in self.sublayers[:first]:
             hidden = sublayer.run(hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
-        return joined, Pass(placement, cache, self._rotary_of(joined, placement.positions))
+        step = Pass(placement, cache, self._rotary_of(joined, placement.positions))
+        return Halfway(joined, step, self.sublayers[first:], {resume.point: joined})
 
     def check_points(self, points: Sequence[str]) -> None:
         for point in points:
             if point not in self._points:
                 raise unknown_name("capture point", point, self._points)
 
-    def _run_capturing(
-        self,
-        hidden: torch.Tensor,
-        step: Pass,
-        sublayers: Sequence[SubLayer],
-        capture: Sequence[str],
-        captured: dict[str, torch.Tensor],
-    ) -> torch.Tensor:
+    def _run_capturing(self, halfway: Halfway, capture: Sequence[str]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """As a plain run; a skipped sub-layer's point shows the stream that passes it by."""
-        active = {part.name for part in sublayers}
-        for sublayer in self.sublayers:
-            if sublayer.name in active:
-                hidden = sublayer.run(hidden, step)
-            if sublayer.name in capture:
-                captured[sublayer.name] = hidden
-        return hidden
+        rest, streams = {part.name: part for part in halfway.rest}, halfway.streams
+        hidden = streams.get("embedding", halfway.hidden)
+        captured = {"embedding": hidden} if "embedding" in capture else {}
+        for point in self._points[1:-1]:
+            if point in rest:
+                hidden = rest[point].run(hidden, halfway.step)
+            hidden = streams.get(point, hidden)
+            if point in capture:
+                captured[point] = hidden
+        return hidden, captured
 
-    def _active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
+    def active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
         if skip not in self._active:
             skip.check(self.num_layers)
             names = {f"a{layer}" for layer in skip.attention} | {f"m{layer}" for layer in skip.mlp}

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .host import reads_are_free
+
 if TYPE_CHECKING:
     from .decoder import Pass
 
@@ -33,7 +35,7 @@ class LeanNorm:
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         size = self.weight.numel()
-        if hidden.numel() != size or hidden.dtype != torch.float32 or hidden.device.type != "cpu":
+        if hidden.numel() != size or hidden.dtype != torch.float32 or not reads_are_free(hidden):
             return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
         vector = hidden.view(size)
         return (hidden * self.weight).mul_((torch.dot(vector, vector).item() / size + self.eps) ** -0.5)

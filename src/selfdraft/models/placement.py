@@ -48,13 +48,32 @@ class Placement:
         width, end = tree.depths.shape[1], max(starts) + tree.depths.shape[1]
         slots, start = _slots(starts, width, device)
         first = slots[:, :1]
-        positions = first + tree.depths
+        positions = first + torch.from_numpy(tree.depths).to(device)
         all_slots = torch.arange(end, device=device)
         sees = (all_slots < first)[:, None].repeat(1, width, 1)
-        sees.scatter_(2, slots[:, None].expand(-1, width, -1), tree.sees)
+        sees.scatter_(2, slots[:, None].expand(-1, width, -1), torch.from_numpy(tree.sees).to(device))
         slot_positions = all_slots.repeat(len(starts), 1).scatter_(1, slots, positions)
         rows = slice(first_row, first_row + len(starts))
         return cls(rows, positions, slots, end, start, Sight(sees, slot_positions))
+
+    @classmethod
+    def recorded(
+        cls, starts: torch.Tensor, depths: torch.Tensor, sees: torch.Tensor, end: int, first_row: int = 0
+    ) -> Placement:
+        """A pass whose numbers are in tensors: `starts` [rows], `depths` [rows, width], `sees` [rows, width] as bits.
+
+        Nothing is read on the host, so that it can be recorded; chains and trees are alike. Bit j of `sees`: column j.
+        """
+        width, first = depths.shape[1], starts[:, None]
+        columns, all_slots = (torch.arange(count, device=starts.device) for count in (width, end))
+        offsets = all_slots - first  # [rows, end] of each slot: the column written there; below 0: the text
+        is_written = (offsets >= 0) & (offsets < width)
+        offsets = offsets.clamp(0, width - 1)
+        seen = (sees[:, :, None] >> offsets[:, None]) & 1
+        visible = (all_slots < first)[:, None] | ((seen == 1) & is_written[:, None])
+        slot_positions = torch.where(is_written, first + depths.gather(1, offsets), all_slots)
+        rows = slice(first_row, first_row + len(starts))
+        return cls(rows, first + depths, first + columns, end, None, Sight(visible, slot_positions))
 
     def behind(self, num_known: Sequence[int]) -> tuple[Placement, torch.Tensor]:
         """The columns of each row from `num_known[i]` on, and their numbers [rows, width]; the last column pads."""

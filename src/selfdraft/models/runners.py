@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import PassOutput, Resume, TreeMask
+from ..protocols import DraftedChain, DraftTask, PassOutput, Resume, TreeMask
 from ..types import SkipSet
 from .cache import SlotCache
 from .decoder import Decoder, check_eval
@@ -17,6 +17,8 @@ from .placement import Placement
 
 class EagerRunner:
     """Operation by operation, on any device. The specification for every other runner."""
+
+    saves_by_reuse = True
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)
@@ -64,7 +66,9 @@ class EagerRunner:
         needs_scores: bool = True,
         tree: TreeMask | None = None,
         resume: Resume | None = None,
+        ahead: bool = False,
     ) -> PassOutput:
+        tokens = tokens.to(self.device)
         if tree is None:
             placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
         else:
@@ -72,6 +76,18 @@ class EagerRunner:
         return self.decoder.forward(
             tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores, resume=resume
         )
+
+    def draft(
+        self,
+        task: DraftTask,
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        cache: SlotCache,
+        *,
+        first_row: int = 0,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+    ) -> DraftedChain | None:
+        return None
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         return self.decoder.can_resume(point, capture)

@@ -48,10 +48,12 @@ class Siblings:
         self.max_nodes = options.max_nodes
         bounds, counts = zip(*read_table(options.table), strict=True)
         self.max_candidates = max(counts)
-        self._bounds, self._counts = torch.tensor(bounds[:-1], dtype=torch.float32), torch.tensor(counts)
+        self._table = torch.tensor(bounds[:-1], dtype=torch.float32), torch.tensor(counts)
 
     def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
-        bounds, counts = self._bounds.to(confidence.device), self._counts.to(confidence.device)
+        if self._table[0].device != confidence.device:  # sent once: nothing may come from the host while recording
+            self._table = self._table[0].to(confidence.device), self._table[1].to(confidence.device)
+        bounds, counts = self._table
         return counts[torch.bucketize(confidence.float(), bounds)]
 
     def branches(self, committed: Sequence[int]) -> Sequence[Path]:

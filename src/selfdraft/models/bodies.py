@@ -1,0 +1,64 @@
+"""Bodies: how a recorded pass computes. Called while it is recorded, on tensors that stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from ..types import SkipSet
+from .buffers import PassBuffers
+from .cache import SlotCache
+from .decoder import Decoder, Halfway
+from .placement import Placement
+
+HEAD_START = 6
+"""A pass is begun with one of so many parts of its sub-layers."""
+
+
+class Body(Protocol):
+    """One pass in two parts, so that a draft can begin the next token before it is known whether it is wanted.
+
+    Nothing may be read on the host. `finish` may be called several times with one state.
+    """
+
+    holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
+    max_tokens: int  # rows x width it is meant for
+
+    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Any:
+        """The embedding and the first few sub-layers; slots 0 to `end - 1` are read.
+
+        A body that holds the cache works in the rows from `buffers.host["header"][3]` on, as they are now.
+        """
+        ...
+
+    def finish(
+        self, state: Any, capture: Sequence[str] = (), vocabulary: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Scores [rows, width, vocabulary] (of the tokens in `vocabulary`; None: of all) and captured states."""
+        ...
+
+
+class DecoderBody:
+    """The decoder's own sub-layers: what the eager runner computes, for any family."""
+
+    holds_cache = True
+    max_tokens = 512
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Halfway:
+        first_row = int(buffers.host["header"][3])
+        placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, first_row)
+        num_first = len(self._decoder.active_sublayers(skip)) // HEAD_START
+        return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first)
+
+    def finish(
+        self, state: Halfway, capture: Sequence[str] = (), vocabulary: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        output = self._decoder.finish(replace(state, step=state.step.fork()), capture)
+        scores = output.scores if vocabulary is None else output.scores[..., vocabulary]
+        return scores, output.captured

@@ -1,0 +1,110 @@
+"""The inputs of recorded work: one tensor that stays where it is, and its mirror on the host.
+
+Whatever a pass needs to know is written into the mirror and travels in one copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..protocols import DraftTask, TreeMask
+from .cache import SlotCache
+from .device import Device
+
+MAX_WIDTH = 63
+"""Columns of one pass: what a column sees of the others are the bits of a positive int64."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class Packed:
+    """Arrays of int64 by name: `host[name]` to be filled, then `send()`, then they are in `tensors[name]`."""
+
+    def __init__(self, device: Device, shapes: dict[str, tuple[int, ...]]) -> None:
+        size = sum(math.prod(shape) for shape in shapes.values())
+        self.data, self._mirror = device.zeros(size), device.host_zeros(size)
+        self._sent = device.signal()
+        self.host: dict[str, Ints] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        first, numbers = 0, self._mirror.numpy()
+        for name, shape in shapes.items():
+            last = first + math.prod(shape)
+            self.host[name], self.tensors[name] = numbers[first:last].reshape(shape), self.data[first:last].view(shape)
+            first = last
+
+    def open(self) -> dict[str, Ints]:
+        """The mirror, once the device has taken what was last sent."""
+        self._sent.wait()
+        return self.host
+
+    def send(self) -> None:
+        self.data.copy_(self._mirror, non_blocking=True)
+        self._sent.set()
+
+
+class PassBuffers(Packed):
+    """The numbers of one pass of `rows` x `width` tokens.
+
+    `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows; then 0.
+    `sees` [rows, width]: bit j is set where a column attends to column j of the pass.
+    """
+
+    def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
+        square = (rows, width)
+        shapes = {"header": (8,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
+        super().__init__(device, {**shapes, **(more or {})})
+        self.rows, self.width = rows, width
+        self.header, self.starts = self.tensors["header"], self.tensors["starts"]
+        self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
+        columns = np.arange(width)
+        self._itself = np.left_shift(np.int64(1), columns)
+        self._before = np.left_shift(np.int64(2), columns) - 1  # a chain's column sees itself and all before
+
+    def fill(
+        self,
+        tokens: npt.ArrayLike | None,
+        starts: Sequence[int],
+        width: int,
+        cache: SlotCache,
+        first_row: int,
+        tree: TreeMask | None = None,
+    ) -> None:
+        """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves."""
+        host, rows = self.open(), len(starts)
+        host["header"][:5] = cache.address, cache.num_slots, cache.num_rows_allocated, first_row, rows
+        host["starts"][:rows], host["starts"][rows:] = starts, 0
+        host["tokens"][:] = 0
+        if tokens is not None:
+            host["tokens"][:rows, :width] = tokens
+        host["depths"][:], host["sees"][:] = 0, self._itself | 1
+        if tree is None:
+            host["depths"][:rows, :width], host["sees"][:rows, :width] = np.arange(width), self._before[:width]
+        else:
+            host["depths"][:rows, :width] = tree.depths
+            host["sees"][:rows, :width] = (tree.sees * self._itself[:width]).sum(-1)
+
+
+class DraftBuffers(PassBuffers):
+    """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come."""
+
+    def __init__(self, device: Device, rows: int) -> None:
+        names = ("sequences", "indices", "rounds", "ids", "caps", "active", "depth")
+        super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "seed": (2,)})
+
+    def fill_task(
+        self, task: DraftTask, tokens: Sequence[int], starts: Sequence[int], cache: SlotCache, first_row: int
+    ) -> None:
+        self.fill(np.array(tokens)[:, None], starts, 1, cache, first_row)
+        host, rows = self.host, len(starts)
+        sequences, indices, rounds = zip(*task.places, strict=True)
+        columns = {"sequences": sequences, "indices": indices, "rounds": rounds, "ids": task.sequence_ids}
+        for name, numbers in {**columns, "caps": task.caps}.items():
+            host[name][:rows], host[name][rows:] = numbers, 0
+        host["active"][:] = host["caps"] > 0
+        host["depth"][:] = 0
+        host["seed"][:] = task.seed & 0xFFFFFFFF, task.seed >> 32

@@ -1,0 +1,333 @@
+"""GraphRunner: passes and drafts recorded once and launched as one, for devices whose host is slower than they are.
+
+A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (prefill, passes
+that start behind known states, models that read values while they run) takes the eager path.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, TreeMask
+from ..types import SkipSet
+from .bodies import Body, DecoderBody
+from .buffers import MAX_WIDTH, DraftBuffers, PassBuffers
+from .cache import SlotCache, StoragePool
+from .decoder import Decoder, check_eval
+from .device import Device
+from .graphs import MAX_BYTES, CudaRecorder, Graphs, Recorder, Recording, RecordingError
+from .recorded_draft import DraftGraphs, DraftOutputs, record_draft, run_draft
+from .recorded_pass import Ahead, Choices, GraphKey, Launches, Outbox, PassGraph
+from .runners import EagerRunner
+
+MIN_SLOTS = 256
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
+_LOGGER = logging.getLogger(__name__)
+
+
+def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
+    """The runner for the device the model is on."""
+    return GraphRunner(model) if graphs and model.device.type == "cuda" else EagerRunner(model)
+
+
+def bodies_for(decoder: Decoder) -> Sequence[Body]:
+    """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
+    return (DecoderBody(decoder),)
+
+
+class GraphRunner(EagerRunner):
+    """Same interface and same results as the eager runner. `max_bytes` bounds what the recordings take."""
+
+    saves_by_reuse = False
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
+        make_bodies: Callable[[Decoder], Sequence[Body]] = bodies_for,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        super().__init__(model)
+        self._make_recorder, self._make_bodies, self._max_bytes = make_recorder, make_bodies, max_bytes
+        self._launches, self.num_hits = Launches(), 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
+        self.fallback_reason: str | None = None
+        self._device, self._bodies = Device(self.device), self._make_bodies(self.decoder)
+        self._storages = StoragePool()
+        self._passes: dict[tuple[int, int], tuple[PassBuffers, Outbox]] = {}
+        self._drafts: dict[tuple[int, int], tuple[DraftBuffers, DraftOutputs]] = {}
+        self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
+        self._refused_rules: set[DraftRule] = set()
+        self._ahead: Ahead | None = None
+
+    def refresh(self) -> None:
+        check_eval(self.decoder.model)
+        if not self.decoder.is_current:
+            self.decoder.attach()
+            self._begin_anew()
+
+    def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
+        if self.fallback_reason is not None:
+            return super().new_cache(num_rows, num_slots)
+        decoder, stale = self.decoder, self._storages.trim()
+        if stale:
+            self.graphs.drop(lambda key: bool(key.cache) and key.cache[0] in stale)
+        return SlotCache(
+            decoder.shapes,
+            num_rows,
+            bucket(num_slots),
+            dtype=decoder.dtype,
+            device=decoder.device,
+            allocate=self._storages.take,
+        )
+
+    def best_token(self, scores: torch.Tensor) -> torch.Tensor:
+        """[rows, width, vocabulary] -> [rows, width]; recorded."""
+        return scores.argmax(-1)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        starts: Sequence[int],
+        cache: SlotCache,
+        *,
+        first_row: int = 0,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        capture: Sequence[str] = (),
+        needs_scores: bool = True,
+        tree: TreeMask | None = None,
+        resume: Resume | None = None,
+        ahead: bool = False,
+    ) -> PassOutput:
+        width = tokens.shape[1]
+        if needs_scores and resume is None and self._body_for(len(starts), width) is not None:
+            self.decoder.check_points(capture)
+            is_plain = width == 1 and not (skip or capture) and tree is None and tokens.device.type == "cpu"
+            try:
+                if is_plain:
+                    return self._forward_plain(tokens, tuple(starts), cache, first_row, ahead)
+                graph, _ = self._launch(tokens, starts, cache, first_row, skip, tuple(capture), tree)
+                return self._output(graph, self._new_choices(graph, len(starts), width), len(starts), width)
+            except RecordingError as error:
+                self._fall_back(error)
+        self._ahead = None
+        self._launches.launched()
+        return super().forward(
+            tokens,
+            starts,
+            cache,
+            first_row=first_row,
+            skip=skip,
+            capture=capture,
+            needs_scores=needs_scores,
+            tree=tree,
+            resume=resume,
+        )
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        task: DraftTask,
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        cache: SlotCache,
+        *,
+        first_row: int = 0,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+    ) -> DraftedChain | None:
+        number = self._body_for(len(starts), 1)
+        if number is None or task.rule in self._refused_rules:
+            return None
+        self._ahead = None  # the draft writes where it wrote
+        rows, first = self._num_rows(number, len(starts)), max(starts)
+        cache.reserve(bucket(first + max(task.caps)))
+        buffers, outputs = self._draft_buffers(rows, min(task.rule.max_candidates, self.vocab_size))
+        buffers.fill_task(task, tokens, starts, cache, first_row)
+        buffers.send()
+
+        def graphs_at(depth: int) -> DraftGraphs:
+            end = bucket(first + depth + 1)
+            key = GraphKey(task.rule, number, rows, 1, end, skip, (), self._cache_key(number, cache, first_row))
+            body, bare = self._bodies[number], cache.without_lease()
+            return self.graphs.get(
+                key, lambda record: record_draft(record, body, buffers, outputs, task.rule, bare, end, skip)
+            )
+
+        try:
+            chain = run_draft(graphs_at, outputs, max(task.caps), len(starts))
+        except RecordingError as error:
+            self._refused_rules.add(task.rule)
+            _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
+            return None
+        self._launches.awaited()
+        return chain
+
+    def seconds(self) -> float:
+        """Waits only if something was launched since values were last read: a pass run ahead stays under way."""
+        if self._launches.are_pending:
+            self._device.wait()
+            self._launches.awaited()
+        return time.perf_counter()
+
+    # ------------------------------------------------------------------------------------------- one recorded pass
+
+    def _launch(
+        self,
+        tokens: torch.Tensor,
+        starts: Sequence[int],
+        cache: SlotCache,
+        first_row: int,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        capture: tuple[str, ...] = (),
+        tree: TreeMask | None = None,
+    ) -> tuple[PassGraph, int]:
+        """Send the inputs and replay the pass; its graph, and the cache bucket."""
+        self._ahead = None
+        number = self._body_for(*tokens.shape)
+        assert number is not None
+        rows, width = self._num_rows(number, len(starts)), _width(tokens.shape[1])
+        end = bucket(max(starts) + width)
+        cache.reserve(end)
+        buffers, outbox = self._pass_buffers(rows, width)
+        is_here = tokens.device.type == "cpu"
+        buffers.fill(tokens.numpy() if is_here else None, starts, tokens.shape[1], cache, first_row, tree)
+        buffers.send()
+        if not is_here:
+            buffers.tokens[: tokens.shape[0], : tokens.shape[1]].copy_(tokens)
+
+        def build(record: Recorder) -> PassGraph:
+            kept: dict[str, torch.Tensor] = {}
+
+            def run() -> None:
+                state = self._bodies[number].begin(buffers, cache, end, skip)
+                scores, captured = self._bodies[number].finish(state, capture)
+                outbox.choices.copy_(self.best_token(scores))
+                kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
+
+            recording, _ = record(run)
+            return PassGraph(recording, outbox, kept.pop("scores"), kept)
+
+        key = GraphKey("pass", number, rows, width, end, skip, capture, self._cache_key(number, cache, first_row))
+        graph = self.graphs.get(key, build)
+        graph.recording.replay()
+        self._launches.launched()
+        return graph, end
+
+    def _forward_plain(
+        self, tokens: torch.Tensor, starts: tuple[int, ...], cache: SlotCache, first_row: int, ahead: bool
+    ) -> PassOutput:
+        """One token a row through the whole model; it may be there already."""
+        found = self._ahead
+        if found is not None and found.is_asked_for(tokens, starts, cache, first_row):
+            graph, end = found.graph, found.end
+            self.num_hits += 1
+        else:
+            graph, end = self._launch(tokens, starts, cache, first_row)
+        self._ahead = None
+        choices = self._new_choices(graph, len(starts), 1)
+        if ahead and max(starts) + 2 <= end:
+            choices.send()  # what runs ahead overwrites them on the device
+            self._advance(graph).replay()
+            graph.recording.replay()
+            following = tuple(start + 1 for start in starts)
+            self._ahead = Ahead(weakref.ref(cache), cache.address, first_row, following, choices, graph, end)
+        return self._output(graph, choices, len(starts), 1)
+
+    def _advance(self, graph: PassGraph) -> Recording:
+        """Feeds the best tokens of a pass to the same pass, one slot on."""
+        choices = graph.outbox.choices
+        rows = len(choices)
+        buffers, _ = self._pass_buffers(rows, 1)
+
+        def advance() -> None:
+            buffers.tokens.copy_(choices)
+            buffers.starts.add_(1)
+
+        def build(record: Recorder) -> Recording:
+            saved = buffers.data.clone()
+            recording, _ = record(advance, lambda: _copy(saved, buffers.data))
+            return recording
+
+        return self.graphs.get(GraphKey("advance", 0, rows, 1, 0, SkipSet()), build)
+
+    def _output(self, graph: PassGraph, choices: Choices, rows: int, width: int) -> PassOutput:
+        captured = {name: states[:rows, :width] for name, states in graph.captured.items()}
+        return PassOutput(graph.scores[:rows, :width], captured, choices)
+
+    def _new_choices(self, graph: PassGraph, rows: int, width: int) -> Choices:
+        return Choices(self._launches, graph.outbox.next_readback(), rows, width)
+
+    # -------------------------------------------------------------------------------------- what recordings stand on
+
+    def _body_for(self, num_rows: int, width: int) -> int | None:
+        """The number of the body for a pass of this size; None: not recorded."""
+        if self.fallback_reason is not None or not 0 < width <= MAX_WIDTH:
+            return None
+        for number, body in enumerate(self._bodies):
+            if self._num_rows(number, num_rows) * _width(width) <= body.max_tokens:
+                return number
+        return None
+
+    def _num_rows(self, body: int, num_rows: int) -> int:
+        return num_rows if self._bodies[body].holds_cache else _power_of_two(num_rows)
+
+    def _cache_key(self, body: int, cache: SlotCache, first_row: int) -> tuple[int, ...]:
+        if not self._bodies[body].holds_cache:
+            return ()
+        addresses = (store.data_ptr() for store in cache.stores)
+        return (*addresses, cache.num_slots, cache.num_rows_allocated, first_row)
+
+    def _pass_buffers(self, rows: int, width: int) -> tuple[PassBuffers, Outbox]:
+        if (rows, width) not in self._passes:
+            outbox = Outbox(self._device, rows, width)
+            self._passes[rows, width] = PassBuffers(self._device, rows, width), outbox
+        return self._passes[rows, width]
+
+    def _draft_buffers(self, rows: int, num_candidates: int) -> tuple[DraftBuffers, DraftOutputs]:
+        key = (rows, num_candidates)
+        if key not in self._drafts:
+            outputs = DraftOutputs(self._device, rows, num_candidates)
+            self._drafts[key] = DraftBuffers(self._device, rows), outputs
+        return self._drafts[key]
+
+    def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """A copy outside of the recordings' memory; passes of one size class share it."""
+        key = (name, value.dtype, _power_of_two(value.numel()))
+        if key not in self._kept:
+            self._kept[key] = self._device.zeros(key[2], dtype=value.dtype)
+        kept = self._kept[key][: value.numel()].view(value.shape)
+        kept.copy_(value)
+        return kept
+
+    def _fall_back(self, error: RecordingError) -> None:
+        self._begin_anew()
+        self.fallback_reason = str(error)
+        _LOGGER.warning("this model cannot be recorded, so every operation is launched by itself: %s", error)
+
+
+def bucket(num_slots: int) -> int:
+    """Slots that a recorded pass reads: a power of two."""
+    return max(MIN_SLOTS, _power_of_two(num_slots))
+
+
+def _width(width: int) -> int:
+    return next(known for known in WIDTHS if known >= width)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)

@@ -1,0 +1,141 @@
+"""Recordings: work on tensors that stay where they are, launched again as one.
+
+A recording freezes everything but the contents of those tensors: shapes, addresses, Python values and branches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from .host import recording
+
+T = TypeVar("T")
+NUM_WARM_UPS = 2
+MAX_BYTES = 2 << 30
+
+
+class Recording(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Recording, T]:
+        """Record what `function` does; it is run several times, `reset` before each and at the end.
+
+        The tensors it returns are rewritten by every replay. All recordings share their memory, so replaying another
+        one may overwrite them, too: what somebody keeps, the function copies into tensors made beforehand.
+        """
+        ...
+
+
+class RecordingError(RuntimeError):
+    """What cannot be recorded on this device; the message says why."""
+
+
+class CudaGraph:
+    def __init__(self, graph: torch.cuda.CUDAGraph, num_bytes: int) -> None:
+        self._graph, self.num_bytes = graph, num_bytes
+        self.replay = graph.replay
+
+
+class CudaRecorder:
+    """CUDA graphs that share one memory pool. Captured on a stream of its own, replayed on the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+
+    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Recording, T]:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        reset = reset or _nothing
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(NUM_WARM_UPS):
+                reset()
+                function()
+            reset()
+            self._stream.synchronize()
+            free, reserved = self._memory()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = function()
+            finally:
+                graph.capture_end()
+            free_after, reserved_after = self._memory()
+        current.wait_stream(self._stream)
+        return CudaGraph(graph, max(free - free_after, reserved_after - reserved, 0)), result
+
+    def _memory(self) -> tuple[int, int]:
+        """Bytes free on the device, bytes that the allocator holds."""
+        return torch.cuda.mem_get_info(self._device)[0], torch.cuda.memory_reserved(self._device)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Graphs:
+    """What was recorded, by key; the least recently used goes first when `max_bytes` are exceeded."""
+
+    def __init__(self, record: Recorder, max_bytes: int = MAX_BYTES) -> None:
+        self._record, self.max_bytes = record, max_bytes
+        self._entries: OrderedDict[Hashable, tuple[Any, list[Recording]]] = OrderedDict()
+        self.num_captures, self.capture_seconds = 0, 0.0
+
+    @property
+    def num_graphs(self) -> int:
+        return sum(len(recordings) for _, recordings in self._entries.values())
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(one.num_bytes for _, recordings in self._entries.values() for one in recordings)
+
+    def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
+        """What `build` made for this key; it is given the recorder, and everything it records counts as one entry."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        else:
+            self._entries[key] = self._build(build)
+            while self.num_bytes > self.max_bytes and len(self._entries) > 1:
+                self._entries.popitem(last=False)
+        made: T = self._entries[key][0]
+        return made
+
+    def _build(self, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
+        recordings: list[Recording] = []
+
+        def record(function: Callable[[], Any], reset: Callable[[], None] | None = None) -> tuple[Recording, Any]:
+            made, result = self._record(function, reset)
+            recordings.append(made)
+            self.num_captures += 1
+            return made, result
+
+        began = time.perf_counter()
+        try:
+            with recording():
+                return build(record), recordings
+        except Exception as error:
+            raise RecordingError(f"{type(error).__name__}: {error}") from error
+        finally:
+            self.capture_seconds += time.perf_counter() - began
+
+    def drop(self, is_stale: Callable[[Any], bool]) -> None:
+        """Forget the entries whose key is stale."""
+        for key in [key for key in self._entries if is_stale(key)]:
+            del self._entries[key]
+
+    def clear(self) -> None:
+        self._entries.clear()

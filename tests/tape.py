@@ -1,0 +1,79 @@
+"""A faithful stand-in for CUDA graphs on a CPU: every operation is noted with its very tensors and run again.
+
+Python values and branches are frozen as in a graph, and what a graph cannot hold is refused: reading a value on the
+host, shapes that depend on values, tensors made from host data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+T = TypeVar("T")
+_DEPENDS_ON_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_FROM_HOST = ("aten::lift_fresh", "aten::lift")
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def needs_host(function: Any, arguments: Any) -> bool:
+    if function.name() == "aten::index.Tensor":  # its shape depends on values where the index is a mask
+        return any(index.dtype == torch.bool for index in tensors_in(arguments[1]))
+    return any(tag in function.tags for tag in _DEPENDS_ON_VALUES) or function.name() in _FROM_HOST
+
+
+class Tape(TorchDispatchMode):
+    """The recording: (function, arguments, keywords, results that are no view of an argument)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any, list[tuple[int, torch.Tensor]]]] = []
+        self.num_bytes = 0
+        self.num_replays = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        keywords = keywords or {}
+        if needs_host(function, arguments):
+            raise RuntimeError(f"{function.name()} cannot be recorded: it needs the host")
+        results = function(*arguments, **keywords)
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_in((arguments, keywords))}
+        fresh = [
+            (index, tensor)
+            for index, tensor in enumerate(tensors_in(results))
+            if tensor.untyped_storage()._cdata not in known
+        ]
+        if fresh or function._schema.is_mutable:
+            self._calls.append((function, arguments, keywords, fresh))
+        self.num_bytes += sum(tensor.nbytes for _, tensor in fresh)
+        return results
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        self.num_replays += 1
+        for function, arguments, keywords, fresh in self._calls:
+            results = tensors_in(function(*arguments, **keywords))
+            for index, tensor in fresh:
+                tensor.copy_(results[index])
+
+
+class TapeRecorder:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.tapes: list[Tape] = []
+
+    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Tape, T]:
+        reset = reset or (lambda: None)
+        reset()
+        function()  # warms up, as with a graph
+        reset()
+        tape = Tape()
+        with tape:
+            result = function()
+        reset()
+        self.tapes.append(tape)
+        return tape, result
