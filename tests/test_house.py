@@ -25,6 +25,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 LEVELS = (
     ("errors", "types", "protocols"),
     ("registry", "options"),
+    ("kernels",),
     ("models",),
     ("profiles", "drafters"),
     ("strategies", "lookahead", "trees"),

@@ -14,7 +14,8 @@ if not HAS_GPU:
 pytest.importorskip("triton")
 
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
-from selfdraft.kernels.linear import linear  # noqa: E402
+from selfdraft.kernels.gated import gated  # noqa: E402
+from selfdraft.kernels.norm import add_norm  # noqa: E402
 from selfdraft.kernels.rank import rank  # noqa: E402
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
@@ -40,36 +41,38 @@ def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 @by_dtype
 @pytest.mark.parametrize("num_tokens", [1, 5, 16, 17, 33])
 @pytest.mark.parametrize(("num_rows", "size"), [(96, 64), (40, 144)])
-def test_linear(dtype, num_tokens, num_rows, size):
-    x, weight = random(num_tokens, size, dtype=dtype), random(num_rows, size, dtype=dtype, seed=1)
-    bias, norm = random(num_rows, dtype=dtype, seed=2), random(size, dtype=dtype, seed=3)
-    residual = random(num_tokens, num_rows, dtype=dtype, seed=4)
-    expected = normed(x.double(), norm.double(), 1e-6) @ weight.double().T + bias.double()
-    assert error(linear(x, weight, bias, norm=norm, eps=1e-6), expected) < TOLERANCE[dtype]
-    expected = x.double() @ weight.double().T + residual.double()
-    assert error(linear(x, weight, residual=residual), expected) < TOLERANCE[dtype]
+def test_gated(dtype, num_tokens, num_rows, size):
+    x, weight = random(num_tokens, size, dtype=dtype), random(2 * num_rows, size, dtype=dtype, seed=1)
+    bias = random(2 * num_rows, dtype=dtype, seed=2)
+    for expected, found in (
+        (x.double() @ weight.double().T, gated(x, weight)),
+        (x.double() @ weight.double().T + bias.double(), gated(x, weight, bias)),
+    ):
+        gate, up = expected.chunk(2, -1)
+        assert error(found, torch.nn.functional.silu(gate) * up) < TOLERANCE[dtype]
 
 
 @by_dtype
-@pytest.mark.parametrize("num_tokens", [1, 20])
-def test_gated(dtype, num_tokens):
-    x, weight = random(num_tokens, 64, dtype=dtype), random(2 * 48, 64, dtype=dtype, seed=1)
-    norm, bias = random(64, dtype=dtype, seed=3), random(96, dtype=dtype, seed=2)
-    gate, up = (normed(x.double(), norm.double(), 1e-5) @ weight.double().T + bias.double()).chunk(2, -1)
-    expected = torch.nn.functional.silu(gate) * up
-    assert error(linear(x, weight, bias, norm=norm, eps=1e-5, is_gated=True), expected) < TOLERANCE[dtype]
+@pytest.mark.parametrize("size", [64, 144])
+def test_add_norm(dtype, size):
+    stream, branch = random(5, size, dtype=dtype), random(5, size, dtype=dtype, seed=1)
+    weight = random(size, dtype=dtype, seed=2)
+    same, found = add_norm(stream, None, weight, 1e-6)
+    assert torch.equal(same, stream)
+    assert error(found, normed(stream.double(), weight.double(), 1e-6)) < TOLERANCE[dtype]
+    total, found = add_norm(stream, branch, weight, 1e-6)
+    assert error(total, stream.double() + branch.double()) < TOLERANCE[dtype]
+    assert error(found, normed(stream.double() + branch.double(), weight.double(), 1e-6)) < TOLERANCE[dtype]
 
 
 @by_dtype
 def test_a_token_does_not_know_its_neighbours(dtype):
     """Bit by bit: one token alone is the same token among sixteen or forty."""
-    x, weight = random(40, 1536, dtype=dtype), random(256, 1536, dtype=dtype, seed=1)
-    norm = random(1536, dtype=dtype, seed=3)
-    alone = torch.cat([linear(x[i : i + 1], weight, norm=norm, eps=1e-6) for i in (0, 7, 15, 39)])
-    for width in (16, 40) if HAS_GPU else (16,):
-        together = linear(x[:width], weight, norm=norm, eps=1e-6)
+    x, weight = random(40, 256, dtype=dtype), random(128, 256, dtype=dtype, seed=1)
+    alone = torch.cat([gated(x[i : i + 1], weight) for i in (0, 7, 15, 39)])
+    for width in (16, 40):
         picks = [i for i in (0, 7, 15, 39) if i < width]
-        assert torch.equal(together[picks], alone[: len(picks)])
+        assert torch.equal(gated(x[:width], weight)[picks], alone[: len(picks)])
 
 
 class Layers:
@@ -110,7 +113,7 @@ class Layers:
                 keys[:, start + t], values[:, start + t] = self.rotate(key[t], position), value[t]
             slot_positions = [*range(start), *positions]
             for t, position in enumerate(positions):
-                visible = [s for s in range(start)] + [start + c for c in range(self.width) if sees[row, t] >> c & 1]
+                visible = list(range(start)) + [start + c for c in range(self.width) if sees[row, t] >> c & 1]
                 if heads.window:
                     visible = [slot for slot in visible if slot_positions[slot] > position - heads.window]
                 group = heads.num_heads // heads.num_kv_heads

@@ -177,6 +177,7 @@ class DraftStats:
     match_length: torch.Tensor  # [rows] length of the n-gram a lookup matched, else 0
     sequence_ids: torch.Tensor  # [rows]
     scores: torch.Tensor | None = None  # [rows, vocabulary]
+    peak: torch.Tensor | None = None  # [rows] the largest probability, where it is known already
 
     NUM_TOP: ClassVar[int] = 10
 
@@ -190,6 +191,8 @@ class DraftStats:
     @cached_property
     def confidence(self) -> torch.Tensor:
         """[rows] the draft's largest probability (never the drawn token's)."""
+        if self.peak is not None:
+            return self.peak
         if self.scores is None:
             return torch.ones(len(self.index), device=self.index.device)
         scores = self.scores.float()

@@ -86,9 +86,6 @@ class Coupled:
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
         """What the draft would choose, best first."""
-        if sampler.is_greedy:
-            values, tokens = warped.topk(min(count, warped.shape[-1]), dim=-1)
-            return values, tokens
         return sampler.best(warped, count, spots.sequences, spots.indices)
 
     @staticmethod
@@ -122,8 +119,6 @@ class Rejection:
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
         """Draws from the draft without replacement, in order."""
-        if sampler.is_greedy:
-            return Coupled.candidates(warped, count, sampler, spots)
         # The round is part of the key: what an earlier round learned from this noise must not steer it now.
         return sampler.best(warped, count, spots.sequences, spots.indices, spots.rounds, _DRAW)
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 
+from ..kernels.top import top
 from ..options import GenerateOptions
 from ..protocols import (
     Choice,
@@ -92,19 +93,22 @@ class Rule:
 
     def __call__(self, stats: DraftStats, spots: Spots, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
         """Choose behind `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
-        wants_more = self.lookahead.wants_more(stats)
-        if stats.scores is None:
+        scores = stats.scores
+        if scores is None:
             assert tokens is not None
-            return Choice(tokens[:, None], stats.confidence, wants_more)
+            return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
         sampler = Sampler(self.warping, halves=seed)
-        warped = stats.scores if sampler.is_greedy else sampler.warp(stats.scores)
-        return Choice(self._choose(warped, stats, sampler, spots), stats.confidence, wants_more, warped)
+        if sampler.is_greedy:  # the same for every acceptance: the draft's best
+            warped, (values, found, peak) = scores, top(scores, self.max_candidates)
+            stats = replace(stats, peak=peak)
+        else:
+            warped = sampler.warp(scores)
+            values, found = self.accept.candidates(warped, self.max_candidates, sampler, spots)
+        candidates = self._wanted(values, found, stats) if self.max_candidates > 1 else found
+        return Choice(candidates, stats.confidence, self.lookahead.wants_more(stats), warped)
 
-    def _choose(self, warped: torch.Tensor, stats: DraftStats, sampler: Sampler, spots: Spots) -> torch.Tensor:
+    def _wanted(self, values: torch.Tensor, tokens: torch.Tensor, stats: DraftStats) -> torch.Tensor:
         """The chain's next token and its siblings, as many as the tree wants."""
-        values, tokens = self.accept.candidates(warped, self.tree.max_candidates, sampler, spots)
-        if self.tree.max_candidates == 1:
-            return tokens
         wanted = self.tree.num_candidates(stats.confidence)[:, None]
         ranks = torch.arange(tokens.shape[1], device=tokens.device)
         return torch.where((ranks == 0) | ((ranks < wanted) & (values > -torch.inf)), tokens, PAD)

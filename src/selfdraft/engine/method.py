@@ -18,7 +18,9 @@ class Acceptance(Protocol):
 
     keeps_scores: bool  # whether `accept` needs the draft's distributions
 
-    def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked: ...
+    def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+        """What a draft that samples proposes; a greedy one proposes its best tokens, whatever the acceptance."""
+        ...
 
     def accept(self, targets: Any, sampler: Sampler) -> list[Verdict]: ...
 

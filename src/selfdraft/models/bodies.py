@@ -35,9 +35,9 @@ class Body(Protocol):
         ...
 
     def finish(
-        self, state: Any, capture: Sequence[str] = (), vocabulary: torch.Tensor | None = None
+        self, state: Any, capture: Sequence[str] = (), vocabulary: int | None = None
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Scores [rows, width, vocabulary] (of the tokens in `vocabulary`; None: of all) and captured states."""
+        """Scores [rows, width, vocabulary], or of so many of its first tokens only, and captured states."""
         ...
 
 
@@ -57,8 +57,7 @@ class DecoderBody:
         return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first)
 
     def finish(
-        self, state: Halfway, capture: Sequence[str] = (), vocabulary: torch.Tensor | None = None
+        self, state: Halfway, capture: Sequence[str] = (), vocabulary: int | None = None
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         output = self._decoder.finish(replace(state, step=state.step.fork()), capture)
-        scores = output.scores if vocabulary is None else output.scores[..., vocabulary]
-        return scores, output.captured
+        return output.scores[..., :vocabulary], output.captured

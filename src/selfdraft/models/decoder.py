@@ -7,7 +7,7 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -128,6 +128,37 @@ class Decoder:
     def is_current(self) -> bool:
         """False after the model was moved, cast or hooked: it is no longer what was attached to."""
         return self._attached_to == self._fingerprint()
+
+    @property
+    def context_length(self) -> int | None:
+        length = getattr(self.config, "max_position_embeddings", None)
+        return None if length is None else int(length)
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        weight: torch.Tensor = self._embed.weight
+        return weight.detach()
+
+    @property
+    def final_norm(self) -> Any:
+        return self._final_norm
+
+    @property
+    def head(self) -> Any:
+        return self._head
+
+    def last_point(self, point: str, known: Container[str]) -> str:
+        """The last capture point up to `point` that is among `known`: a skipped sub-layer changes nothing."""
+        before = self._points[: self._points.index(point) + 1]
+        return next(name for name in reversed(before) if name in known)
+
+    def rotary_table(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [positions, dim / 2] of half-split rotary, as the model rounds them."""
+        assert self._rotary is not None
+        positions = torch.arange(num_positions, device=self.device)[None]
+        cos, sin = self._rotary(self.embedding[:1, None], positions)
+        half = cos.shape[-1] // 2
+        return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)

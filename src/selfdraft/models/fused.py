@@ -8,7 +8,7 @@ follows it, whichever sub-layer that belongs to: any skip set is a composition o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,65 +25,90 @@ from .decoder import Decoder, SubLayer
 from .lean import LeanAttention, LeanHead, LeanMLP, LeanNorm
 
 DTYPES = (torch.bfloat16, torch.float16)
+MAX_POSITIONS = 1 << 17
+"""Of models that name no context length."""
 
 
 @dataclass(frozen=True)
 class Midway:
-    """A pass on its way. `stream` [tokens, hidden] waits for `branch`, which the next norm adds to it."""
+    """A pass on its way: `stream` [tokens, hidden] waits for `branch`, which the next norm adds to it.
+
+    `streams`: the sums so far by capture point; `name` is the point behind the branch.
+    """
 
     place: Place
     rest: Sequence[SubLayer]
     stream: torch.Tensor
     branch: torch.Tensor | None = None
-    name: str = "embedding"  # of the point behind the branch
+    name: str = "embedding"
+    streams: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def normed(self, norm: LeanNorm) -> tuple[Midway, torch.Tensor]:
+        """With the branch added, and what `norm` makes of it."""
+        stream, normed = add_norm(self.stream, self.branch, norm.weight, norm.eps)
+        return replace(self, stream=stream, branch=None, streams={**self.streams, self.name: stream}), normed
 
 
 class FusedBody:
+    """The same passes as DecoderBody's, for models whose every sub-layer is lean, in half precision."""
+
     holds_cache = False
     max_tokens = 256
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._final_norm: LeanNorm = decoder.final_norm
-        self._head: LeanHead = decoder.head
-        self._cos, self._sin = _rotary_table(decoder)
+        self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
 
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
         sublayers = self._decoder.active_sublayers(skip)
         place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
         stream = F.embedding(buffers.tokens.flatten(), self._decoder.embedding)
-        return self._run(Midway(place, sublayers, stream), len(sublayers) // HEAD_START, {}, ())
+        return _run(Midway(place, sublayers, stream), len(sublayers) // HEAD_START)
 
     def finish(
         self, state: Midway, capture: Sequence[str] = (), vocabulary: int | None = None
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """`vocabulary`: score only so many tokens, the first ones."""
-        captured: dict[str, torch.Tensor] = {}
-        state = self._run(state, len(state.rest), captured, capture)
-        stream, normed = self._norm(state, self._final_norm)
-        self._note(captured, capture, state.name, stream)
-        self._note(captured, capture, "norm", normed)
-        weight, bias = self._head.weight[:vocabulary], None if self._head.bias is None else self._head.bias[:vocabulary]
+        head: Any = self._decoder.head
+        state, normed = _run(state, len(state.rest)).normed(self._decoder.final_norm)
         shape = (*state.place.depths.shape, -1)
-        return F.linear(normed, weight, bias).view(shape), {k: v.view(shape) for k, v in captured.items()}
+        streams = {**state.streams, "norm": normed}
+        captured = {point: streams[self._decoder.last_point(point, streams)].view(shape) for point in capture}
+        bias = None if head.bias is None else head.bias[:vocabulary]
+        return F.linear(normed, head.weight[:vocabulary], bias).view(shape), captured
 
-    def _run(
-        self, state: Midway, count: int, captured: dict[str, torch.Tensor], capture: Sequence[str]
-    ) -> Midway:
-        stream, branch, name = state.stream, state.branch, state.name
-        for sublayer in state.rest[:count]:
-            part: Any = sublayer.run
-            stream, normed = add_norm(stream, branch, part.norm.weight, part.norm.eps)
-            self._note(captured, capture, name, stream)
-            branch, name = self._branch(part, normed, state.place), sublayer.name
-        return replace(state, rest=state.rest[count:], stream=stream, branch=branch, name=name)
 
-    def _branch(self, part: LeanAttention | LeanMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
-        if isinstance(part, LeanMLP):
-            return F.linear(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
-        heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-        mixed = attend(F.linear(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
-        return F.linear(mixed, part.out, part.out_bias)
+def _run(state: Midway, count: int) -> Midway:
+    """The next `count` sub-layers; the branch of the last one is left for whoever goes on."""
+    for sublayer in state.rest[:count]:
+        part: Any = sublayer.run
+        state, normed = state.normed(part.norm)
+        state = replace(state, branch=_branch(part, normed, state.place), name=sublayer.name)
+    return replace(state, rest=state.rest[count:])
 
-    def _norm(self, state: Midway, norm: LeanNorm) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_norm(state.stream, state.branch, norm.weight, norm.eps)
+
+def _branch(part: LeanAttention | LeanMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
+    if isinstance(part, LeanMLP):
+        return F.linear(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
+    heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+    mixed = attend(F.linear(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
+    return F.linear(mixed, part.out, part.out_bias)
+
+
+def reason_against(decoder: Decoder) -> str | None:
+    """Why a model cannot run fused, or None."""
+    parts: list[Any] = [part.run for part in decoder.sublayers]
+    if decoder.dtype not in DTYPES:
+        return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not bfloat16 or float16"
+    if not all(isinstance(part, LeanAttention | LeanMLP) for part in parts):
+        return "its sub-layers are not plain RMSNorm, rotary attention and gated MLP"
+    if not isinstance(decoder.final_norm, LeanNorm) or not isinstance(decoder.head, LeanHead):
+        return "its final norm or its head is not plain"
+    if any(part.activation is not F.silu for part in parts if isinstance(part, LeanMLP)):
+        return "its MLP is not gated by SiLU"
+    sizes = [part.gate_up.shape[1] for part in parts if isinstance(part, LeanMLP)]
+    if any(size % 16 for size in sizes):
+        return f"its hidden size is {sizes[0]}, not a multiple of 16"
+    dims = {part.head_dim for part in parts if isinstance(part, LeanAttention)}
+    if any(dim & (dim - 1) or dim < 16 for dim in dims):
+        return f"its head size is {max(dims)}, not a power of two from 16 on"
+    return None

@@ -10,10 +10,12 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
+from ..kernels.top import top
 from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, TreeMask
 from ..types import SkipSet
 from .bodies import Body, DecoderBody
@@ -38,7 +40,18 @@ def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
 
 def bodies_for(decoder: Decoder) -> Sequence[Body]:
     """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
-    return (DecoderBody(decoder),)
+    return (*_fused(decoder), DecoderBody(decoder))
+
+
+def _fused(decoder: Decoder) -> Sequence[Body]:
+    if find_spec("triton") is None:
+        return ()
+    from .fused import FusedBody, reason_against
+
+    reason = reason_against(decoder)
+    if reason is not None:
+        _LOGGER.info("this model runs without fused kernels: %s", reason)
+    return (FusedBody(decoder),) if reason is None else ()
 
 
 class GraphRunner(EagerRunner):
@@ -93,7 +106,7 @@ class GraphRunner(EagerRunner):
 
     def best_token(self, scores: torch.Tensor) -> torch.Tensor:
         """[rows, width, vocabulary] -> [rows, width]; recorded."""
-        return scores.argmax(-1)
+        return top(scores.flatten(0, 1), 1)[1].view(scores.shape[:2])
 
     @torch.inference_mode()
     def forward(

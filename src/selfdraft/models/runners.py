@@ -33,8 +33,7 @@ class EagerRunner:
 
     @property
     def context_length(self) -> int | None:
-        length = getattr(self.decoder.config, "max_position_embeddings", None)
-        return None if length is None else int(length)
+        return self.decoder.context_length
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,27 @@
+"""The best tokens of a distribution: Triton's kernel where it can run, torch everywhere else."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+
+def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """[rows, vocabulary] -> values and tokens [rows, count], best first; the softmax's peak [rows] if it came along."""
+    count = min(count, scores.shape[-1])
+    if scores.device.type == "cuda" and _has_triton():
+        from .rank import rank
+
+        return rank(scores, count)
+    if count == 1:
+        best = scores.max(-1, keepdim=True)
+        return best.values, best.indices, None
+    values, tokens = scores.topk(count, dim=-1)
+    return values, tokens, None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

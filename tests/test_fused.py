@@ -1,0 +1,141 @@
+"""The fused body against the eager path: the same model, the same tokens. On a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+
+from selfdraft import Engine  # noqa: E402
+from selfdraft.models.fused import FusedBody, reason_against  # noqa: E402
+from selfdraft.models.graph_runner import CudaRecorder, GraphRunner  # noqa: E402
+from selfdraft.models.runners import EagerRunner  # noqa: E402
+from selfdraft.protocols import TreeMask  # noqa: E402
+from selfdraft.types import SkipSet  # noqa: E402
+
+DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
+TOLERANCE = 5e-2 if HAS_GPU else 1e-4
+SIZES = {
+    "vocab_size": 112,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+}
+
+
+class Again:
+    """What a replay means where there are no graphs: the same function again."""
+
+    num_bytes = 0
+
+    def __init__(self, function: Any) -> None:
+        self.replay = function
+
+
+def record_again(device: torch.device) -> Any:
+    def record(function: Any, reset: Any = None) -> Any:
+        if reset is not None:
+            reset()
+        result = function()
+        if reset is not None:
+            reset()
+        return Again(function), result
+
+    return record
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(1)
+    if kind == "llama":
+        model: Any = LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True))
+    else:
+        layers = ["full_attention", "sliding_attention", "full_attention"]
+        model = Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=16, layer_types=layers))
+    return model.eval().to(DEVICE, DTYPE)
+
+
+def runner_of(model: Any) -> GraphRunner:
+    return GraphRunner(
+        model,
+        make_recorder=CudaRecorder if HAS_GPU else record_again,
+        make_bodies=lambda decoder: (FusedBody(decoder),),
+    )
+
+
+@pytest.fixture(params=["llama", "qwen2"])
+def runners(request):
+    model = model_of(request.param)
+    return EagerRunner(model), runner_of(model)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    found, expected = found.double(), expected.double()
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_passes_are_the_eager_runners(runners):
+    """Prefill, one token, a ragged chain, a tree, a skip set, captured states."""
+    _, fused = runners
+    caches = [runner.new_cache(2, 64) for runner in runners]
+    prompt = torch.arange(40).view(2, 20) % 112
+    skip = SkipSet.of([1], [0, 2])
+    tree = TreeMask(
+        torch.tensor([[0, 1, 2, 1]] * 2).numpy(),
+        torch.tensor([[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 1]]] * 2).bool().numpy(),
+    )
+    tokens = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    for name, options, starts, part in (
+        ("one token", {}, (20, 20), tokens[:, :1]),
+        ("a ragged chain", {"capture": ("embedding", "a0", "m2", "norm")}, (20, 12), tokens),
+        ("skipped", {"skip": skip, "capture": ("a1", "m0")}, (18, 20), tokens[:, :3]),
+        ("a tree", {"tree": tree}, (20, 11), tokens),
+    ):
+        outputs = []
+        for runner, cache in zip(runners, caches, strict=True):
+            runner.forward(prompt.to(DEVICE), [0, 0], cache, needs_scores=False)
+            outputs.append(runner.forward(part.to(DEVICE), starts, cache, **options))
+        expected, found = outputs
+        assert error(found.scores, expected.scores) < TOLERANCE, name
+        for point, states in expected.captured.items():
+            assert error(found.captured[point], states) < TOLERANCE, (name, point)
+    assert fused.fallback_reason is None
+    assert fused.graphs.num_captures > 0
+
+
+@pytest.mark.parametrize("tree", ["chain", "siblings"])
+def test_drafting_changes_nothing(tree):
+    model = model_of("llama")
+    engine = Engine(model, None)
+    engine._runner = runner_of(model)
+    num_tokens = 24 if HAS_GPU else 6  # the interpreter is slow
+    options: dict[str, Any] = {"max_new_tokens": num_tokens, "settings": {"fixed": {"skip": "a1,m1", "tokens": 4}}}
+    prompts = [[1, 2, 3, 4, 5], [7, 8, 9]]
+    plain = [engine.generate(prompt, strategy="off", **options) for prompt in prompts]
+    drafted = engine.generate(prompts, strategy="fixed", lookahead="fixed", tree=tree, **options)
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert sum(one.stats.num_accepted for one in drafted) > 0
+    assert engine._runner.fallback_reason is None
+
+
+def test_what_cannot_run_fused_says_why():
+    model = model_of("llama")
+    runner = EagerRunner(model)
+    if HAS_GPU:
+        assert reason_against(runner.decoder) is None
+    else:
+        assert reason_against(runner.decoder) == "its dtype is float32, not bfloat16 or float16"
+    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+    assert "SiLU" in str(reason_against(EagerRunner(model.to(torch.bfloat16)).decoder))
