@@ -79,17 +79,14 @@ class GraphRunner(EagerRunner):
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         if self.fallback_reason is not None:
             return super().new_cache(num_rows, num_slots)
-        decoder, stale = self.decoder, self._storages.trim()
+        decoder, take = self.decoder, self._storages.take
+        cache = SlotCache(
+            decoder.shapes, num_rows, bucket(num_slots), dtype=decoder.dtype, device=decoder.device, allocate=take
+        )
+        stale = self._storages.trim()
         if stale:
             self.graphs.drop(lambda key: bool(key.cache) and key.cache[0] in stale)
-        return SlotCache(
-            decoder.shapes,
-            num_rows,
-            bucket(num_slots),
-            dtype=decoder.dtype,
-            device=decoder.device,
-            allocate=self._storages.take,
-        )
+        return cache
 
     def best_token(self, scores: torch.Tensor) -> torch.Tensor:
         """[rows, width, vocabulary] -> [rows, width]; recorded."""
