@@ -517,7 +517,7 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
 ) -> None:
     """The same drafts, confidences included, over bucket borders and more depths than are read at once."""
     monkeypatch.setattr(recorded_draft, "MAX_DEPTHS", 2)
-    options = {"max_new_tokens": NUM_TOKENS, "tree": tree, "lookahead": lookahead, "settings": SETTINGS, **mode}
+    options = {"max_new_tokens": 24, "tree": tree, "lookahead": lookahead, "settings": SETTINGS, **mode}
     recorded, plain = new_engine(pico("gemma2")), token_by_token_engine("gemma2")
     with mock.patch.object(EagerRunner, "draft", side_effect=AssertionError):
         found, expected = (engine.generate(list(PROMPTS), **options) for engine in (recorded, plain))

@@ -6,6 +6,7 @@ that start behind known states, models that read values while they run) takes th
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import weakref
@@ -153,16 +154,17 @@ class GraphRunner(EagerRunner):
         buffers.fill_task(task, tokens, starts, cache, first_row)
         buffers.send()
 
-        def graphs_at(depth: int) -> DraftGraphs:
-            end = bucket(first + depth + 1)
-            key = GraphKey(task.rule, number, rows, 1, end, skip, (), self._cache_key(number, cache, first_row))
-            body, bare = self._bodies[number], cache.without_lease()
-            return self.graphs.get(
-                key, lambda record: record_draft(record, body, buffers, outputs, task.rule, bare, end, skip)
-            )
+        @functools.cache
+        def graphs_for(end: int) -> DraftGraphs:
+            def build(record: Recorder) -> DraftGraphs:
+                body, bare = self._bodies[number], cache.without_lease()
+                return record_draft(record, body, buffers, outputs, task.rule, bare, end, skip)
+
+            place = self._cache_key(number, cache, first_row)
+            return self.graphs.get(GraphKey(task.rule, number, rows, 1, end, skip, (), place), build)
 
         try:
-            chain = run_draft(graphs_at, outputs, max(task.caps), len(starts))
+            chain = run_draft(lambda depth: graphs_for(bucket(first + depth + 1)), outputs, max(task.caps), len(starts))
         except RecordingError as error:
             self._refused_rules.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
@@ -259,8 +261,11 @@ class GraphRunner(EagerRunner):
         return self.graphs.get(GraphKey("advance", 0, rows, 1, 0, SkipSet()), build)
 
     def _output(self, graph: PassGraph, choices: Choices, rows: int, width: int) -> PassOutput:
-        captured = {name: states[:rows, :width] for name, states in graph.captured.items()}
-        return PassOutput(graph.scores[:rows, :width], captured, choices)
+        scores, captured = graph.scores, graph.captured
+        if scores.shape[:2] != (rows, width):
+            scores = scores[:rows, :width]
+            captured = {name: states[:rows, :width] for name, states in captured.items()}
+        return PassOutput(scores, captured, choices)
 
     def _new_choices(self, graph: PassGraph, rows: int, width: int) -> Choices:
         return Choices(self._launches, graph.outbox.next_readback(), rows, width)

@@ -50,7 +50,7 @@ class DraftOutputs:
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
         self._readback.start()
-        numbers = np.array(self._readback.read())[:num_depths, :rows]
+        numbers = self._readback.read()[:num_depths, :rows]
         confidences = np.ascontiguousarray(numbers[:, :, -1]).view(np.float64)
         return DraftedChain(numbers[:, :, :-1].tolist(), confidences.tolist())
 
