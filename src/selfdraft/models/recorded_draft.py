@@ -112,14 +112,15 @@ def run_draft(
     graphs = graphs_at(0)
     graphs.begin.replay()
     for depth in range(1, max_depth + 1):
+        # Asked for before this token is finished: recording the next runs over the flag.
+        following = graphs_at(depth) if depth < max_depth else None
         graphs.finish.replay()
-        is_over = depth == max_depth
-        if not is_over:
+        is_over = following is None
+        if following is not None:
             outputs.signal.set()
-            graphs = graphs_at(depth)
-            graphs.begin.replay()  # a head start
+            following.begin.replay()  # a head start
             outputs.signal.wait()
-            is_over = not outputs.flag[0]
+            graphs, is_over = following, not outputs.flag[0]
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
             candidates.extend(part.candidates)
