@@ -43,9 +43,9 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
     return [case for case in cases if (case["acceptance"], case["mode"]) != ("rejection", "sampled")]
 
 
-def pairwise() -> list[Case]:
+def pairwise(families: Sequence[str] = FAMILIES) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
-    candidates = matrix()
+    candidates = matrix(families)
     pairs = [_pairs(case) for case in candidates]
     missing = set().union(*pairs)
     chosen = []

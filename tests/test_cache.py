@@ -13,15 +13,18 @@ from selfdraft.models.placement import Placement
 
 CPU = torch.device("cpu")
 SHAPES = (LayerShape(2, 3, 4), LayerShape(1, 2, 2))
+ALIKE = (LayerShape(2, 3, 3), LayerShape(2, 3, 3))  # one storage
 MAX_LENGTH = 3 * BLOCK
 
 
-def new_cache(num_rows: int, num_slots: int) -> SlotCache:
-    return SlotCache(SHAPES, num_rows, num_slots, dtype=torch.float32, device=CPU)
+def new_cache(num_rows: int, num_slots: int, shapes: tuple[LayerShape, ...] = SHAPES) -> SlotCache:
+    return SlotCache(shapes, num_rows, num_slots, dtype=torch.float32, device=CPU)
 
 
-def new_states(layer: int, num_rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = SHAPES[layer]
+def new_states(
+    layer: int, num_rows: int, width: int, shapes: tuple[LayerShape, ...] = SHAPES
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = shapes[layer]
     size = (num_rows, shape.num_heads, width)
     return torch.randn(*size, shape.key_dim), torch.randn(*size, shape.value_dim)
 
@@ -29,12 +32,14 @@ def new_states(layer: int, num_rows: int, width: int) -> tuple[torch.Tensor, tor
 class CacheMachine(RuleBasedStateMachine):
     """The reference keeps, per layer and row, the keys and values as tensors that are cut and concatenated."""
 
-    @initialize(num_rows=st.integers(1, 4), num_slots=st.integers(1, 2 * BLOCK))
-    def start(self, num_rows: int, num_slots: int) -> None:
+    @initialize(
+        num_rows=st.integers(1, 4), num_slots=st.integers(1, 2 * BLOCK), shapes=st.sampled_from([SHAPES, ALIKE])
+    )
+    def start(self, num_rows: int, num_slots: int, shapes: tuple[LayerShape, ...]) -> None:
         torch.manual_seed(num_slots)
-        self.cache = new_cache(num_rows, num_slots)
+        self.cache, self.shapes = new_cache(num_rows, num_slots, shapes), shapes
         self.rows = [
-            [tuple(part[0, :, :0] for part in new_states(layer, 1, 1)) for layer in range(len(SHAPES))]
+            [tuple(part[0, :, :0] for part in new_states(layer, 1, 1, shapes)) for layer in range(len(shapes))]
             for _ in range(num_rows)
         ]
 
@@ -65,7 +70,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.write_layer(layer, rows, starts, width, placement)
 
     def write_layer(self, layer: int, rows: list[int], starts: list[int], width: int, placement: Placement) -> None:
-        new = new_states(layer, len(rows), width)
+        new = new_states(layer, len(rows), width, self.shapes)
         stores = (self.cache.keys[layer], self.cache.values[layer])
         addresses = [store.data_ptr() for store in stores]
         found = self.cache.write(layer, *new, placement)
@@ -92,6 +97,29 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.keep_rows(rows)
         self.rows = [self.rows[row] for row in rows]
         assert self.cache.num_rows == len(rows)
+
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        """What a tree kept: slots in ascending order, to the front of the scratch slots; they may overlap."""
+        row = data.draw(st.integers(0, len(self.rows) - 1), label="row")
+        length = self.length(row, [0, 1])
+        if not length:
+            return
+        sources = sorted(data.draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=5), label="sources"))
+        target = data.draw(st.integers(0, sources[0]), label="target")
+        self.cache.move(row, sources, target)
+        self.rows[row] = [
+            tuple(torch.cat((part[:, :target], part[:, sources]), 1) for part in known) for known in self.rows[row]
+        ]
+
+    @invariant()
+    def one_storage_where_layers_are_alike(self) -> None:
+        cache = self.cache
+        assert (cache.storage is not None) == (self.shapes is ALIKE) == (cache.address != 0)
+        if cache.storage is not None:
+            assert cache.storage.shape == (2, 2, cache.num_rows_allocated, 2, cache.num_slots, 3)
+            assert cache.keys[1].data_ptr() == cache.storage[1, 0].data_ptr()
+            assert cache.values[0].data_ptr() == cache.storage[0, 1].data_ptr()
 
     @invariant()
     def stored_is_what_was_written(self) -> None:

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.engine import accept
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.metrics import compare, contest_for
-from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel
+from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel, halves_of
+from selfdraft.models.host import recording
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 
@@ -154,6 +156,21 @@ def test_near_greedy_rejection_says_nothing_impossible(temperature: float, tree:
         scores = engine.model(torch.tensor([tokens])).logits[0, generation.num_prompt_tokens - 1 : -1].double()
         probs = (scores / temperature).softmax(-1).gather(1, torch.tensor(generation.tokens)[:, None])
         assert probs.min() > 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
+def test_a_seed_in_two_halves_is_the_same_seed(seed: int) -> None:
+    places, halves = (torch.arange(3), torch.arange(3) * 5), halves_of(seed)
+    expected = gumbel(seed, *places, 50, 2)
+    assert torch.equal(gumbel(halves, *places, 50, 2), expected)
+    low, high = torch.tensor(halves)
+    assert torch.equal(gumbel((low, high), *places, 50, 2), expected)
+    options = GenerateOptions(temperature=0.7, seed=seed)
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
+    with recording():  # no shortcut that reads values
+        found = Sampler(replace(options, seed=0), halves=(low, high)).best(scores, 4, *places)
+    for one, other in zip(found, Sampler(options).best(scores, 4, *places), strict=True):
+        assert torch.equal(one, other)
 
 
 class TestPlantedDefects:

@@ -124,8 +124,12 @@ class Runner(Protocol):
         *,
         first_row: int = 0,
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        vocabulary: int | None = None,
     ) -> DraftedChain | None:
-        """Draft a whole chain behind `tokens`, one of each row; None: go token by token."""
+        """Draft a whole chain behind `tokens`, one of each row; None: go token by token.
+
+        With `vocabulary`, of so many of the first tokens only.
+        """
         ...
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:

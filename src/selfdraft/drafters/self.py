@@ -6,24 +6,32 @@ Below the first skipped sub-layer, draft and target compute the same: with `reus
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from ..options import NoOptions
+from ..options import setting
 from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
 from ..types import Reuse, SkipSet
 from .base import PlainDrafter, PlainSession
 
 
 class Self(PlainDrafter):
-    Options = NoOptions
+    @dataclass(frozen=True)
+    class Options:
+        vocabulary: int = setting(
+            0,
+            "propose only this many of the vocabulary's first tokens; 0: all. BPE numbers frequent ones first",
+            minimum=0,
+        )
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> SelfSession:
-        return SelfSession(runner, cache, rows)
+        return SelfSession(runner, cache, rows, self.options.vocabulary or None)
 
 
 class SelfSession(PlainSession):
-    def __init__(self, runner: Runner, cache: Cache, rows: DraftRows) -> None:
-        self._runner, self._cache, self._rows = runner, cache, rows
+    def __init__(self, runner: Runner, cache: Cache, rows: DraftRows, vocabulary: int | None = None) -> None:
+        self._runner, self._cache, self._rows, self._vocabulary = runner, cache, rows, vocabulary
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
         self._point = last_exact_point(rows.skip) if rows.reuse and runner.saves_by_reuse else None
         self._exact: list[torch.Tensor] = []  # per pass [rows, 1, hidden]
@@ -41,14 +49,20 @@ class SelfSession(PlainSession):
         if self._point is not None:
             self._exact.append(output.captured[self._point])
         self._starts = [start + 1 for start in self._starts]
-        return Proposal(scores=output.scores[:, -1])
+        return Proposal(scores=_only_first(output.scores[:, -1], self._vocabulary))
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         if self._point is not None:
             return None
         last = [tokens[-1] for tokens in self._rows.committed]
         return self._runner.draft(
-            task, last, self._starts, self._cache, first_row=self._rows.first_row, skip=self._rows.skip
+            task,
+            last,
+            self._starts,
+            self._cache,
+            first_row=self._rows.first_row,
+            skip=self._rows.skip,
+            vocabulary=self._vocabulary,
         )
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
@@ -57,6 +71,13 @@ class SelfSession(PlainSession):
             return None
         own = self._exact[: num_tokens + 1]
         return Reuse(self._point, torch.cat([hidden[row] for hidden in own]))
+
+
+def _only_first(scores: torch.Tensor, count: int | None) -> torch.Tensor:
+    """[rows, vocabulary] with nothing left but the first tokens."""
+    if count is None or count >= scores.shape[-1]:
+        return scores
+    return torch.cat((scores[:, :count], torch.full_like(scores[:, count:], -torch.inf)), dim=-1)
 
 
 def last_exact_point(skip: SkipSet) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy.typing as npt
 import torch
 
 
@@ -23,7 +24,7 @@ class Device:
         return torch.zeros(shape, dtype=dtype, pin_memory=self.is_cuda)
 
     def signal(self) -> Signal:
-        return Signal(torch.cuda.Event() if self.is_cuda else None)  # type: ignore[no-untyped-call]
+        return Signal(self)
 
     def wait(self) -> None:
         """Until everything launched so far is done."""
@@ -34,12 +35,13 @@ class Device:
 class Signal:
     """`wait` returns when the device has done all that was launched before the last `set`."""
 
-    def __init__(self, event: Any) -> None:
-        self._event = event
+    def __init__(self, device: Device) -> None:
+        self._device = device.device
+        self._event: Any = torch.cuda.Event() if device.is_cuda else None  # type: ignore[no-untyped-call]
 
     def set(self) -> None:
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
         if self._event is not None:
@@ -52,13 +54,14 @@ class Readback:
     def __init__(self, device: Device, source: torch.Tensor) -> None:
         self._source = source
         self._host = device.host_zeros(*source.shape, dtype=source.dtype)
+        self._values: npt.NDArray[Any] = self._host.numpy()
         self._signal = device.signal()
 
     def start(self) -> None:
         self._host.copy_(self._source, non_blocking=True)
         self._signal.set()
 
-    def read(self) -> list[Any]:
+    def read(self) -> npt.NDArray[Any]:
+        """The values; the next `start` overwrites them."""
         self._signal.wait()
-        values: list[Any] = self._host.tolist()
-        return values
+        return self._values

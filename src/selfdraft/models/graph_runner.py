@@ -6,6 +6,7 @@ that start behind known states, models that read values while they run) takes th
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import weakref
@@ -92,17 +93,14 @@ class GraphRunner(EagerRunner):
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         if self.fallback_reason is not None:
             return super().new_cache(num_rows, num_slots)
-        decoder, stale = self.decoder, self._storages.trim()
+        decoder, take = self.decoder, self._storages.take
+        cache = SlotCache(
+            decoder.shapes, num_rows, bucket(num_slots), dtype=decoder.dtype, device=decoder.device, allocate=take
+        )
+        stale = self._storages.trim()
         if stale:
             self.graphs.drop(lambda key: bool(key.cache) and key.cache[0] in stale)
-        return SlotCache(
-            decoder.shapes,
-            num_rows,
-            bucket(num_slots),
-            dtype=decoder.dtype,
-            device=decoder.device,
-            allocate=self._storages.take,
-        )
+        return cache
 
     def best_token(self, scores: torch.Tensor) -> torch.Tensor:
         """[rows, width, vocabulary] -> [rows, width]; recorded."""
@@ -158,6 +156,7 @@ class GraphRunner(EagerRunner):
         *,
         first_row: int = 0,
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        vocabulary: int | None = None,
     ) -> DraftedChain | None:
         number = self._body_for(len(starts), 1)
         if number is None or task.rule in self._refused_rules:
@@ -169,16 +168,17 @@ class GraphRunner(EagerRunner):
         buffers.fill_task(task, tokens, starts, cache, first_row)
         buffers.send()
 
-        def graphs_at(depth: int) -> DraftGraphs:
-            end = bucket(first + depth + 1)
-            key = GraphKey(task.rule, number, rows, 1, end, skip, (), self._cache_key(number, cache, first_row))
-            body, bare = self._bodies[number], cache.without_lease()
-            return self.graphs.get(
-                key, lambda record: record_draft(record, body, buffers, outputs, task.rule, bare, end, skip)
-            )
+        @functools.cache
+        def graphs_for(end: int) -> DraftGraphs:
+            def build(record: Recorder) -> DraftGraphs:
+                body, bare = self._bodies[number], cache.without_lease()
+                return record_draft(record, body, buffers, outputs, task.rule, bare, end, skip, vocabulary)
+
+            place = self._cache_key(number, cache, first_row)
+            return self.graphs.get(GraphKey((task.rule, vocabulary), number, rows, 1, end, skip, (), place), build)
 
         try:
-            chain = run_draft(graphs_at, outputs, max(task.caps), len(starts))
+            chain = run_draft(lambda depth: graphs_for(bucket(first + depth + 1)), outputs, max(task.caps), len(starts))
         except RecordingError as error:
             self._refused_rules.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
@@ -275,8 +275,11 @@ class GraphRunner(EagerRunner):
         return self.graphs.get(GraphKey("advance", 0, rows, 1, 0, SkipSet()), build)
 
     def _output(self, graph: PassGraph, choices: Choices, rows: int, width: int) -> PassOutput:
-        captured = {name: states[:rows, :width] for name, states in graph.captured.items()}
-        return PassOutput(graph.scores[:rows, :width], captured, choices)
+        scores, captured = graph.scores, graph.captured
+        if scores.shape[:2] != (rows, width):
+            scores = scores[:rows, :width]
+            captured = {name: states[:rows, :width] for name, states in captured.items()}
+        return PassOutput(scores, captured, choices)
 
     def _new_choices(self, graph: PassGraph, rows: int, width: int) -> Choices:
         return Choices(self._launches, graph.outbox.next_readback(), rows, width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -61,21 +62,29 @@ class CudaRecorder:
         reset = reset or _nothing
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(NUM_WARM_UPS):
+        try:
+            with torch.cuda.stream(self._stream):
+                for _ in range(NUM_WARM_UPS):
+                    reset()
+                    function()
                 reset()
-                function()
-            reset()
-            self._stream.synchronize()
-            free, reserved = self._memory()
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = function()
-            finally:
+                return self._capture(function)
+        finally:
+            current.wait_stream(self._stream)
+
+    def _capture(self, function: Callable[[], T]) -> tuple[Recording, T]:
+        torch.cuda.current_stream(self._device).synchronize()
+        free, reserved = self._memory()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            result = function()
+        except BaseException:
+            with suppress(RuntimeError):  # it only repeats that something went wrong
                 graph.capture_end()
-            free_after, reserved_after = self._memory()
-        current.wait_stream(self._stream)
+            raise
+        graph.capture_end()
+        free_after, reserved_after = self._memory()
         return CudaGraph(graph, max(free - free_after, reserved_after - reserved, 0)), result
 
     def _memory(self) -> tuple[int, int]:

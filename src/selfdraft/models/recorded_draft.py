@@ -50,7 +50,7 @@ class DraftOutputs:
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
         self._readback.start()
-        numbers = np.array(self._readback.read())[:num_depths, :rows]
+        numbers = self._readback.read()[:num_depths, :rows]
         confidences = np.ascontiguousarray(numbers[:, :, -1]).view(np.float64)
         return DraftedChain(numbers[:, :, :-1].tolist(), confidences.tolist())
 
@@ -64,6 +64,7 @@ def record_draft(
     cache: SlotCache,
     end: int,
     skip: SkipSet,
+    vocabulary: int | None = None,
 ) -> DraftGraphs:
     saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted)]
 
@@ -78,7 +79,7 @@ def record_draft(
         begin.replay()
 
     def finish() -> None:
-        scores, _ = body.finish(state)
+        scores, _ = body.finish(state, vocabulary=vocabulary)
         draft_token(scores[:, 0], buffers, outputs, rule)
 
     finishing, _ = record(finish, begin_again)
@@ -112,14 +113,15 @@ def run_draft(
     graphs = graphs_at(0)
     graphs.begin.replay()
     for depth in range(1, max_depth + 1):
+        # Asked for before this token is finished: recording the next runs over the flag.
+        following = graphs_at(depth) if depth < max_depth else None
         graphs.finish.replay()
-        is_over = depth == max_depth
-        if not is_over:
+        is_over = following is None
+        if following is not None:
             outputs.signal.set()
-            graphs = graphs_at(depth)
-            graphs.begin.replay()  # a head start
+            following.begin.replay()  # a head start
             outputs.signal.wait()
-            is_over = not outputs.flag[0]
+            graphs, is_over = following, not outputs.flag[0]
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
             candidates.extend(part.candidates)

@@ -85,7 +85,7 @@ class Choices:
         if self._values is None:
             self.send()
             rows, width = self._size
-            self._values = [row[:width] for row in self._readback.read()[:rows]]
+            self._values = self._readback.read()[:rows, :width].tolist()
             self._launches.awaited(self._num_launched)
         return self._values
 

@@ -85,6 +85,7 @@ class EagerRunner:
         *,
         first_row: int = 0,
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        vocabulary: int | None = None,
     ) -> DraftedChain | None:
         return None
 

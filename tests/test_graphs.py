@@ -1,0 +1,546 @@
+"""GraphRunner on a tape instead of CUDA graphs: what is recorded and replayed equals the eager runner."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import logging
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from cases import MODES, SETTINGS, Case, name, pairwise
+from pico import pico
+from selfdraft import Engine, Generation, SkipSet
+from selfdraft.engine import engine as engine_module
+from selfdraft.engine.draft import grow
+from selfdraft.engine.verify import tree_mask
+from selfdraft.models import graph_runner, recorded_draft
+from selfdraft.models.bodies import DecoderBody
+from selfdraft.models.buffers import PassBuffers
+from selfdraft.models.cache import StoragePool
+from selfdraft.models.decoder import Decoder
+from selfdraft.models.device import Device
+from selfdraft.models.graph_runner import GraphRunner, make_runner
+from selfdraft.models.graphs import Graphs, RecordingError
+from selfdraft.models.runners import EagerRunner
+from selfdraft.protocols import PassOutput
+from selfdraft.types import Draft
+from tape import Tape, TapeRecorder
+from test_lossless import NUM_TOKENS, PROMPTS, reference
+
+CPU = torch.device("cpu")
+TEXTS = ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5])
+COMB = grow([[5, 6, 7], [8, 9], [10]], [[5, 8, 11, 12, 13], [20, 21], [6, 30]], max_depth=10)
+SMALL = grow([[4, 0], [0, 1]], [], max_depth=10)
+SKIP = SkipSet.parse("a1-2,m2-3")
+
+
+def new_runner(model: Any, *_: Any, **options: Any) -> GraphRunner:
+    return GraphRunner(model, **{"make_recorder": TapeRecorder, **options})
+
+
+def new_engine(model: Any, make: Callable[..., Any] = new_runner, **options: Any) -> Engine:
+    with mock.patch.object(engine_module, "make_runner", make):
+        return Engine(model, settings=SETTINGS, **options)
+
+
+@functools.cache
+def engine_for(family: str) -> Engine:
+    return new_engine(pico(family))
+
+
+@pytest.fixture
+def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_runner, "MIN_SLOTS", 16)
+
+
+# ------------------------------------------------------------------------------------------------------ single passes
+
+
+class Pair:
+    """The same passes on an eager and on a recorded runner, each with a cache of its own."""
+
+    def __init__(self, variant: str, texts: tuple[list[int], ...] = TEXTS) -> None:
+        self.runners = (EagerRunner(pico(variant)), new_runner(pico(variant)))
+        self.caches = [runner.new_cache(len(texts), 32) for runner in self.runners]
+        self.starts = [len(text) - 1 for text in texts]
+        for runner, cache in zip(self.runners, self.caches, strict=True):
+            for row, text in enumerate(texts):
+                if len(text) > 1:
+                    runner.forward(torch.tensor([text[:-1]]), [0], cache, first_row=row, needs_scores=False)
+
+    @property
+    def graphs(self) -> Graphs:
+        return self.runners[1].graphs
+
+    def check(self, tokens: list[list[int]], starts: list[int] | None = None, **options: Any) -> PassOutput:
+        expected, found = (
+            runner.forward(torch.tensor(tokens), starts or self.starts, cache, **options)
+            for runner, cache in zip(self.runners, self.caches, strict=True)
+        )
+        torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+        assert found.choices() == expected.choices() == expected.scores.argmax(-1).tolist()
+        assert found.captured.keys() == expected.captured.keys()
+        for point in found.captured:
+            torch.testing.assert_close(found.captured[point], expected.captured[point], rtol=1e-4, atol=1e-4)
+        return found
+
+    def check_drafts(self, drafts: list[Draft], **options: Any) -> None:
+        width = max(len(draft.tokens) for draft in drafts)
+        tokens = [[17, *draft.tokens, *[0] * (width - len(draft.tokens))] for draft in drafts]
+        self.check(tokens, tree=tree_mask(drafts, width + 1), **options)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2-sliding", "gemma2", "gemma3_text", "gpt2", "gpt_neox"])
+def test_a_recorded_pass_is_the_eager_pass(variant: str) -> None:
+    """Chains and trees, skipped and captured, replayed with other tokens elsewhere: nothing of the first is frozen."""
+    pair = Pair(variant)
+    for shift in (0, 1, 5):
+        pair.starts = [start + (shift > 0) for start in pair.starts]
+        pair.check([[(token + shift) % 100] for token in (11, 50, 7)])
+        pair.check([[token + shift, 3, 9 + shift] for token in (4, 8, 12)], skip=SKIP)
+        pair.check([[20 + shift, 21, 22, 23]], [pair.starts[1]], first_row=1, capture=("embedding", "a2", "m3", "norm"))
+        pair.check([[5, 6 + shift]] * 3, skip=SKIP, capture=("m0", "a1", "a2", "m4"))
+        pair.check_drafts([COMB, SMALL, Draft.chain([9, shift, 9])])
+    assert pair.graphs.num_captures == pair.graphs.num_graphs == 5
+    assert pair.runners[1].fallback_reason is None
+
+
+def test_growth_fewer_rows_and_bucket_borders(short_buckets: None) -> None:
+    pair = Pair("qwen2-sliding")
+    for _ in range(30):
+        pair.check([[11], [50], [7]])
+        pair.starts = [start + 1 for start in pair.starts]
+    for cache in pair.caches:
+        cache.reserve(300)
+    pair.check([[1, 2], [3, 4], [5, 6]])
+    for cache in pair.caches:
+        cache.keep_rows([0, 2])
+    pair.starts = [pair.starts[0], pair.starts[2]]
+    pair.check([[1, 2], [5, 6]])
+    pair.check_drafts([SMALL, COMB])
+    for cache, nodes in zip(pair.caches, ([0, 1, 6], [0, 1, 6]), strict=True):
+        cache.move(1, [pair.starts[1] + 1 + node for node in nodes], pair.starts[1] + 1)
+    pair.starts[1] += 4
+    pair.check([[9], [9]])
+
+
+def test_wide_passes_and_prefill_are_not_recorded() -> None:
+    pair = Pair("llama")
+    pair.check([[token % 90 for token in range(64)]], [0])
+    assert pair.graphs.num_captures == 0
+    pair.check([[token % 90 for token in range(63)]], [0])
+    assert pair.graphs.num_captures == 1
+
+
+class LooseBody(DecoderBody):
+    """As if it found the cache by itself: rows are padded, and the recording serves every cache of the same shape."""
+
+    holds_cache = False
+
+
+def test_rows_are_padded_where_the_body_finds_the_cache_itself() -> None:
+    runner = new_runner(pico("llama"), make_bodies=lambda decoder: (LooseBody(decoder),))
+    eager, cache = EagerRunner(pico("llama")), runner.new_cache(4, 64)
+    other = eager.new_cache(3, 64)
+    for tokens in ([[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 1], [2, 3]]):
+        found = runner.forward(torch.tensor(tokens), [0, 0, 0], cache)
+        expected = eager.forward(torch.tensor(tokens), [0, 0, 0], other)
+        assert found.scores.shape == expected.scores.shape
+        torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+        assert found.choices() == expected.choices()
+    (buffers, _) = runner._passes[4, 2]
+    assert buffers.header.tolist() == [cache.address, cache.num_slots, 4, 0, 3, 0, 0, 0]
+    assert runner.graphs.num_captures == 1
+
+
+def test_the_first_body_that_is_large_enough_runs_a_pass() -> None:
+    class Small(DecoderBody):
+        max_tokens = 4
+        used = 0
+
+        def begin(self, *arguments: Any) -> Any:
+            Small.used += 1
+            return super().begin(*arguments)
+
+    def bodies(decoder: Decoder) -> tuple[DecoderBody, ...]:
+        return Small(decoder), DecoderBody(decoder)
+
+    runner = new_runner(pico("llama"), make_bodies=bodies)
+    cache = runner.new_cache(1, 64)
+    runner.forward(torch.tensor([[1, 2, 3, 4]]), [0], cache)
+    used = Small.used
+    runner.forward(torch.tensor([[1, 2, 3, 4, 5]]), [0], cache)
+    assert used == Small.used > 0
+    assert runner.graphs.num_captures == 2
+
+
+def test_buffers_hold_what_a_pass_needs() -> None:
+    buffers, cache = PassBuffers(Device(CPU), 2, 4), EagerRunner(pico("llama")).new_cache(3, 64)
+    buffers.fill([[8, 9, 7]], [5], 3, cache, 1)
+    assert buffers.tokens.count_nonzero() == 0, "not sent yet"
+    buffers.send()
+    assert buffers.header.tolist()[:5] == [cache.address, 64, 3, 1, 1]
+    assert buffers.starts.tolist() == [5, 0]
+    assert buffers.tokens.tolist() == [[8, 9, 7, 0], [0] * 4]
+    assert buffers.depths.tolist() == [[0, 1, 2, 0], [0] * 4]
+    assert buffers.sees.tolist() == [[0b1, 0b11, 0b111, 0b1001], [0b1, 0b11, 0b101, 0b1001]]
+    buffers.fill([[8, 9, 7]], [5], 3, cache, 0, tree_mask([grow([[4, 0]], [], 1)], 3))
+    assert buffers.host["sees"][0].tolist() == [0b1, 0b11, 0b101, 0b1001]
+    assert buffers.host["depths"][0].tolist() == [0, 1, 1, 0]
+    wide = PassBuffers(Device(CPU), 1, 63)
+    wide.fill(np.zeros((1, 63)), [0], 63, cache, 0)
+    assert wide.host["sees"][0, -1] == 2**63 - 1
+
+
+# ----------------------------------------------------------------------------------------------- keeping recordings
+
+
+def test_the_least_recently_used_recording_goes_first() -> None:
+    runner = new_runner(pico("llama"))
+    cache = runner.new_cache(1, 64)
+
+    def run(width: int) -> None:
+        runner.forward(torch.tensor([[1] * width]), [0], cache)
+
+    run(1)
+    run(2)
+    runner.graphs.max_bytes = runner.graphs.num_bytes + 1
+    run(1)
+    run(4)  # width 2 goes, perhaps 1 too
+    captures = runner.graphs.num_captures
+    assert runner.graphs.num_bytes <= runner.graphs.max_bytes or runner.graphs.num_graphs == 1
+    assert runner.graphs.num_graphs < captures == 3
+    run(4)
+    assert runner.graphs.num_captures == captures
+    run(2)
+    assert runner.graphs.num_captures == captures + 1
+    assert runner.graphs.capture_seconds > 0
+    runner.graphs.clear()
+    assert (runner.graphs.num_graphs, runner.graphs.num_bytes) == (0, 0)
+    run(2)
+
+
+def test_recordings_serve_the_next_generation() -> None:
+    engine = new_engine(pico("llama"))
+    runner = engine._runner
+    options: list[dict[str, Any]] = [{}, {"strategy": "off"}, {"tree": "siblings", "temperature": 0.9, "seed": 3}]
+    prompts = ([1, 2, 3], [*TEXTS[:2]])
+    first = [engine.generate(prompt, max_new_tokens=10, **option) for prompt in prompts for option in options]
+    gc.collect()
+    captures, size = runner.graphs.num_captures, runner.graphs.num_bytes
+    again = [engine.generate(prompt, max_new_tokens=10, **option) for prompt in prompts for option in options]
+    assert runner.graphs.num_captures == captures == runner.graphs.num_graphs > 10
+    assert runner.graphs.num_bytes == size
+    assert tokens_of(first) == tokens_of(again)
+
+
+def tokens_of(results: Any) -> list[Any]:
+    return [tokens_of(item) if isinstance(item, list) else item.tokens for item in results]
+
+
+def test_recordings_go_with_the_storage_they_are_bound_to() -> None:
+    runner = new_runner(pico("llama"))
+    for rows in range(1, 8):
+        runner.forward(torch.tensor([[1]] * rows), [0] * rows, runner.new_cache(rows, 64))
+    gc.collect()
+    _held = runner.new_cache(9, 64)
+    assert runner.graphs.num_graphs == len(runner._storages._free) == 4
+
+
+def test_a_storage_is_handed_on_empty_and_once() -> None:
+    pool = StoragePool()
+    shape = (1, 2, 1, 1, 64, 4)
+    storage, lease = pool.take(shape, torch.float32, CPU)
+    storage.fill_(torch.nan)
+    other, _ = pool.take(shape, torch.float32, CPU)
+    assert other.data_ptr() != storage.data_ptr()
+    address = storage.data_ptr()
+    del lease
+    again, _held = pool.take(shape, torch.float32, CPU)
+    assert again.data_ptr() in (address, other.data_ptr())
+    assert not again.any()
+
+
+def test_a_model_that_was_changed_is_recorded_anew() -> None:
+    model = copy.deepcopy(pico("llama"))
+    engine = new_engine(model)
+    engine.generate([1, 2, 3], max_new_tokens=5)
+    model.double()
+    found = engine.generate([1, 2, 3], max_new_tokens=20)
+    assert engine._runner.graphs.num_captures > 0
+    assert engine._runner.new_cache(1, 5).keys[0].dtype == torch.float64
+    plain = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20, do_sample=False)
+    assert list(found.tokens) == plain[0, 3:].tolist()
+
+
+# ------------------------------------------------------------------------------------------ what cannot be recorded
+
+
+class Refuses:
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def __call__(self, function: Any, reset: Any = None) -> Any:
+        raise NotImplementedError("no graphs here")
+
+
+def test_a_model_that_cannot_be_recorded_runs_eagerly(caplog: pytest.LogCaptureFixture) -> None:
+    engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Refuses))
+    with caplog.at_level(logging.WARNING):
+        found = [engine.generate(prompt, max_new_tokens=30) for prompt in PROMPTS]
+    assert len(caplog.records) <= 2, "one for the drafts, one for the passes"
+    assert engine._runner.fallback_reason == "NotImplementedError: no graphs here"
+    assert "every operation is launched by itself: NotImplementedError: no graphs here" in caplog.messages[-1]
+    eager = Engine(pico("llama"), settings=SETTINGS)
+    assert tokens_of(found) == tokens_of([eager.generate(prompt, max_new_tokens=30) for prompt in PROMPTS])
+
+
+def test_experts_that_are_chosen_on_the_host_are_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_for("qwen3_moe")
+    plain = reference("qwen3_moe", "greedy", 0)
+    assert engine.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS).tokens == plain.tokens
+
+
+def test_a_lookahead_that_reads_values_goes_token_by_token(caplog: pytest.LogCaptureFixture) -> None:
+    engine = new_engine(pico("llama"), lookahead="confidence")
+    lookahead = engine._method({}).lookahead
+    wants_more = lookahead.wants_more
+
+    def reads(stats: Any) -> torch.Tensor:
+        return wants_more(stats) if stats.confidence.sum().item() > 0 else stats.depth < 0
+
+    lookahead.wants_more = reads
+    with caplog.at_level(logging.WARNING):
+        found = engine.generate(list(PROMPTS), max_new_tokens=30)
+    assert "token by token" in caplog.messages[0]
+    assert engine._runner.fallback_reason is None
+    assert engine._runner.graphs.num_graphs > 0
+    assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), max_new_tokens=30))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.item(), lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x + torch.tensor([1])],
+)
+def test_the_tape_refuses_what_a_graph_cannot_hold(function: Callable[[torch.Tensor], Any]) -> None:
+    number = torch.ones(1)
+    with pytest.raises(RuntimeError, match="needs the host"):
+        TapeRecorder()(lambda: function(number))
+    with pytest.raises(RecordingError, match=r"RuntimeError: .* needs the host"):
+        Graphs(TapeRecorder()).get("key", lambda record: record(lambda: function(number)))
+
+
+def test_the_tape_freezes_python_values_and_nothing_else() -> None:
+    source, numbers = torch.zeros(3), iter(range(10))
+    tape, result = TapeRecorder()(lambda: (source + next(numbers)).view(1, 3)[0])
+    source.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    tape.replay()
+    assert result.tolist() == [2.0, 3.0, 4.0]
+    assert isinstance(tape, Tape)
+    assert tape.num_bytes > 0
+
+
+def test_which_runner() -> None:
+    assert type(make_runner(pico("llama"))) is EagerRunner
+    assert type(Engine(pico("llama"), graphs=False)._runner) is EagerRunner
+    model = mock.Mock(device=torch.device("cuda"))
+    with mock.patch.object(graph_runner, "GraphRunner") as graphs, mock.patch.object(graph_runner, "EagerRunner"):
+        assert make_runner(model) is graphs.return_value
+        assert make_runner(model, graphs=False) is not graphs.return_value
+
+
+# ------------------------------------------------------------------------------------------------------ running ahead
+
+
+def run_plain(runner: GraphRunner, cache: Any, token: int, start: int, count: int, ahead: bool = True) -> list[int]:
+    """`count` tokens behind `token`, each fed when it is known."""
+    said = []
+    for position in range(start, start + count):
+        token = runner.forward(torch.tensor([[token]]), [position], cache, ahead=ahead).choices()[0][0]
+        said.append(token)
+    return said
+
+
+def test_plain_decoding_runs_ahead_of_the_host() -> None:
+    runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
+    expected = run_plain(eager, eager.new_cache(1, 64), 5, 0, 40)
+    assert run_plain(runner, runner.new_cache(1, 64), 5, 0, 40) == expected
+    assert runner.num_hits == 39
+
+
+def test_running_ahead_stops_at_a_bucket_border(short_buckets: None) -> None:
+    runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
+    expected = run_plain(eager, eager.new_cache(1, 100), 5, 0, 60)
+    assert run_plain(runner, runner.new_cache(1, 100), 5, 0, 60) == expected
+    assert runner.num_hits == 59 - 2, "16 and 32"
+
+
+def test_what_was_run_ahead_in_vain_is_forgotten() -> None:
+    runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
+    caches = runner.new_cache(1, 64), eager.new_cache(1, 64)
+
+    def both(tokens: list[list[int]], start: int, **options: Any) -> list[list[int]]:
+        found, expected = (
+            one.forward(torch.tensor(tokens), [start], cache, **options).choices()
+            for one, cache in zip((runner, eager), caches, strict=True)
+        )
+        assert found == expected
+        return found
+
+    token = both([[5]], 0, ahead=True)[0]
+    both([token], 0, ahead=True)  # the right token elsewhere
+    both([[6]], 1, ahead=True)  # another token than the best
+    token = both([[6]], 1, ahead=True)[0]  # the same again: not the one behind it
+    assert runner.num_hits == 0
+    both([token], 2, ahead=True)
+    assert runner.num_hits == 1
+    token = both([[9]], 3, ahead=True)[0]
+    both([[*token, 3]], 4)  # wider
+    both([token], 4, ahead=True)
+    both([token], 4, skip=SKIP)  # writes where the pass ahead wrote
+    token = both([token], 4, ahead=True)[0]
+    for cache in caches:
+        cache.reserve(1000)  # moves
+    both([token], 5, ahead=True)
+    assert runner.num_hits == 1
+
+
+def test_a_pass_ahead_is_not_taken_for_another_caches(short_buckets: None) -> None:
+    runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
+    caches, others = ([one.new_cache(1, 64) for _ in "12"] for one in (runner, eager))
+    for one, stores in ((runner, caches), (eager, others)):
+        one.forward(torch.tensor([[9, 9, 9]]), [0], stores[1])
+        one.forward(torch.tensor([[1, 2, 3]]), [0], stores[0])
+    token = runner.forward(torch.tensor([[5]]), [3], caches[0], ahead=True).choices()[0][0]
+    eager.forward(torch.tensor([[5]]), [3], others[1])
+    eager.forward(torch.tensor([[5]]), [3], others[0])
+    found = runner.forward(torch.tensor([[5]]), [3], caches[1]).choices()
+    assert runner.forward(torch.tensor([[token]]), [4], caches[1]).choices() == (
+        eager.forward(torch.tensor([[token]]), [4], others[1]).choices()
+    )
+    assert found
+    assert runner.num_hits == 0
+
+
+def test_choices_outlive_the_pass_that_runs_ahead() -> None:
+    """They are on their way to the host before the next pass is launched; two may be under way at once."""
+    runner = new_runner(pico("llama"))
+    cache = runner.new_cache(1, 64)
+    expected = [runner.forward(torch.tensor([[token]]), [0], cache).choices() for token in (5, 6)]
+    outputs = [runner.forward(torch.tensor([[token]]), [0], cache, ahead=True) for token in (5, 6)]
+    assert expected[0] != expected[1]
+    assert [output.choices() for output in outputs] == expected
+
+
+def test_the_clock_waits_for_what_nobody_has_read() -> None:
+    runner = new_runner(pico("llama"))
+    cache, waits = runner.new_cache(1, 64), []
+    runner._device.wait = lambda: waits.append(1)  # type: ignore[method-assign]
+    output = runner.forward(torch.tensor([[5]]), [0], cache, ahead=True)
+    runner.seconds()
+    runner.seconds()
+    assert len(waits) == 1
+    output.choices()
+    output = runner.forward(torch.tensor([output.choices()[0]]), [1], cache, ahead=True)
+    output.choices()
+    runner.seconds()
+    assert len(waits) == 1, "the next pass is under way and stays so"
+    runner.forward(torch.tensor([[1] * 70]), [0], cache)
+    runner.seconds()
+    assert len(waits) == 2
+
+
+# -------------------------------------------------------------------------------------------------------- whole texts
+
+
+def test_interleaved_streams_on_one_engine() -> None:
+    engine = engine_for("llama")
+    options: list[dict[str, Any]] = [{"strategy": "off"}, {"strategy": "off"}, {"tree": "siblings"}, {}]
+    streams = [
+        engine.stream(PROMPTS[row], max_new_tokens=NUM_TOKENS, sequence=row, **option)
+        for row, option in enumerate(options)
+    ]
+    running = [iter(stream) for stream in streams]
+    while running:
+        running = [one for one in running if next(one, None) is not None]
+    for row, stream in enumerate(streams):
+        assert stream.generation.tokens == reference("llama", "greedy", row).tokens
+
+
+def test_texts_that_end_while_a_pass_runs_ahead() -> None:
+    engine = new_engine(pico("llama"))
+    expected = reference("llama", "greedy", 0).tokens
+    first = max(expected.index(token) for token in expected)
+    engine.model = mock.Mock(generation_config=mock.Mock(eos_token_id=expected[first]))
+    for _ in range(2):
+        found = engine.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=NUM_TOKENS, strategy="off")
+        assert found[0].finish_reason == "eos"
+        assert found[0].tokens == expected[: first + 1]
+        other = reference("llama", "greedy", 2).tokens
+        assert found[1].tokens == other[: len(found[1].tokens)]
+    assert engine._runner.num_hits > 0
+
+
+@pytest.mark.parametrize("case", pairwise(("llama", "qwen2-sliding")), ids=name)
+def test_lossless(case: Case) -> None:
+    engine = engine_for(case["family"])
+    method = {axis: case[axis] for axis in ("strategy", "lookahead", "drafter", "tree", "acceptance")}
+    rows = range(len(PROMPTS)) if case["batch"] == "ragged" else [0]
+    found = engine.generate([PROMPTS[row] for row in rows], max_new_tokens=NUM_TOKENS, **MODES[case["mode"]], **method)
+    for row, generation in zip(rows, found, strict=True):
+        assert generation.tokens == reference(case["family"], case["mode"], row).tokens
+    assert engine._runner.fallback_reason is None
+    assert not engine._runner._refused_rules
+
+
+@functools.cache
+def token_by_token_engine(family: str) -> Engine:
+    class TokenByToken(GraphRunner):
+        def draft(self, *arguments: Any, **keywords: Any) -> None:
+            return None
+
+    return new_engine(pico(family), lambda model, *_: TokenByToken(model, make_recorder=TapeRecorder))
+
+
+@pytest.mark.parametrize("lookahead", ["fixed", "confidence"])
+@pytest.mark.parametrize("tree", ["chain", "siblings"])
+@pytest.mark.parametrize("mode", [{}, {"temperature": 0.7, "top_k": 20, "min_p": 0.02, "seed": 2**45 + 7}], ids=str)
+def test_a_recorded_draft_is_the_draft_token_by_token(
+    mode: dict[str, Any], tree: str, lookahead: str, short_buckets: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same drafts, confidences included, over bucket borders and more depths than are read at once."""
+    monkeypatch.setattr(recorded_draft, "MAX_DEPTHS", 2)
+    options = {
+        "max_new_tokens": 24,
+        "strategy": "fixed",
+        "tree": tree,
+        "lookahead": lookahead,
+        "settings": SETTINGS,
+        **mode,
+    }
+    recorded, plain = new_engine(pico("gemma2")), token_by_token_engine("gemma2")
+    with mock.patch.object(EagerRunner, "draft", side_effect=AssertionError):
+        found, expected = (engine.generate(list(PROMPTS), **options) for engine in (recorded, plain))
+    assert drafts_of(found) == drafts_of(expected)
+    assert max(draft.chain_length for draft in drafts_of(found)[0]) > 2 or lookahead == "confidence"
+    assert tokens_of(found) == tokens_of(expected)
+    assert recorded._runner.graphs.num_graphs > 0
+    assert not recorded._runner._refused_rules
+
+
+def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
+    return [[step.draft for step in generation.steps] for generation in generations]
+
+
+def test_a_draft_with_rules_of_its_prefix_goes_token_by_token() -> None:
+    options: dict[str, Any] = {"repetition_penalty": 1.3, "max_new_tokens": 20}
+    with mock.patch.object(GraphRunner, "draft", side_effect=AssertionError):
+        found = engine_for("llama").generate(list(PROMPTS), **options)
+    assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
