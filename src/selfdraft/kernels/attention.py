@@ -59,94 +59,82 @@ def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, HALF: tl.const
     return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
 
 
+@triton.jit
+def _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
+    """Where the keys and the values of one row and head begin."""
+    num_slots, cache_rows = tl.load(header_ptr + 1), tl.load(header_ptr + 2)
+    cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
+    plane = num_slots * DIM
+    keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 3) + row) * NUM_KV + head) * plane
+    return keys, keys + cache_rows * NUM_KV * plane
+
+
+@triton.jit
+def _partial(low, high, key_low, key_high, value, visible, scaling):
+    """Softmax over the visible slots of one split: the mixed values, not yet divided, the best score, the divisor."""
+    scores = tl.dot(low, tl.trans(key_low), input_precision="ieee")
+    scores = tl.dot(high, tl.trans(key_high), scores, input_precision="ieee") * scaling
+    scores = tl.where(visible, scores, float("-inf"))
+    best = tl.maximum(tl.max(scores, axis=1), -1e30)  # a split may be out of sight altogether
+    probs = tl.exp(scores - best[:, None])
+    return tl.dot(probs.to(value.dtype), value, input_precision="ieee"), best, tl.sum(probs, axis=1)
+
+
 @triton.jit(do_not_specialize=["layer", "num_splits", "width"])
 def _attend(
-    qkv_ptr,
-    header_ptr,
-    starts_ptr,
-    depths_ptr,
-    sees_ptr,
-    cos_ptr,
-    sin_ptr,
-    partial_ptr,
-    weights_ptr,
-    layer,
-    scaling,
-    num_splits,
-    width,
-    GROUP: tl.constexpr,
-    NUM_KV: tl.constexpr,
-    DIM: tl.constexpr,
-    WINDOW: tl.constexpr,
-    QUERIES: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
+    layer, scaling, num_splits, width,
+    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    QUERIES: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """One split of the slots for 16 (token, head) pairs that share a key/value head."""
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
-    split = tl.program_id(0)
+    split, row = tl.program_id(0), tl.program_id(2)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
-    row = tl.program_id(2)
-    start = tl.load(starts_ptr + row)
-    first = split * SPLIT
+    start, first = tl.load(starts_ptr + row), split * SPLIT
     if (row >= tl.load(header_ptr + 4)) | (first >= start + width):
         return
-    cache_rows = tl.load(header_ptr + 2)
-    num_slots = tl.load(header_ptr + 1)
-    plane = num_slots * DIM  # slots of one head
-    cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
-    keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 3) + row) * NUM_KV + head) * plane
-    values = keys + cache_rows * NUM_KV * plane
+    keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
 
     pair = block * QUERIES + tl.arange(0, QUERIES)
     token, member = pair // GROUP, pair % GROUP
     is_pair = token < width
-    query_position = start + tl.load(depths_ptr + row * width + token, mask=is_pair, other=0)
-    query_offset = (row * width + token) * QKV + (head * GROUP + member) * DIM
-    query_low, query_high = _rotated(qkv_ptr, query_offset, is_pair, query_position, cos_ptr, sin_ptr, HALF)
+    position = start + tl.load(depths_ptr + row * width + token, mask=is_pair, other=0)
+    offset = (row * width + token) * QKV + (head * GROUP + member) * DIM
+    query_low, query_high = _rotated(qkv_ptr, offset, is_pair, position, cos_ptr, sin_ptr, HALF)
 
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     column = slot - start
-    is_old = slot < start
-    is_new = (column >= 0) & (column < width)
-    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
-    offsets = slot[:, None] * DIM
+    is_old, is_new = slot < start, (column >= 0) & (column < width)
+    half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
     key_low = tl.load(keys + offsets + half, mask=is_old[:, None], other=0.0)
     key_high = tl.load(keys + offsets + HALF + half, mask=is_old[:, None], other=0.0)
     value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
     slot_position = slot
-    if first + SPLIT > start:
-        depth = tl.load(depths_ptr + row * width + column, mask=is_new, other=0)
-        slot_position = tl.where(is_new, start + depth, slot)
-        key_offset = (row * width + column) * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = _rotated(qkv_ptr, key_offset, is_new, slot_position, cos_ptr, sin_ptr, HALF)
-        value_offset = key_offset[:, None] + NUM_KV * DIM + dims
-        new_value = tl.load(qkv_ptr + value_offset, mask=is_new[:, None], other=0.0)
-        key_low = tl.where(is_new[:, None], new_low, key_low)
-        key_high = tl.where(is_new[:, None], new_high, key_high)
-        value = tl.where(is_new[:, None], new_value, value)
+    if first + SPLIT > start:  # the tokens of this pass: rotated and stored on the way
+        slot_position += tl.where(is_new, tl.load(depths_ptr + row * width + column, mask=is_new, other=0) - column, 0)
+        new_offset = (row * width + column) * QKV + (NUM_KV * GROUP + head) * DIM
+        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot_position, cos_ptr, sin_ptr, HALF)
+        new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         writes = is_new[:, None] & (block == 0)
         tl.store(keys + offsets + half, new_low, mask=writes)
         tl.store(keys + offsets + HALF + half, new_high, mask=writes)
         tl.store(values + offsets + dims, new_value, mask=writes)
+        key_low = tl.where(is_new[:, None], new_low, key_low)
+        key_high = tl.where(is_new[:, None], new_high, key_high)
+        value = tl.where(is_new[:, None], new_value, value)
 
-    scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
-    scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
     sees = tl.load(sees_ptr + row * width + token, mask=is_pair, other=0)
     bit = (sees[:, None] >> tl.where(is_new, column, 0)[None, :]) & 1
     visible = is_old[None, :] | (is_new[None, :] & (bit == 1))
     if WINDOW > 0:
-        visible = visible & (slot_position[None, :] > query_position[:, None] - WINDOW)
-    scores = tl.where(visible, scores, float("-inf"))
-    best = tl.maximum(tl.max(scores, axis=1), -1e30)  # a split may be out of sight altogether
-    probs = tl.exp(scores - best[:, None])
-    mixed = tl.dot(probs.to(value.dtype), value, input_precision="ieee")
-
-    pairs = tl.num_programs(1) // NUM_KV * QUERIES
-    place = ((row * num_splits + split) * NUM_KV + head) * pairs + pair
+        visible = visible & (slot_position[None, :] > position[:, None] - WINDOW)
+    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling)
+    place = ((row * num_splits + split) * NUM_KV + head) * (tl.num_programs(1) // NUM_KV * QUERIES) + pair
     tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_pair[:, None])
     tl.store(weights_ptr + place * 2, best, mask=is_pair)
-    tl.store(weights_ptr + place * 2 + 1, tl.sum(probs, axis=1), mask=is_pair)
+    tl.store(weights_ptr + place * 2 + 1, total, mask=is_pair)
 
 
 @triton.jit(do_not_specialize=["num_splits", "num_pairs", "width"])
