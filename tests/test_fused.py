@@ -26,7 +26,7 @@ DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
 TOLERANCE = 5e-2 if HAS_GPU else 1e-4
 SIZES = {
     "vocab_size": 112,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,

@@ -136,8 +136,8 @@ def tree(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 SHAPES = {
     "grouped": Heads(6, 2, 32, 1 / math.sqrt(32)),
-    "single": Heads(2, 2, 16, 0.3),
-    "window": Heads(4, 2, 16, 0.25, window=9),
+    "single": Heads(2, 2, 32, 0.3),
+    "window": Heads(4, 2, 64, 0.25, window=9),
 }
 
 

@@ -109,6 +109,6 @@ def reason_against(decoder: Decoder) -> str | None:
     if any(size % 16 for size in sizes):
         return f"its hidden size is {sizes[0]}, not a multiple of 16"
     dims = {part.head_dim for part in parts if isinstance(part, LeanAttention)}
-    if any(dim & (dim - 1) or dim < 16 for dim in dims):
-        return f"its head size is {max(dims)}, not a power of two from 16 on"
+    if any(dim & (dim - 1) or dim < 32 for dim in dims):
+        return f"its head size is {max(dims)}, not a power of two from 32 on"
     return None

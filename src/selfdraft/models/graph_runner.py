@@ -329,7 +329,8 @@ class GraphRunner(EagerRunner):
     def _fall_back(self, error: RecordingError) -> None:
         self._begin_anew()
         self.fallback_reason = str(error)
-        _LOGGER.warning("this model cannot be recorded, so every operation is launched by itself: %s", error)
+        name = type(self.decoder.model).__name__
+        _LOGGER.warning("%s cannot be recorded, so every operation is launched by itself: %s", name, error)
 
 
 def bucket(num_slots: int) -> int:
