@@ -14,9 +14,15 @@ if not HAS_GPU:
 pytest.importorskip("triton")
 
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
+from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
 from selfdraft.kernels.gated import gated  # noqa: E402
 from selfdraft.kernels.norm import add_norm  # noqa: E402
 from selfdraft.kernels.rank import rank  # noqa: E402
+from selfdraft.models.buffers import DraftBuffers  # noqa: E402
+from selfdraft.models.device import Device  # noqa: E402
+from selfdraft.models.recorded_draft import DraftOutputs, feed  # noqa: E402
+from selfdraft.protocols import Choice  # noqa: E402
+from selfdraft.types import PAD  # noqa: E402
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
@@ -183,3 +189,27 @@ def test_rank(dtype, size, count):
     assert torch.equal(tokens, order)
     assert torch.equal(values, scores.gather(1, order).float())
     assert torch.allclose(confidence.double(), scores.double().softmax(-1).amax(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_feed_is_the_torch_version(num_rows):
+    """Three tokens in a row: rows that stop, have nothing to offer, or reach their cap."""
+    generator = torch.Generator().manual_seed(0)
+    device, count = Device(DEVICE), 3
+    states = []
+    for _ in range(2):
+        buffers, outputs = DraftBuffers(device, num_rows), DraftOutputs(device, num_rows, count)
+        for name, values in {"caps": 3, "active": 1, "depth": 1, "indices": 5, "starts": 9, "tokens": 4}.items():
+            buffers.tensors[name].fill_(values)
+        buffers.tensors["caps"][-1] = 2
+        states.append((buffers, outputs))
+    for _ in range(3):
+        candidates = torch.randint(-1, 9, (num_rows, count), generator=generator).to(DEVICE)
+        confidence = torch.rand(num_rows, generator=generator).to(DEVICE)
+        wants_more = (torch.rand(num_rows, generator=generator) < 0.8).to(DEVICE)
+        (expected, noted), (found, also_noted) = states
+        feed(Choice(candidates, confidence, wants_more), expected, noted)
+        feed_at_once(candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD)
+        assert torch.equal(found.data, expected.data)
+        assert torch.equal(also_noted.drafted, noted.drafted)
+        assert torch.equal(also_noted.progress, noted.progress)

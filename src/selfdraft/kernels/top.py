@@ -11,7 +11,7 @@ import torch
 def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """[rows, vocabulary] -> values and tokens [rows, count], best first; the softmax's peak [rows] if it came along."""
     count = min(count, scores.shape[-1])
-    if scores.device.type == "cuda" and _has_triton():
+    if runs_triton(scores):
         from .rank import rank
 
         return rank(scores, count)
@@ -20,6 +20,10 @@ def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, t
         return best.values, best.indices, None
     values, tokens = scores.topk(count, dim=-1)
     return values, tokens, None
+
+
+def runs_triton(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and _has_triton()
 
 
 @cache

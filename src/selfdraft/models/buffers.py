@@ -90,10 +90,13 @@ class PassBuffers(Packed):
 
 
 class DraftBuffers(PassBuffers):
-    """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come."""
+    """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come.
+
+    `depth` and `indices` are those of the token that is drafted next; `nothing` stays 0.
+    """
 
     def __init__(self, device: Device, rows: int) -> None:
-        names = ("sequences", "indices", "rounds", "ids", "caps", "active", "depth")
+        names = ("sequences", "indices", "rounds", "ids", "caps", "active", "depth", "nothing")
         super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "seed": (2,)})
 
     def fill_task(
@@ -106,5 +109,5 @@ class DraftBuffers(PassBuffers):
         for name, numbers in {**columns, "caps": task.caps}.items():
             host[name][:rows], host[name][rows:] = numbers, 0
         host["active"][:] = host["caps"] > 0
-        host["depth"][:] = 0
+        host["depth"][:] = 1
         host["seed"][:] = task.seed & 0xFFFFFFFF, task.seed >> 32

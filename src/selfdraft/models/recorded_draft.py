@@ -1,11 +1,13 @@
 """A chain drafted on the device: each token is chosen and fed there, the host only asks whether to go on.
 
 A pass is recorded in two parts. The first part of the next token is launched before the host knows whether it is
-wanted, so that the device never waits for the host; at most that head start is wasted.
+wanted, so that the device never waits for the host; at most that head start is wasted. What was drafted has come to
+the host by the time it learns that the draft is over.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..protocols import DraftedChain, DraftRule, DraftStats, Spots
+from ..kernels.top import runs_triton
+from ..protocols import Choice, DraftedChain, DraftRule, DraftStats, Spots
 from ..types import PAD, SkipSet
 from .bodies import Body
 from .buffers import DraftBuffers
 from .cache import SlotCache
-from .device import Device, Readback
+from .device import Device
 from .graphs import Recorder, Recording
 
 MAX_DEPTHS = 64
-"""Tokens a row that are read back together."""
+"""Tokens a row that the device notes before the host must have taken them."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +38,33 @@ class DraftGraphs:
 
 
 class DraftOutputs:
-    """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence."""
+    """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence.
+
+    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on.
+    """
 
     def __init__(self, device: Device, rows: int, num_candidates: int) -> None:
-        self.drafted = device.zeros(MAX_DEPTHS, rows, num_candidates + 1)
-        self.goes_on = device.host_zeros(1)  # written by the device
-        self.flag = self.goes_on.numpy()
-        self.signal = device.signal()
-        self._readback = Readback(device, self.drafted)
+        shape = (MAX_DEPTHS, rows, num_candidates + 1)
+        self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
+        self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
+        self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
 
-    def write(self, depth: torch.Tensor, candidates: torch.Tensor, confidence: torch.Tensor) -> None:
-        bits = confidence.double().view(torch.long)
-        self.drafted.index_copy_(0, depth % MAX_DEPTHS, torch.cat((candidates, bits[:, None]), 1)[None])
+    def send(self) -> None:
+        """Recorded: first the tokens, then the word that they are there."""
+        self._host_drafted.copy_(self.drafted, non_blocking=True)
+        self._host_progress.copy_(self.progress, non_blocking=True)
+
+    def begin(self) -> None:
+        self._flag[0] = 0
+
+    def goes_on(self, depth: int) -> bool:
+        """Whether some row drafts on behind `depth`; returns when the device has come so far."""
+        while self._flag[0] >> 1 < depth:
+            time.sleep(0)  # other threads may run
+        return bool(self._flag[0] & 1)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
-        self._readback.start()
-        numbers = self._readback.read()[:num_depths, :rows]
+        numbers = self._numbers[:num_depths, :rows]
         confidences = np.ascontiguousarray(numbers[:, :, -1]).view(np.float64)
         return DraftedChain(numbers[:, :, :-1].tolist(), confidences.tolist())
 
@@ -66,7 +80,7 @@ def record_draft(
     skip: SkipSet,
     vocabulary: int | None = None,
 ) -> DraftGraphs:
-    saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted)]
+    saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
 
     def reset() -> None:
         for tensor, values in saved:
@@ -76,6 +90,7 @@ def record_draft(
 
     def begin_again() -> None:
         reset()
+        outputs.send()
         begin.replay()
 
     def finish() -> None:
@@ -89,19 +104,34 @@ def record_draft(
 def draft_token(scores: torch.Tensor, buffers: DraftBuffers, outputs: DraftOutputs, rule: DraftRule) -> None:
     """Choose behind `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
     known = buffers.tensors
-    depth, active = known["depth"] + 1, known["active"] > 0
-    spots = Spots(known["sequences"], known["indices"] + known["depth"], known["rounds"])
-    stats = DraftStats(depth, spots.indices, torch.zeros_like(depth), known["ids"], scores)
+    spots = Spots(known["sequences"], known["indices"], known["rounds"])
+    stats = DraftStats(known["depth"], known["indices"], known["nothing"], known["ids"], scores)
     choice = rule(stats, spots, (known["seed"][0], known["seed"][1]))
+    if runs_triton(scores):
+        from ..kernels.feed import feed as feed_at_once
+
+        parts = (choice.candidates, choice.confidence, choice.wants_more)
+        feed_at_once(*parts, outputs.drafted, outputs.progress, known, PAD)
+    else:
+        feed(choice, buffers, outputs)
+    outputs.send()
+
+
+def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
+    """Note what was chosen, make it the next pass's input, and say which rows go on."""
+    known = buffers.tensors
+    depth, active = known["depth"], known["active"] > 0
     candidates = torch.where(active[:, None], choice.candidates, PAD)
-    outputs.write(known["depth"][:1], candidates, choice.confidence)
+    bits = choice.confidence.double().view(torch.long)
+    place = (depth[:1] - 1) % MAX_DEPTHS
+    outputs.drafted.index_copy_(0, place, torch.cat((candidates, bits[:, None]), 1)[None])
     tokens = candidates[:, :1]
-    active = (tokens[:, 0] != PAD) & choice.wants_more & (known["caps"] > depth)
+    goes_on = (tokens[:, 0] != PAD) & choice.wants_more & (known["caps"] > depth)
+    outputs.progress.copy_(depth[:1] * 2 + goes_on.any())
     buffers.tokens.copy_(torch.where(tokens == PAD, buffers.tokens, tokens))
-    buffers.starts.add_(1)
-    known["depth"].copy_(depth)
-    known["active"].copy_(active)
-    outputs.goes_on.copy_(active.any()[None].long(), non_blocking=True)
+    known["active"].copy_(goes_on)
+    for counter in ("starts", "indices", "depth"):
+        known[counter].add_(1)
 
 
 def run_draft(
@@ -111,17 +141,16 @@ def run_draft(
     candidates: list[Any] = []
     confidences: list[Any] = []
     graphs = graphs_at(0)
+    outputs.begin()
     graphs.begin.replay()
     for depth in range(1, max_depth + 1):
-        # Asked for before this token is finished: recording the next runs over the flag.
+        # Asked for before this token is finished: recording the next writes the outputs, too.
         following = graphs_at(depth) if depth < max_depth else None
         graphs.finish.replay()
-        is_over = following is None
         if following is not None:
-            outputs.signal.set()
             following.begin.replay()  # a head start
-            outputs.signal.wait()
-            graphs, is_over = following, not outputs.flag[0]
+            graphs = following
+        is_over = not outputs.goes_on(depth)
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
             candidates.extend(part.candidates)

@@ -1,0 +1,67 @@
+"""The end of a drafted token in one kernel: it is noted, fed to the next pass, and whether there is to be one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_depths"])
+def _feed(
+    candidates_ptr, confidence_ptr, wants_ptr, drafted_ptr, progress_ptr,
+    tokens_ptr, starts_ptr, indices_ptr, depth_ptr, active_ptr, caps_ptr,
+    num_rows, num_depths, PAD: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    row = tl.arange(0, ROWS)
+    mask = row < num_rows
+    depth = tl.load(depth_ptr + row, mask=mask, other=0)
+    active = tl.load(active_ptr + row, mask=mask, other=0) != 0
+    place = drafted_ptr + (((depth - 1) % num_depths) * num_rows + row) * (COUNT + 1)
+    for rank in tl.static_range(COUNT):
+        candidate = tl.load(candidates_ptr + row * COUNT + rank, mask=mask, other=PAD)
+        tl.store(place + rank, tl.where(active, candidate, PAD), mask=mask)
+    confidence = tl.load(confidence_ptr + row, mask=mask, other=0.0).to(tl.float64)
+    tl.store(place + COUNT, confidence.to(tl.int64, bitcast=True), mask=mask)
+
+    first = tl.load(candidates_ptr + row * COUNT, mask=mask, other=PAD)
+    is_fed = active & (first != PAD)
+    wants_more = tl.load(wants_ptr + row, mask=mask, other=0) != 0
+    goes_on = is_fed & wants_more & (tl.load(caps_ptr + row, mask=mask, other=0) > depth)
+    tl.store(tokens_ptr + row, first, mask=mask & is_fed)
+    tl.store(starts_ptr + row, tl.load(starts_ptr + row, mask=mask, other=0) + 1, mask=mask)
+    tl.store(indices_ptr + row, tl.load(indices_ptr + row, mask=mask, other=0) + 1, mask=mask)
+    tl.store(depth_ptr + row, depth + 1, mask=mask)
+    tl.store(active_ptr + row, goes_on.to(tl.int64), mask=mask)
+    tl.store(progress_ptr, tl.max(depth, axis=0) * 2 + tl.max(goes_on.to(tl.int64), axis=0))
+
+
+def feed(
+    candidates: torch.Tensor,
+    confidence: torch.Tensor,
+    wants_more: torch.Tensor,
+    drafted: torch.Tensor,
+    progress: torch.Tensor,
+    known: Mapping[str, torch.Tensor],
+    pad: int,
+) -> None:
+    """As `models/recorded_draft.feed`, which says what happens."""
+    num_rows, count = candidates.shape
+    kernel: Any = _feed
+    kernel[(1,)](
+        candidates.contiguous(),
+        confidence.contiguous(),
+        wants_more.contiguous(),
+        drafted,
+        progress,
+        *(known[name] for name in ("tokens", "starts", "indices", "depth", "active", "caps")),
+        num_rows,
+        drafted.shape[0],
+        PAD=pad,
+        COUNT=count,
+        ROWS=triton.next_power_of_2(num_rows),
+        num_warps=1,
+    )
