@@ -90,7 +90,7 @@ class PassMeter:
             runner.forward(self._tokens(width), [start], self._cache, needs_scores=False)
 
     def _tokens(self, width: int) -> torch.Tensor:
-        return torch.arange(1, width + 1, device=self._runner.device)[None] % self._runner.vocab_size
+        return torch.arange(1, width + 1)[None] % self._runner.vocab_size
 
     def seconds(self, width: int = 1, skip: SkipSet = SkipSet()) -> float:  # noqa: B008 - frozen
         """The median of a few batches of passes; the first ones warm up."""
@@ -130,10 +130,10 @@ def copy_bandwidth(device: torch.device) -> float:
     target = torch.empty_like(source)
     best = 0.0
     for _ in range(_BATCHES + 1):
-        began = _seconds(device)
+        began = device_seconds(device)
         for _ in range(4):
             target.copy_(source)
-        best = max(best, 4 * 2 * num_bytes / (_seconds(device) - began))
+        best = max(best, 4 * 2 * num_bytes / (device_seconds(device) - began))
     del source, target
     if device.type == "cuda":  # so that the model's own peak is seen later
         torch.cuda.empty_cache()
@@ -141,7 +141,8 @@ def copy_bandwidth(device: torch.device) -> float:
     return best
 
 
-def _seconds(device: torch.device) -> float:
+def device_seconds(device: torch.device) -> float:
+    """A clock that has waited for the device, whoever keeps it busy."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

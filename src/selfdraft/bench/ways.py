@@ -15,6 +15,7 @@ from ..models.loading import quiet
 from ..options import parse_settings
 from ..registry import AXES, DEFAULTS
 from ..types import Generation
+from .costs import device_seconds
 
 OFF = "off"
 STATIC = "static"
@@ -75,9 +76,9 @@ class Way:
 
 
 def _run_ours(engine: Engine, prompt: Sequence[int], num_tokens: int, method: Mapping[str, Any]) -> Output:
-    began = engine.runner.seconds()
+    began = device_seconds(engine.device)
     generation = engine.generate(prompt, max_new_tokens=num_tokens, **method)
-    seconds = engine.runner.seconds() - began
+    seconds = device_seconds(engine.device) - began
     assert isinstance(generation, Generation)
     return Output(generation.tokens, seconds, generation)
 
@@ -87,11 +88,11 @@ def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: M
     inputs = torch.tensor([list(prompt)], device=engine.device)
     greedy: dict[str, Any] = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
     with quiet():
-        began = engine.runner.seconds()
+        began = device_seconds(engine.device)
         output = engine.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=num_tokens, **greedy, **options
         )
-        seconds = engine.runner.seconds() - began
+        seconds = device_seconds(engine.device) - began
     return Output(tuple(output[0, len(prompt) :].tolist()), seconds)
 
 
