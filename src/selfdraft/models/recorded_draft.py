@@ -26,6 +26,8 @@ from .graphs import Recorder, Recording
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
+MAX_SPINS = 100_000
+"""Looks at a number that the device is about to write; asking the driver would take longer than most waits."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class DraftOutputs:
     """
 
     def __init__(self, device: Device, rows: int, num_candidates: int) -> None:
-        shape = (MAX_DEPTHS, rows, num_candidates + 1)
+        self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
         self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
@@ -59,8 +61,12 @@ class DraftOutputs:
 
     def goes_on(self, depth: int) -> bool:
         """Whether some row drafts on behind `depth`; returns when the device has come so far."""
-        while self._flag[0] >> 1 < depth:
+        for _ in range(MAX_SPINS):
+            if self._flag[0] >> 1 >= depth:
+                break
             time.sleep(0)  # other threads may run
+        else:
+            self._device.wait()  # it takes long, or it failed, which shows here
         return bool(self._flag[0] & 1)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
