@@ -16,6 +16,8 @@ pytest.importorskip("triton")
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from selfdraft import Engine  # noqa: E402
+from selfdraft.errors import SelfTestError  # noqa: E402
+from selfdraft.models.bodies import prove  # noqa: E402
 from selfdraft.models.fused import FusedBody, reason_against  # noqa: E402
 from selfdraft.models.graph_runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.models.runners import EagerRunner  # noqa: E402
@@ -139,3 +141,13 @@ def test_what_cannot_run_fused_says_why():
         assert reason_against(runner.decoder) == "its dtype is float32, not bfloat16 or float16"
     model.model.layers[0].mlp.act_fn = torch.nn.GELU()
     assert "SiLU" in str(reason_against(EagerRunner(model.to(torch.bfloat16)).decoder))
+
+
+def test_a_body_is_proven_before_it_is_used():
+    model = model_of("llama")
+    decoder = EagerRunner(model).decoder
+    body = FusedBody(decoder)
+    prove(body, decoder)
+    body._cos = body._cos * 0.5
+    with pytest.raises(SelfTestError, match="differ from the model's"):
+        prove(body, decoder)

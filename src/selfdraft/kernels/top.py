@@ -1,17 +1,20 @@
-"""The best tokens of a distribution: Triton's kernel where it can run, torch everywhere else."""
+"""The best tokens of a distribution: Triton's kernel where it runs, torch everywhere else."""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 
+_LOGGER = logging.getLogger(__name__)
+
 
 def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """[rows, vocabulary] -> values and tokens [rows, count], best first; the softmax's peak [rows] if it came along."""
     count = min(count, scores.shape[-1])
-    if runs_triton(scores):
+    if runs_triton(scores.device):
         from .rank import rank
 
         return rank(scores, count)
@@ -22,10 +25,15 @@ def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, t
     return values, tokens, None
 
 
-def runs_triton(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cuda" and _has_triton()
-
-
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def runs_triton(device: torch.device) -> bool:
+    """Whether kernels can be built and run for this device; tried once."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    try:
+        from .rank import rank
+
+        return int(rank(torch.arange(8.0, device=device)[None], 1)[1]) == 7
+    except Exception as error:
+        _LOGGER.warning("Triton does not run on %s, so its kernels are not used: %s", device, error)
+        return False

@@ -8,12 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
+from ..errors import SelfTestError
 from ..types import SkipSet
 from .buffers import PassBuffers
 from .cache import SlotCache
+from .checks import relative_error, tolerance_of
 from .decoder import Decoder, Halfway
+from .device import Device
 from .placement import Placement
 
+_PROOF_SLOTS = 64
 HEAD_START = 6
 """A pass is begun with one of so many parts of its sub-layers."""
 
@@ -61,3 +65,22 @@ class DecoderBody:
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         output = self._decoder.finish(replace(state, step=state.step.fork()), capture)
         return output.scores[..., :vocabulary], output.captured
+
+
+@torch.inference_mode()
+def prove(body: Body, decoder: Decoder) -> None:
+    """Raise unless the body's scores are the decoder's: a few tokens, and a few behind them."""
+    device, start = Device(decoder.device), 0
+    caches = [decoder.new_cache(1, _PROOF_SLOTS) for _ in range(2)]
+    for width in (5, 3):
+        tokens = (torch.arange(start, start + width)[None] * 7919 + 11) % decoder.embedding.shape[0]
+        buffers = PassBuffers(device, 1, width)
+        buffers.fill(tokens.numpy(), [start], width, caches[0], 0)
+        buffers.send()
+        found, _ = body.finish(body.begin(buffers, caches[0], _PROOF_SLOTS, SkipSet()))
+        placement = Placement.chain([start], width, decoder.device)
+        expected = decoder.forward(tokens.to(decoder.device), placement, caches[1]).scores
+        error, tolerance = relative_error(found, expected), tolerance_of(expected.dtype)
+        if not error <= tolerance:
+            raise SelfTestError(f"their scores differ from the model's by {error:.2g}, allowed {tolerance:.2g}")
+        start += width

@@ -19,14 +19,12 @@ from ..errors import SelfTestError, UnsupportedModelError, unknown_name
 from ..protocols import PassOutput, Resume
 from ..types import SkipSet
 from .cache import CacheView, LayerShape, SlotCache
+from .checks import check_attention, check_eval, check_rotary, relative_error, tolerance_of
 from .families import Branch, Family, family_of
 from .lean import lean_attention, lean_head, lean_mlp, lean_norm
 from .placement import Placement
 
-SUPPORTED_ATTENTION = ("eager", "sdpa")
-_ROPE_BY_LENGTH = ("dynamic", "longrope")
 _SELF_TEST_TOKENS = 12
-_SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 
 
 @dataclass(frozen=True)
@@ -90,14 +88,14 @@ class Decoder:
     def attach(self) -> None:
         """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
         family = self.family
-        _check_attention(self.config)
+        check_attention(self.config)
         check_eval(self.model)
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
         head = self._part(family.head)
         self._head = (lean_head(head) if self._allow_lean else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
-        _check_rotary(self._rotary)
+        check_rotary(self._rotary)
         self._embedding_multiplier = family.embedding_multiplier(self.config)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
@@ -351,8 +349,8 @@ class Decoder:
         tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
         expected = self.model(tokens, use_cache=False).logits
         found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
-        error = self.self_test_error = _relative_error(found, expected)
-        tolerance = _SELF_TEST_TOLERANCE.get(expected.dtype, 1e-1)
+        error = self.self_test_error = relative_error(found, expected)
+        tolerance = tolerance_of(expected.dtype)
         if not error <= tolerance:
             raise SelfTestError(
                 f"the decoder for family {self.family.name!r} does not reproduce {type(self.model).__name__}: relative "
@@ -372,40 +370,6 @@ class Decoder:
 
 def _scaled(function: Any, multiplier: float) -> Any:
     return function if multiplier == 1 else lambda hidden: function(hidden) * multiplier
-
-
-def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Root mean square of the difference over that of the expectation: rounding stays small, a wrong part does not."""
-    difference = (found.double() - expected.double()).square().mean().sqrt()
-    return float(difference / expected.double().square().mean().sqrt().clamp(min=1e-12))
-
-
-def check_eval(model: Any) -> None:
-    if model.training:
-        raise UnsupportedModelError(
-            "the model is in training mode, where dropout makes its output random; call model.eval() first"
-        )
-
-
-def _check_rotary(rotary: Any) -> None:
-    """Frequencies must belong to a position, not to the longest position of whatever shares its pass."""
-    kinds = getattr(rotary, "rope_type", "default")
-    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-        if kind in _ROPE_BY_LENGTH:
-            raise UnsupportedModelError(
-                f"rope type {kind!r} changes its frequencies with the length of a pass, so that a token's scores "
-                "depend on what is computed beside it and no exact speculation is possible. Load the model with its "
-                "default rope parameters (context up to the original length), or use model.generate"
-            )
-
-
-def _check_attention(config: Any) -> None:
-    implementation = getattr(config, "_attn_implementation", "eager")
-    if implementation not in SUPPORTED_ATTENTION:
-        raise UnsupportedModelError(
-            f"attention implementation {implementation!r} builds its own masks and positions. "
-            "Load the model with attn_implementation='sdpa' (or 'eager' where the family has no sdpa)"
-        )
 
 
 def _layer_shape(attention: Any, config: Any) -> LayerShape:

@@ -11,18 +11,18 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from ..kernels.top import top
+from ..kernels.top import runs_triton, top
 from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, TreeMask
 from ..types import SkipSet
-from .bodies import Body, DecoderBody
+from .bodies import Body, DecoderBody, prove
 from .buffers import MAX_WIDTH, DraftBuffers, PassBuffers
 from .cache import SlotCache, StoragePool
-from .decoder import Decoder, check_eval
+from .checks import check_eval
+from .decoder import Decoder
 from .device import Device
 from .graphs import MAX_BYTES, CudaRecorder, Graphs, Recorder, Recording, RecordingError
 from .recorded_draft import DraftGraphs, DraftOutputs, record_draft, run_draft
@@ -45,14 +45,21 @@ def bodies_for(decoder: Decoder) -> Sequence[Body]:
 
 
 def _fused(decoder: Decoder) -> Sequence[Body]:
-    if find_spec("triton") is None:
+    if not runs_triton(decoder.device):
         return ()
     from .fused import FusedBody, reason_against
 
     reason = reason_against(decoder)
     if reason is not None:
-        _LOGGER.info("this model runs without fused kernels: %s", reason)
-    return (FusedBody(decoder),) if reason is None else ()
+        _LOGGER.info("%s runs without fused kernels: %s", type(decoder.model).__name__, reason)
+        return ()
+    body = FusedBody(decoder)
+    try:
+        prove(body, decoder)
+    except Exception as error:
+        _LOGGER.warning("%s runs without fused kernels: %s", type(decoder.model).__name__, error)
+        return ()
+    return (body,)
 
 
 class GraphRunner(EagerRunner):

@@ -113,7 +113,7 @@ def draft_token(scores: torch.Tensor, buffers: DraftBuffers, outputs: DraftOutpu
     spots = Spots(known["sequences"], known["indices"], known["rounds"])
     stats = DraftStats(known["depth"], known["indices"], known["nothing"], known["ids"], scores)
     choice = rule(stats, spots, (known["seed"][0], known["seed"][1]))
-    if runs_triton(scores):
+    if runs_triton(scores.device):
         from ..kernels.feed import feed as feed_at_once
 
         parts = (choice.candidates, choice.confidence, choice.wants_more)

@@ -11,7 +11,8 @@ import torch
 from ..protocols import DraftedChain, DraftTask, PassOutput, Resume, TreeMask
 from ..types import SkipSet
 from .cache import SlotCache
-from .decoder import Decoder, check_eval
+from .checks import check_eval
+from .decoder import Decoder
 from .placement import Placement
 
 
