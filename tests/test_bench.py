@@ -90,6 +90,7 @@ class TestGpu:
             assert text in table
         assert "memory over 3 generations of mixed length" in table
         assert "graphs -, -" in table
+        assert "s of it recording ahead of time" in table
         assert "3/3 prompts, about 0.0 minutes left" in errors
 
     def test_circumstances(self, run: Run, folder: Path) -> None:

@@ -92,7 +92,6 @@ class GpuBench:
 
     def _prepare(self, ways: Sequence[Way]) -> float:
         """Record what they will use; the seconds it took."""
-        self.say("recording")
         began = self.engine.runner.seconds()
         for way in ways:
             self.engine.prepare(len(self.longest) + way.num_tokens, **way.options)
