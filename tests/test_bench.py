@@ -90,6 +90,7 @@ class TestGpu:
             assert text in table
         assert "memory over 3 generations of mixed length" in table
         assert "graphs -, -" in table
+        assert "s of it recording ahead of time" in table
         assert "3/3 prompts, about 0.0 minutes left" in errors
 
     def test_circumstances(self, run: Run, folder: Path) -> None:
@@ -111,7 +112,7 @@ class TestGpu:
         assert document["options"]["prompts"] == ["prompts.jsonl"]
         assert str(folder) not in json.dumps(document), "where files lie is nobody's business"
         assert document["is_complete"]
-        assert document["ready_seconds"] > 0
+        assert document["ready_seconds"] > document["prepare_seconds"] >= 0
         assert document["graphs"]["num_graphs"] is None
         assert document["soak"]["num_generations"] == 3
 

@@ -20,6 +20,7 @@ from selfdraft import Engine, Generation, SkipSet
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
+from selfdraft.errors import OptionError
 from selfdraft.models import graph_runner, recorded_draft
 from selfdraft.models.bodies import DecoderBody
 from selfdraft.models.buffers import PassBuffers
@@ -30,6 +31,7 @@ from selfdraft.models.graph_runner import GraphRunner, make_runner
 from selfdraft.models.graphs import Graphs, RecordingError
 from selfdraft.models.runners import EagerRunner
 from selfdraft.protocols import PassOutput
+from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import Draft
 from tape import Tape, TapeRecorder
 from test_lossless import NUM_TOKENS, PROMPTS, reference
@@ -278,6 +280,110 @@ def test_a_model_that_was_changed_is_recorded_anew() -> None:
     assert engine._runner.new_cache(1, 5).keys[0].dtype == torch.float64
     plain = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20, do_sample=False)
     assert list(found.tokens) == plain[0, 3:].tolist()
+
+
+# ----------------------------------------------------------------------------------------------------- ahead of time
+
+METHODS: list[dict[str, Any]] = [
+    {"strategy": "off"},
+    {"strategy": "uniform"},
+    {"strategy": "fixed", "tree": "siblings"},
+    {"strategy": "early-exit", "lookahead": "fixed", "acceptance": "rejection"},
+    {"strategy": "fixed", "settings": {**SETTINGS, "self": {"vocabulary": 50}}},
+    {"drafter": "lookup", "tree": "siblings"},
+    {"drafter": "ngram-pool"},
+    {"drafter": "model", "lookahead": "fixed"},
+]
+
+
+def loose_runner(model: Any, *_: Any) -> GraphRunner:
+    return new_runner(model, make_bodies=lambda decoder: (LooseBody(decoder),))
+
+
+def method_name(method: dict[str, Any]) -> str:
+    return "-".join(str(value) for key, value in method.items() if key != "settings")
+
+
+@pytest.mark.parametrize("method", METHODS, ids=method_name)
+def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], short_buckets: None) -> None:
+    """Short and long texts, over bucket borders."""
+    engine = new_engine(pico("llama"))
+    graphs = engine._runner.graphs
+    engine.prepare(70, **method)
+    captures, size = graphs.num_captures, graphs.num_bytes
+    assert captures > 0
+    for prompt, count in ((TEXTS[0], 57), ([7], 10)):
+        found = engine.generate(prompt, max_new_tokens=count, **method)
+        plain = Engine(pico("llama")).generate(prompt, max_new_tokens=count, strategy="off")
+        assert found.tokens == plain.tokens
+        assert (graphs.num_captures, graphs.num_bytes) == (captures, size)
+    engine.prepare(70, **method)
+    assert graphs.num_captures == captures
+
+
+def test_recordings_that_find_the_cache_themselves_are_prepared_once(short_buckets: None) -> None:
+    bound, loose = new_engine(pico("llama")), new_engine(pico("llama"), loose_runner)
+    for engine in (bound, loose):
+        engine.prepare(70, strategy="off")
+    ends = [key.end for key in loose._runner.graphs._entries if key.kind == "pass"]
+    assert ends == [16, 32, 64, 128], "a plain pass each"
+    assert loose._runner.graphs.num_captures == len(ends) + 1 < bound._runner.graphs.num_captures
+
+
+def test_preparing_stays_within_the_context(short_buckets: None) -> None:
+    """Behind the last position there is nothing to look up."""
+    engine = new_engine(pico("gpt2", n_positions=64), tree="siblings")
+    assert engine.context_length == 64
+    with mock.patch.object(engine._runner, "forward", wraps=engine._runner.forward) as forward:
+        engine.prepare(1000)
+    ends = [start + tokens.shape[1] for tokens, (start,), *_ in (call.args for call in forward.call_args_list)]
+    assert max(ends) == 64
+    forward.reset_mock()  # it holds the scratch caches
+    assert engine._runner.fallback_reason is None
+    captures = engine._runner.graphs.num_captures
+    engine.generate([1, 2, 3], max_new_tokens=100)
+    assert engine._runner.graphs.num_captures == captures
+
+
+def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = new_engine(pico("llama"), strategy="uniform")
+    monkeypatch.setattr(engine._method({}).strategy, "needs", ("m1", "norm"))
+    engine.prepare(64)
+    captures = engine._runner.graphs.num_captures
+    engine.generate([1, 2, 3], max_new_tokens=40)
+    assert engine._runner.graphs.num_captures == captures > 0
+
+
+def test_a_strategy_without_known_plans_gets_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = new_engine(pico("llama"), strategy="uniform")
+    monkeypatch.delattr(engine._method({}).strategy, "known_plans")
+    monkeypatch.delattr(PlainStrategy, "known_plans")
+    monkeypatch.delattr(engine._method({}).lookahead, "max_tokens")
+    engine.prepare(64)
+    keys = [key for key in engine._runner.graphs._entries if key.kind == "pass"]
+    assert [key.width for key in keys] == [1, 2, 4, 6, 8, 12, 16]
+    assert not any(key.skip for key in engine._runner.graphs._entries)
+    engine.prepare(64, tree="siblings")
+    assert max(key.width for key in engine._runner.graphs._entries) == 32
+
+
+def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
+    engine = Engine(pico("llama"))
+    with mock.patch.object(EagerRunner, "forward", side_effect=AssertionError):
+        engine.prepare()
+    fallen = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Refuses))
+    fallen.prepare(40)
+    assert fallen._runner.fallback_reason == "NotImplementedError: no graphs here"
+    with mock.patch.object(GraphRunner, "forward", side_effect=AssertionError):
+        fallen.prepare(40)
+
+
+def test_prepare_checks_what_it_is_given() -> None:
+    engine = new_engine(pico("llama"))
+    with pytest.raises(OptionError, match="num_tokens must be at least 1, got 0"):
+        engine.prepare(0)
+    with pytest.raises(OptionError, match="'temperature' belongs to a call"):
+        engine.prepare(temperature=1.0)
 
 
 # ------------------------------------------------------------------------------------------ what cannot be recorded

@@ -76,6 +76,7 @@ class Runner(Protocol):
     """Runs passes of one model on one device. Skip is an argument of the pass, never a state."""
 
     saves_by_reuse: bool  # whether a pass that starts behind known states is cheaper than a whole one
+    recorded_widths: Sequence[int]  # ascending; a recorded pass of another width takes the next one
 
     @property
     def num_layers(self) -> int: ...
@@ -91,6 +92,10 @@ class Runner(Protocol):
 
     @property
     def dtype(self) -> torch.dtype: ...
+
+    def recorded_slots(self, num_slots: int) -> Sequence[int]:
+        """Sizes, ascending, of what recorded passes over up to so many slots read; none: nothing is recorded."""
+        ...
 
     def new_cache(self, num_rows: int, num_slots: int) -> Cache: ...
 
@@ -219,6 +224,7 @@ class Lookahead(Protocol):
 
     A runner may record what `wants_more` does and replay it: what an object learns must live in tensors that it
     changes in place. Whatever else it goes by is fixed when it is made (the object itself is the recording's key).
+    It may say in `max_tokens: int` how far it drafts at most.
     """
 
     Options: ClassVar[type[Any]]
@@ -231,7 +237,10 @@ class Lookahead(Protocol):
 
 
 class Strategy(Protocol):
-    """WHICH sub-layers draft. It proposes and observes; it never decodes."""
+    """WHICH sub-layers draft. It proposes and observes; it never decodes.
+
+    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand.
+    """
 
     Options: ClassVar[type[Any]]
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification
@@ -330,7 +339,7 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """WHAT drafts."""
+    """WHAT drafts. One that brings branches may say in `max_nodes: int` how many tokens it drafts at most."""
 
     Options: ClassVar[type[Any]]
     needs_choices: bool  # whether `observe` reads `step.choices`

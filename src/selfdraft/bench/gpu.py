@@ -67,10 +67,11 @@ class GpuBench:
         runner = self.engine.runner
         self.prompts = [(prompt, self._encode(prompt)) for prompt in self.plan.prompts]
         self.longest = max((tokens for _, tokens in self.prompts), key=len)
+        count = self.plan.max_new_tokens
+        self.prepare_seconds = self._prepare(our_ways(self.plan.variants, count))
         self.engine.generate(self.longest, max_new_tokens=SHORT_TOKENS, strategy=OFF)
         self.ready_seconds = runner.seconds() - began
         self.circumstances = circumstances(runner)
-        count = self.plan.max_new_tokens
         self.ways = [
             *our_ways(self.plan.variants, count),
             *peer_ways(self.plan.peers, runner.num_layers, count, self.plan.peer_tokens),
@@ -88,6 +89,13 @@ class GpuBench:
         except PromptError as error:
             raise PromptError(f"prompt {prompt.id}: {error}") from None
         return tokens
+
+    def _prepare(self, ways: Sequence[Way]) -> float:
+        """Record what they will use; the seconds it took."""
+        began = self.engine.runner.seconds()
+        for way in ways:
+            self.engine.prepare(len(self.longest) + way.num_tokens, **way.options)
+        return self.engine.runner.seconds() - began
 
     def run(self) -> dict[str, Any]:
         self._warm_up()
@@ -199,6 +207,7 @@ class GpuBench:
             "costs": self._cost_figures(),
             "graphs": {**graph_figures(runner), "num_captures_before": self.graphs_before["num_captures"]},
             "ready_seconds": self.ready_seconds,
+            "prepare_seconds": self.prepare_seconds,
             "memory": memory_bytes(self.engine.device),
             "soak": self.soak_figures,
         }

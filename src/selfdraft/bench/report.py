@@ -143,8 +143,10 @@ def notes(document: Document) -> Iterator[str]:
         f"{_number(graphs['num_captures'], 'd')} in {_number(graphs['capture_seconds'], '.1f')} s, "
         f"{_number(captured, 'd')} of them after the warm-up; fallback: {graphs['fallback_reason'] or '-'}"
     )
+    recording = _number(document.get("prepare_seconds"), ".1f")
     yield (
-        f"ready {document['ready_seconds']:.1f} s after loading; memory {_size(memory['used'])}, "
+        f"ready {document['ready_seconds']:.1f} s after loading, {recording} s of it recording ahead of time; "
+        f"memory {_size(memory['used'])}, "
         f"peak {_size(memory['peak'])} (held {_size(memory['peak_held'])})"
     )
     first_calls = (f"{row['label']} {row['warm_up_seconds']:.1f} s" for row in document["rows"])

@@ -38,6 +38,8 @@ class NgramPool(PlainDrafter):
     def __init__(self, options: Options, host: Host) -> None:
         super().__init__(options, host)
         self._texts: dict[int, Guesses] = {}
+        inner = options.ngram - 1
+        self.max_nodes = inner * (options.window + options.guesses) if options.window else options.tokens
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> NgramSession:
         candidates, windows = [], []

@@ -22,13 +22,13 @@ from .decode import decode
 from .judge import Claim, Progress, Verification, rule_for, verify_text
 from .method import Method
 from .metrics import Comparison, compare, contest_for
+from .prepare import prepare
 from .sampling import Sampler, check_processors
-from .state import PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
+from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
 from .stream import Stream
 from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_prompts
 
 _METHOD_OPTIONS = (*AXES, "settings")
-_DRAFT_SLOTS = 32
 
 
 class Engine:
@@ -39,7 +39,8 @@ class Engine:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
     of `GenerateOptions`.
 
-    On CUDA, passes are recorded as graphs on first use; `graphs=False` launches every operation by itself.
+    On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
+    operation by itself.
     """
 
     def __init__(self, model: Any = None, tokenizer: Any = None, *, graphs: bool = True, **method: Any) -> None:
@@ -84,6 +85,18 @@ class Engine:
     @property
     def context_length(self) -> int | None:
         return self._runner.context_length
+
+    def prepare(self, num_tokens: int = 1024, **method: Any) -> None:
+        """Record now what single texts of up to `num_tokens` tokens (prompt included) will use, so that none waits.
+
+        `method` is named as in a call of `generate`. Recorded are its passes and, where the strategy knows its plans
+        beforehand, its greedy drafts; batches and drafts that sample are recorded on first use. Where nothing is
+        recorded (on a CPU, with `graphs=False`) it does nothing.
+        """
+        if num_tokens < 1:
+            raise OptionError(f"num_tokens must be at least 1, got {num_tokens!r}")
+        self._runner.refresh()
+        prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
 
     @overload
     def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
@@ -197,7 +210,7 @@ class Engine:
             sequences.append(sequence)
             tails.append(tail)
         longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
-        state = State(sequences, self._runner.new_cache(len(sequences), longest + _DRAFT_SLOTS))
+        state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
         sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
         rounds = partial(decode, self._runner, state, method, sampler)
         return Stream(sequences, tails, rounds, settings.cancel, is_batch)

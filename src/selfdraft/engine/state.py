@@ -13,6 +13,8 @@ from ..types import FinishReason, PlanContext, Source, StepRecord, Verdict
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
+DRAFT_SLOTS = 32
+"""Cache slots behind the longest text, for what is drafted and not kept."""
 
 
 def never_stops(token: int) -> bool:

@@ -22,7 +22,7 @@ class Confidence:
         max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options, self.max_tokens = options, options.max_tokens
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return (stats.confidence >= self.options.threshold) & (stats.depth < self.options.max_tokens)

@@ -17,7 +17,7 @@ class Fixed:
         tokens: int = setting(5, "tokens to draft in every round", minimum=1)
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options, self.max_tokens = options, options.tokens
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return stats.depth < self.options.tokens

@@ -66,6 +66,7 @@ class GraphRunner(EagerRunner):
     """Same interface and same results as the eager runner. `max_bytes` bounds what the recordings take."""
 
     saves_by_reuse = False
+    recorded_widths = WIDTHS
 
     def __init__(
         self,
@@ -96,6 +97,12 @@ class GraphRunner(EagerRunner):
         if not self.decoder.is_current:
             self.decoder.attach()
             self._begin_anew()
+
+    def recorded_slots(self, num_slots: int) -> Sequence[int]:
+        if self.fallback_reason is not None:
+            return ()
+        last = bucket(num_slots)
+        return [size for size in (1 << power for power in range(last.bit_length())) if size == bucket(size)]
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         if self.fallback_reason is not None:

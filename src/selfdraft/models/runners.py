@@ -20,6 +20,7 @@ class EagerRunner:
     """Operation by operation, on any device. The specification for every other runner."""
 
     saves_by_reuse = True
+    recorded_widths: Sequence[int] = ()
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)
@@ -49,6 +50,9 @@ class EagerRunner:
         check_eval(self.decoder.model)
         if not self.decoder.is_current:
             self.decoder.attach()
+
+    def recorded_slots(self, num_slots: int) -> Sequence[int]:
+        return ()
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return self.decoder.new_cache(num_rows, num_slots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,23 +10,28 @@ import torch
 from ..types import Plan, PlanContext, StepRecord
 
 
-class ConstantStrategy:
-    """A strategy with one plan for every text and round."""
+class PlainStrategy:
+    """A strategy that learns nothing from what becomes of its plans, and does not know them beforehand."""
 
     Options: ClassVar[type[Any]]
     needs: tuple[str, ...] = ()
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    known_plans: Sequence[Plan] = ()
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         pass
-
-    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        return self._plan
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         pass
 
     def end(self, sequence_id: int) -> None:
         pass
+
+
+class ConstantStrategy(PlainStrategy):
+    """One plan for every text and round."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.known_plans = (plan,)
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        return self.known_plans[0]

@@ -1,0 +1,81 @@
+"""Recording ahead of time: what single texts of one method will ask for is run once in a scratch cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ..options import GenerateOptions
+from ..protocols import DraftRows, DraftTask, Runner
+from ..types import Plan
+from .draft import Rule
+from .method import Method
+from .sampling import Sampler
+from .state import DRAFT_SLOTS
+
+CHAIN_NODES, TREE_NODES = 15, 31
+"""Drafted tokens to be ready for where a method does not say how many there may be."""
+_NOBODY = -1
+
+
+def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
+    """In caches of every size that such texts get: a recording may be bound to its cache, which a text takes over."""
+    plans: Sequence[Plan] = getattr(method.strategy, "known_plans", ())
+    widest = max(max_width(method, plan) for plan in plans or (Plan(),))
+    for num_slots in runner.recorded_slots(num_tokens + DRAFT_SLOTS):
+        scratch = _Scratch(runner, method, runner.new_cache(1, num_slots), num_slots, num_tokens)
+        scratch.record_passes(widest)
+        for plan in plans:
+            if plan.max_draft_tokens != 0:
+                scratch.record_drafts(plan)
+
+
+def max_width(method: Method, plan: Plan) -> int:
+    """Columns of the widest verification: the last committed token and what may be drafted behind it."""
+    limits = (plan.max_draft_tokens, getattr(method.lookahead, "max_tokens", None))
+    depth = min((limit for limit in limits if limit is not None), default=CHAIN_NODES)
+    if not depth:
+        return 1
+    tree = method.tree_of(plan)
+    unknown = TREE_NODES if tree.max_candidates > 1 else 0
+    beside = unknown if tree.max_nodes is None else tree.max_nodes
+    return 1 + max(depth, beside, getattr(method.drafter_of(plan), "max_nodes", 0))
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """A cache of one row; texts in it have at most `num_tokens` tokens."""
+
+    runner: Runner
+    method: Method
+    cache: Any
+    num_slots: int
+    num_tokens: int
+
+    def record_passes(self, widest: int) -> None:
+        needs = self.method.strategy.needs
+        for narrower, width in pairwise((0, *self.runner.recorded_widths)):
+            if narrower < widest:
+                # As few columns as get this width: none of them stands behind the model's last position.
+                tokens = torch.zeros(1, narrower + 1, dtype=torch.long)
+                for start in self._starts(width):
+                    self.runner.forward(tokens, [start], self.cache, capture=needs, ahead=width == 1 and not needs)
+
+    def record_drafts(self, plan: Plan) -> None:
+        sampler, drafter = Sampler(GenerateOptions()), self.method.drafter_of(plan)
+        task = DraftTask(Rule.of(self.method, plan, sampler), [1], [(0, 0, 0)], [_NOBODY], sampler.options.seed)
+        for start in self._starts(1):
+            rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
+            drafter.open(self.runner, self.cache, rows).chain(task)
+        drafter.end(_NOBODY)
+
+    def _starts(self, width: int) -> Iterator[int]:
+        """For each number of slots that passes are recorded for: the first place where a pass reads so many."""
+        for fewer, num_slots in pairwise((0, *self.runner.recorded_slots(self.num_slots))):
+            start = max(fewer - width + 1, 0)
+            if width <= num_slots and start <= self.num_tokens - 2:
+                yield start
