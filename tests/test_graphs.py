@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -197,7 +196,7 @@ def test_buffers_hold_what_a_pass_needs() -> None:
     assert buffers.host["sees"][0].tolist() == [0b1, 0b11, 0b101, 0b1001]
     assert buffers.host["depths"][0].tolist() == [0, 1, 1, 0]
     wide = PassBuffers(Device(CPU), 1, 63)
-    wide.fill(np.zeros((1, 63)), [0], 63, cache, 0)
+    wide.fill([[0] * 63], [0], 63, cache, 0)
     assert wide.host["sees"][0, -1] == 2**63 - 1
 
 

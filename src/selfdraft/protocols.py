@@ -13,6 +13,9 @@ import torch
 
 from .types import Plan, PlanContext, Reuse, SkipSet, StepRecord
 
+Tokens = torch.Tensor | Sequence[Sequence[int]]
+"""[rows, width]: numbers on the host, or a tensor on any device."""
+
 
 @dataclass(frozen=True)
 class PassOutput:
@@ -37,8 +40,14 @@ class TreeMask:
     On the host: a runner sends it to its device as it likes.
     """
 
-    depths: npt.NDArray[np.int64]  # [rows, width] tokens behind column 0
-    sees: npt.NDArray[np.bool_]  # [rows, width, width]: which columns each one attends to, itself included
+    depths: Sequence[Sequence[int]]  # [row][column] tokens behind column 0
+    sees: Sequence[Sequence[int]]  # [row][column] the columns it attends to, itself included: bit j is column j
+
+    @property
+    def matrix(self) -> npt.NDArray[np.bool_]:
+        """`sees` as [rows, width, width]."""
+        columns = range(len(self.depths[0]))
+        return np.array([[[bits >> column & 1 for column in columns] for bits in row] for row in self.sees], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ class Runner(Protocol):
 
     def forward(
         self,
-        tokens: torch.Tensor,
+        tokens: Tokens,
         starts: Sequence[int],
         cache: Any,
         *,
@@ -115,8 +124,8 @@ class Runner(Protocol):
     ) -> PassOutput:
         """Run `tokens` [rows, width] in the cache rows from `first_row` on, row i in the slots from `starts[i]` on.
 
-        Without `tree` each row is a chain: position = slot. `tokens` are on the host or on the runner's device. With
-        `ahead` the caller reads `choices()` alone and will probably ask for the pass behind them next.
+        Without `tree` each row is a chain: position = slot. With `ahead` the caller reads `choices()` alone and will
+        probably ask for the pass behind them next.
         """
         ...
 
@@ -320,6 +329,11 @@ class DraftedChain:
 
 class DraftSession(Protocol):
     """One round of one drafter: a chain token by token, and what else it has to offer."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where `propose` takes and leaves its tensors."""
+        ...
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""

@@ -15,7 +15,7 @@ import torch
 
 from ..errors import OptionError
 from ..options import check, setting
-from ..protocols import Cache, DraftRows, Proposal, Runner
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
 from ..types import PAD
 from .base import PlainDrafter, PlainSession
 
@@ -76,18 +76,23 @@ class Lookup(PlainDrafter):
         found = [
             find_matches(tokens, options.max_ngram, options.min_ngram, options.max_tokens) for tokens in rows.committed
         ]
-        return LookupSession([matches[0] if matches else Match() for matches in found], runner.device)
+        return LookupSession([matches[0] if matches else Match() for matches in found])
 
 
 class LookupSession(PlainSession):
-    """Proposes one known continuation per row, token by token."""
+    """Proposes one known continuation per row, token by token, on the host: the device is not asked."""
 
-    def __init__(self, matches: Sequence[Match], device: torch.device) -> None:
+    def __init__(self, matches: Sequence[Match]) -> None:
+        super().__init__(torch.device("cpu"))
         width = max(len(match.tokens) for match in matches) + 1
         padded = [[*match.tokens, *[PAD] * (width - len(match.tokens))] for match in matches]
-        self._tokens = torch.tensor(padded, device=device)
-        self._match_length = torch.tensor([match.length for match in matches], device=device)
+        self._tokens = torch.tensor(padded)
+        self._match_length = torch.tensor([match.length for match in matches])
         self._depth = 0
+
+    def chain(self, task: DraftTask) -> DraftedChain | None:
+        """Where nothing is known, nothing need be asked."""
+        return DraftedChain((), ()) if self._tokens.shape[1] == 1 else None
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         column = min(self._depth, self._tokens.shape[1] - 1)

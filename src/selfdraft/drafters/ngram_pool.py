@@ -49,7 +49,7 @@ class NgramPool(PlainDrafter):
             guesses = self._texts[sequence_id]
             candidates.append(guesses.candidates(committed[-1]))
             windows.append(guesses.paths())
-        return NgramSession(candidates, windows, runner)
+        return NgramSession(candidates, windows)
 
     def observe(self, step: StepRecord) -> None:
         self._texts[step.sequence_id].learn(step)
@@ -130,8 +130,8 @@ class Guesses:
 class NgramSession(LookupSession):
     """The newest n-gram is the chain; the others and the window stand beside it."""
 
-    def __init__(self, candidates: Sequence[Sequence[Path]], windows: Sequence[Sequence[Path]], runner: Runner) -> None:
-        super().__init__([Match(paths[0], 1) if paths else Match() for paths in candidates], runner.device)
+    def __init__(self, candidates: Sequence[Sequence[Path]], windows: Sequence[Sequence[Path]]) -> None:
+        super().__init__([Match(paths[0], 1) if paths else Match() for paths in candidates])
         self._branches = [[*paths[1:], *window] for paths, window in zip(candidates, windows, strict=True)]
 
     def branches(self, row: int) -> Sequence[Path]:

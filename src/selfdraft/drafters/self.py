@@ -31,6 +31,7 @@ class Self(PlainDrafter):
 
 class SelfSession(PlainSession):
     def __init__(self, runner: Runner, cache: Cache, rows: DraftRows, vocabulary: int | None = None) -> None:
+        super().__init__(runner.device)
         self._runner, self._cache, self._rows, self._vocabulary = runner, cache, rows, vocabulary
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
         self._point = last_exact_point(rows.skip) if rows.reuse and runner.saves_by_reuse else None

@@ -143,12 +143,12 @@ class Rejection:
 
 def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
     """Down the tree along what the target would choose behind each node; `choices[0]`: behind the text."""
-    walk = Walk(draft)
-    while not walk.is_over:
-        token = choices[walk.node + 1]
-        child = draft.child(walk.node, token)
-        walk.end(token) if child is None else walk.follow(child)
-    return walk.verdict
+    tokens, nodes, node = [choices[0]], [], draft.child(ROOT, choices[0])
+    while node is not None:
+        tokens.append(choices[node + 1])
+        nodes.append(node)
+        node = draft.child(node, tokens[-1])
+    return Verdict(tuple(tokens), tuple(nodes))
 
 
 def try_children(

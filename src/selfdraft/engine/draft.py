@@ -47,7 +47,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         rule = Rule.of(method, plan, sampler)
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
         task = DraftTask(rule, caps, state.places[hull], ids, sampler.options.seed)
-        group = GroupDraft(session, rule, rows, task, prefixes, sampler, runner.device)
+        group = GroupDraft(session, rule, rows, task, prefixes, sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -134,10 +134,9 @@ class GroupDraft:
         task: DraftTask,
         prefixes: Sequence[Sequence[int]],
         sampler: Sampler,
-        device: torch.device,
     ) -> None:
         self._session, self._rule, self._rows, self._task = session, rule, rows, task
-        self._texts, self._sampler, self._device = prefixes, sampler, device
+        self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
@@ -149,7 +148,7 @@ class GroupDraft:
         return self._collect(self._token_by_token() if chain is None else chain)
 
     def _token_by_token(self) -> DraftedChain:
-        task, device = self._task, self._device
+        task, device = self._task, self._session.device
         caps, ids = torch.tensor(task.caps, device=device), torch.tensor(task.sequence_ids, device=device)
         last = torch.tensor([tokens[-1] for tokens in self._rows.committed], device=device)
         spots, active = Spots.of(task.places, device), caps > 0

@@ -88,8 +88,11 @@ class TextSequence:
 
     def record(self, step: StepRecord, round_seconds: float) -> None:
         """Remember a round; hidden states and distributions are for `observe` alone."""
-        draft = replace(step.draft, scores=None, reuse=None)
-        self.steps.append(replace(step, draft=draft, captured={}, choices=()))
+        if step.draft.scores is not None or step.draft.reuse is not None:
+            step = replace(step, draft=replace(step.draft, scores=None, reuse=None))
+        if step.captured or step.choices:
+            step = replace(step, captured={}, choices=())
+        self.steps.append(step)
         self.decode_seconds += round_seconds
 
     def reason_to_stop(self, token: int) -> FinishReason | None:
@@ -126,8 +129,7 @@ class State:
         """Append what each row may emit; what a tree kept moves to the end of the row's verified slots."""
         for row, (sequence, verdict) in enumerate(zip(self.active, verdicts, strict=True)):
             first = sequence.num_cached + 1
-            if verdict.nodes != tuple(range(verdict.num_accepted)):
-                self.cache.move(row, [first + node for node in verdict.nodes], first)
+            self.cache.move(row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
 
     def drop_finished(self) -> list[TextSequence]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 
 from ..protocols import Resume, Runner, TreeMask
@@ -18,16 +17,16 @@ def verify(
     runner: Runner, state: State, drafts: Sequence[Draft], sampler: Sampler, capture: Sequence[str] = ()
 ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
     """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored."""
-    width = 1 + max(len(draft.tokens) for draft in drafts)
+    starts, width = state.starts, 1 + max(len(draft.tokens) for draft in drafts)
     inputs = [
         [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
         for sequence, draft in zip(state.active, drafts, strict=True)
     ]
-    state.cache.reserve(max(state.starts) + width)
+    state.cache.reserve(max(starts) + width)
     goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
     output = runner.forward(
-        torch.tensor(inputs),
-        state.starts,
+        inputs,
+        starts,
         state.cache,
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
@@ -40,22 +39,21 @@ def verify(
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:
     """Column 0 is the last committed token, column i + 1 node i; each sees itself and its ancestors."""
-    depths = np.zeros((len(drafts), width), dtype=np.int64)
-    sees = np.zeros((len(drafts), width, width), dtype=bool)
-    sees[:, :, 0] = True  # padding, too: nothing may see nothing
-    for row, draft in enumerate(drafts):
-        depths[row, 1 : len(draft.tokens) + 1] = draft.depths
+    depths, sees = [], []
+    for draft in drafts:
+        padding = width - 1 - len(draft.tokens)
+        seen = [1]
         for column, parent in enumerate(draft.parents, start=1):
-            if parent != ROOT:
-                sees[row, column] = sees[row, parent + 1]
-            sees[row, column, column] = True
+            seen.append(seen[parent - ROOT] | 1 << column)
+        depths.append([0, *draft.depths, *[0] * padding])
+        sees.append([*seen, *[1] * padding])  # nothing may see nothing
     return TreeMask(depths, sees)
 
 
 def _resume(runner: Runner, drafts: Sequence[Draft], width: int, capture: Sequence[str]) -> Resume | None:
     """Where rows bring exact states from behind one point, their known columns start there."""
     parts = {row: draft.reuse for row, draft in enumerate(drafts) if draft.reuse is not None}
-    if len({part.point for part in parts.values()}) != 1:
+    if not parts or len({part.point for part in parts.values()}) != 1:
         return None
     some = next(iter(parts.values()))
     if not runner.can_resume(some.point, capture):

@@ -32,6 +32,7 @@ class Packed:
         self.host: dict[str, Ints] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         first, numbers = 0, self._mirror.numpy()
+        self._numbers: Ints = numbers
         for name, shape in shapes.items():
             last = first + math.prod(shape)
             self.host[name], self.tensors[name] = numbers[first:last].reshape(shape), self.data[first:last].view(shape)
@@ -61,13 +62,10 @@ class PassBuffers(Packed):
         self.rows, self.width = rows, width
         self.header, self.starts = self.tensors["header"], self.tensors["starts"]
         self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
-        columns = np.arange(width)
-        self._itself = np.left_shift(np.int64(1), columns)
-        self._before = np.left_shift(np.int64(2), columns) - 1  # a chain's column sees itself and all before
 
     def fill(
         self,
-        tokens: npt.ArrayLike | None,
+        tokens: Sequence[Sequence[int]] | Ints,
         starts: Sequence[int],
         width: int,
         cache: SlotCache,
@@ -75,18 +73,19 @@ class PassBuffers(Packed):
         tree: TreeMask | None = None,
     ) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves."""
-        host, rows = self.open(), len(starts)
-        host["header"][:5] = cache.address, cache.num_slots, cache.num_rows_allocated, first_row, rows
-        host["starts"][:rows], host["starts"][rows:] = starts, 0
-        host["tokens"][:] = 0
-        if tokens is not None:
-            host["tokens"][:rows, :width] = tokens
-        host["depths"][:], host["sees"][:] = 0, self._itself | 1
-        if tree is None:
-            host["depths"][:rows, :width], host["sees"][:rows, :width] = np.arange(width), self._before[:width]
-        else:
-            host["depths"][:rows, :width] = tree.depths
-            host["sees"][:rows, :width] = (tree.sees * self._itself[:width]).sum(-1)
+        rows, chain = len(starts), range(width)
+        depths = [chain] * rows if tree is None else tree.depths
+        sees = [[(2 << column) - 1 for column in chain]] * rows if tree is None else tree.sees
+        blank, zeros = [1 << column | 1 for column in range(self.width)], [0] * self.width
+        # Plain lists in the order of the mirror: a call of numpy for each part costs more than all numbers.
+        numbers = [cache.address, cache.num_slots, cache.num_rows_allocated, first_row, rows, 0, 0, 0]
+        numbers += [*starts, *[0] * (self.rows - rows)]
+        for square, padding in ((tokens, zeros), (depths, zeros), (sees, blank)):
+            for line in square:
+                numbers += [*line, *padding[width:]]
+            numbers += padding * (self.rows - rows)
+        self.open()
+        self._numbers[: len(numbers)] = numbers
 
 
 class DraftBuffers(PassBuffers):

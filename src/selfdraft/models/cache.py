@@ -95,11 +95,13 @@ class SlotCache:
         twin.lease = None
         return twin
 
-    @torch.inference_mode(False)
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""
-        if num_slots <= self.num_slots:
-            return
+        if num_slots > self.num_slots:
+            self._grow(num_slots)
+
+    @torch.inference_mode(False)
+    def _grow(self, num_slots: int) -> None:
         self.num_slots = _round_up(max(num_slots, self.num_slots + self.num_slots // 2))
         old_stores, old = self.stores, self.keys[0]
         self._place(old.shape[0], old.dtype, old.device)
@@ -115,11 +117,13 @@ class SlotCache:
         self.num_rows = len(rows)
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
-        """Copy the slots `sources` of a row to the slots from `target` on: what a tree kept becomes a chain."""
-        index = torch.tensor(sources, device=self.keys[0].device)
-        for store in self.stores:
+        """Copy the slots `sources` (ascending, none before its target) of a row to the slots from `target` on."""
+        # Slot by slot: in this order no copy overwrites a later source, and nothing is sent to the device.
+        moves = [(source, slot) for slot, source in enumerate(sources, start=target) if source != slot]
+        for store in self.stores if moves else ():
             slots = store.select(-4, row)
-            slots.narrow(-2, target, len(sources)).copy_(slots.index_select(-2, index))
+            for source, slot in moves:
+                slots.select(-2, slot).copy_(slots.select(-2, source))
 
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement

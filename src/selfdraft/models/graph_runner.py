@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..kernels.top import runs_triton, top
-from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, TreeMask
+from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, Tokens, TreeMask
 from ..types import SkipSet
 from .bodies import Body, DecoderBody, prove
 from .buffers import MAX_WIDTH, DraftBuffers, PassBuffers
@@ -120,10 +120,9 @@ class GraphRunner(EagerRunner):
         """[rows, width, vocabulary] -> [rows, width]; recorded."""
         return top(scores.flatten(0, 1), 1)[1].view(scores.shape[:2])
 
-    @torch.inference_mode()
     def forward(
         self,
-        tokens: torch.Tensor,
+        tokens: Tokens,
         starts: Sequence[int],
         cache: SlotCache,
         *,
@@ -135,15 +134,18 @@ class GraphRunner(EagerRunner):
         resume: Resume | None = None,
         ahead: bool = False,
     ) -> PassOutput:
-        width = tokens.shape[1]
-        if needs_scores and resume is None and self._body_for(len(starts), width) is not None:
+        rows, width = len(starts), len(tokens[0])
+        number = self._body_for(rows, width) if needs_scores and resume is None else None
+        if number is not None:
             self.decoder.check_points(capture)
-            is_plain = width == 1 and not (skip or capture) and tree is None and tokens.device.type == "cpu"
+            if isinstance(tokens, torch.Tensor) and tokens.device.type == "cpu":
+                tokens = tokens.tolist()
+            is_plain = width == 1 and not (skip or capture or tree or isinstance(tokens, torch.Tensor))
             try:
                 if is_plain:
-                    return self._forward_plain(tokens, tuple(starts), cache, first_row, ahead)
-                graph, _ = self._launch(tokens, starts, cache, first_row, skip, tuple(capture), tree)
-                return self._output(graph, self._new_choices(graph, len(starts), width), len(starts), width)
+                    return self._forward_plain(number, tokens, tuple(starts), cache, first_row, ahead)
+                graph, _ = self._launch(number, tokens, starts, cache, first_row, skip, tuple(capture), tree)
+                return PassOutput(*graph.results(rows, width), self._new_choices(graph, rows, width))
             except RecordingError as error:
                 self._fall_back(error)
         self._ahead = None
@@ -211,7 +213,8 @@ class GraphRunner(EagerRunner):
 
     def _launch(
         self,
-        tokens: torch.Tensor,
+        number: int,
+        tokens: Tokens,
         starts: Sequence[int],
         cache: SlotCache,
         first_row: int,
@@ -221,17 +224,17 @@ class GraphRunner(EagerRunner):
     ) -> tuple[PassGraph, int]:
         """Send the inputs and replay the pass; its graph, and the cache bucket."""
         self._ahead = None
-        number = self._body_for(*tokens.shape)
-        assert number is not None
-        rows, width = self._num_rows(number, len(starts)), _width(tokens.shape[1])
+        num_tokens = len(tokens[0])
+        rows, width = self._num_rows(number, len(starts)), _width(num_tokens)
         end = bucket(max(starts) + width)
         cache.reserve(end)
         buffers, outbox = self._pass_buffers(rows, width)
-        is_here = tokens.device.type == "cpu"
-        buffers.fill(tokens.numpy() if is_here else None, starts, tokens.shape[1], cache, first_row, tree)
+        there = tokens if isinstance(tokens, torch.Tensor) else None
+        here = [[0] * num_tokens] * len(starts) if isinstance(tokens, torch.Tensor) else tokens
+        buffers.fill(here, starts, num_tokens, cache, first_row, tree)
         buffers.send()
-        if not is_here:
-            buffers.tokens[: tokens.shape[0], : tokens.shape[1]].copy_(tokens)
+        if there is not None:
+            buffers.tokens[: len(starts), :num_tokens].copy_(there)
 
         def build(record: Recorder) -> PassGraph:
             kept: dict[str, torch.Tensor] = {}
@@ -252,7 +255,7 @@ class GraphRunner(EagerRunner):
         return graph, end
 
     def _forward_plain(
-        self, tokens: torch.Tensor, starts: tuple[int, ...], cache: SlotCache, first_row: int, ahead: bool
+        self, number: int, tokens: Tokens, starts: tuple[int, ...], cache: SlotCache, first_row: int, ahead: bool
     ) -> PassOutput:
         """One token a row through the whole model; it may be there already."""
         found = self._ahead
@@ -260,7 +263,7 @@ class GraphRunner(EagerRunner):
             graph, end = found.graph, found.end
             self.num_hits += 1
         else:
-            graph, end = self._launch(tokens, starts, cache, first_row)
+            graph, end = self._launch(number, tokens, starts, cache, first_row)
         self._ahead = None
         choices = self._new_choices(graph, len(starts), 1)
         if ahead and max(starts) + 2 <= end:
@@ -269,7 +272,7 @@ class GraphRunner(EagerRunner):
             graph.recording.replay()
             following = tuple(start + 1 for start in starts)
             self._ahead = Ahead(weakref.ref(cache), cache.address, first_row, following, choices, graph, end)
-        return self._output(graph, choices, len(starts), 1)
+        return PassOutput(*graph.results(len(starts), 1), choices)
 
     def _advance(self, graph: PassGraph) -> Recording:
         """Feeds the best tokens of a pass to the same pass, one slot on."""
@@ -287,13 +290,6 @@ class GraphRunner(EagerRunner):
             return recording
 
         return self.graphs.get(GraphKey("advance", 0, rows, 1, 0, SkipSet()), build)
-
-    def _output(self, graph: PassGraph, choices: Choices, rows: int, width: int) -> PassOutput:
-        scores, captured = graph.scores, graph.captured
-        if scores.shape[:2] != (rows, width):
-            scores = scores[:rows, :width]
-            captured = {name: states[:rows, :width] for name, states in captured.items()}
-        return PassOutput(scores, captured, choices)
 
     def _new_choices(self, graph: PassGraph, rows: int, width: int) -> Choices:
         return Choices(self._launches, graph.outbox.next_readback(), rows, width)
@@ -352,6 +348,7 @@ def bucket(num_slots: int) -> int:
     return max(MIN_SLOTS, _power_of_two(num_slots))
 
 
+@functools.cache
 def _width(width: int) -> int:
     return next(known for known in WIDTHS if known >= width)
 

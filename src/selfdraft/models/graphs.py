@@ -114,13 +114,14 @@ class Graphs:
 
     def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
         """What `build` made for this key; it is given the recorder, and everything it records counts as one entry."""
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        else:
-            self._entries[key] = self._build(build)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = self._build(build)
             while self.num_bytes > self.max_bytes and len(self._entries) > 1:
                 self._entries.popitem(last=False)
-        made: T = self._entries[key][0]
+        else:
+            self._entries.move_to_end(key)
+        made: T = entry[0]
         return made
 
     def _build(self, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
@@ -134,7 +135,7 @@ class Graphs:
 
         began = time.perf_counter()
         try:
-            with recording():
+            with recording(), torch.inference_mode():
                 return build(record), recordings
         except Exception as error:
             raise RecordingError(f"{type(error).__name__}: {error}") from error

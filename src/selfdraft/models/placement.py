@@ -45,13 +45,14 @@ class Placement:
     @classmethod
     def tree(cls, starts: Sequence[int], tree: TreeMask, device: torch.device, first_row: int = 0) -> Placement:
         """The columns of a tree in the slots from `starts[i]` on: each sees the text before it and `tree.sees`."""
-        width, end = tree.depths.shape[1], max(starts) + tree.depths.shape[1]
+        width = len(tree.depths[0])
+        end = max(starts) + width
         slots, start = _slots(starts, width, device)
         first = slots[:, :1]
-        positions = first + torch.from_numpy(tree.depths).to(device)
+        positions = first + torch.tensor(tree.depths, device=device)
         all_slots = torch.arange(end, device=device)
         sees = (all_slots < first)[:, None].repeat(1, width, 1)
-        sees.scatter_(2, slots[:, None].expand(-1, width, -1), torch.from_numpy(tree.sees).to(device))
+        sees.scatter_(2, slots[:, None].expand(-1, width, -1), torch.from_numpy(tree.matrix).to(device))
         slot_positions = all_slots.repeat(len(starts), 1).scatter_(1, slots, positions)
         rows = slice(first_row, first_row + len(starts))
         return cls(rows, positions, slots, end, start, Sight(sees, slot_positions))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
+from ..protocols import Tokens
 from ..types import SkipSet
 from .cache import SlotCache
 from .device import Device, Readback
 from .graphs import Recording
 
 
-@dataclass(frozen=True)
-class GraphKey:
+class GraphKey(NamedTuple):
     """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row."""
 
     kind: Hashable
@@ -28,6 +29,9 @@ class GraphKey:
     cache: tuple[int, ...] = ()
 
 
+Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class PassGraph:
     """A recorded pass and where it leaves its results."""
@@ -36,6 +40,14 @@ class PassGraph:
     outbox: Outbox
     scores: torch.Tensor
     captured: Mapping[str, torch.Tensor]
+    _parts: dict[tuple[int, int], Results] = field(default_factory=dict)
+
+    def results(self, rows: int, width: int) -> Results:
+        """Scores and captured states without padding: views, made once."""
+        if (rows, width) not in self._parts:
+            captured = {name: states[:rows, :width] for name, states in self.captured.items()}
+            self._parts[rows, width] = self.scores[:rows, :width], captured
+        return self._parts[rows, width]
 
 
 class Outbox:
@@ -102,6 +114,6 @@ class Ahead:
     graph: PassGraph
     end: int
 
-    def is_asked_for(self, tokens: torch.Tensor, starts: tuple[int, ...], cache: SlotCache, first_row: int) -> bool:
+    def is_asked_for(self, tokens: Tokens, starts: tuple[int, ...], cache: SlotCache, first_row: int) -> bool:
         is_same_place = self.cache() is cache and self.address == cache.address and self.first_row == first_row
-        return is_same_place and self.starts == starts and self.choices() == tokens.tolist()
+        return is_same_place and self.starts == starts and self.choices() == tokens

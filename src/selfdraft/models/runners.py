@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import DraftedChain, DraftTask, PassOutput, Resume, TreeMask
+from ..protocols import DraftedChain, DraftTask, PassOutput, Resume, Tokens, TreeMask
 from ..types import SkipSet
 from .cache import SlotCache
 from .checks import check_eval
@@ -60,7 +60,7 @@ class EagerRunner:
     @torch.inference_mode()
     def forward(
         self,
-        tokens: torch.Tensor,
+        tokens: Tokens,
         starts: Sequence[int],
         cache: SlotCache,
         *,
@@ -72,7 +72,7 @@ class EagerRunner:
         resume: Resume | None = None,
         ahead: bool = False,
     ) -> PassOutput:
-        tokens = tokens.to(self.device)
+        tokens = torch.as_tensor(tokens, device=self.device)
         if tree is None:
             placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
         else:
