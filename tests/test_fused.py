@@ -94,10 +94,7 @@ def test_passes_are_the_eager_runners(runners):
     caches = [runner.new_cache(2, 64) for runner in runners]
     prompt = torch.arange(40).view(2, 20) % 112
     skip = SkipSet.of([1], [0, 2])
-    tree = TreeMask(
-        torch.tensor([[0, 1, 2, 1]] * 2).numpy(),
-        torch.tensor([[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 1]]] * 2).bool().numpy(),
-    )
+    tree = TreeMask([[0, 1, 2, 1]] * 2, [[0b1, 0b11, 0b111, 0b1001]] * 2)
     tokens = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
     for name, options, starts, part in (
         ("one token", {}, (20, 20), tokens[:, :1]),

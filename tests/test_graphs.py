@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ from selfdraft.models.device import Device
 from selfdraft.models.graph_runner import GraphRunner, make_runner
 from selfdraft.models.graphs import Graphs, RecordingError
 from selfdraft.models.runners import EagerRunner
-from selfdraft.protocols import PassOutput
+from selfdraft.protocols import DraftRows, PassOutput
 from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import Draft
 from tape import Tape, TapeRecorder
@@ -560,6 +561,29 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
     runner.forward(torch.tensor([[1] * 70]), [0], cache)
     runner.seconds()
     assert len(waits) == 2
+
+
+def test_lookups_that_find_nothing_leave_the_pass_ahead_under_way() -> None:
+    """The clock waits behind the prefill alone; what is then waited for are choices, a part of verification."""
+    engine = new_engine(pico("llama"))
+    runner = engine._runner
+    options: dict[str, Any] = {"drafter": "lookup", "strategy": "fixed", "max_new_tokens": 40}
+    with mock.patch.object(runner._device, "wait") as wait:
+        found = engine.generate([1, 2, 3], **options)
+    drafts = drafts_of([found])[0]
+    assert {bool(draft.tokens) for draft in drafts} == {True, False}
+    assert runner.num_hits == sum(not (a.tokens or b.tokens) for a, b in itertools.pairwise(drafts)) > 0
+    assert wait.call_count == 1
+
+
+def test_lookups_stay_on_the_host() -> None:
+    """Their tensors would wait behind a pass that runs ahead."""
+    runner = mock.Mock(device=torch.device("cuda"))
+    rows = DraftRows(0, (0, 1), ([1, 2, 3, 1, 2], [1, 2, 3]))
+    for drafter in ("lookup", "ngram-pool"):
+        session = engine_for("llama")._method({"drafter": drafter}).drafters[drafter].open(runner, mock.Mock(), rows)
+        tokens = session.propose(torch.tensor([2, 3])).tokens
+        assert session.device == tokens.device == CPU
 
 
 # -------------------------------------------------------------------------------------------------------- whole texts

@@ -29,6 +29,7 @@ from selfdraft.engine.draft import Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel, halves_of
 from selfdraft.models.host import recording
+from selfdraft.protocols import Choice
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 
@@ -190,23 +191,24 @@ class TestPlantedDefects:
     def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
         """Coupled acceptance does not care what is offered; rejection must know that it was drawn."""
 
-        def choose(self: Rule, warped: torch.Tensor, *arguments: Any) -> torch.Tensor:
-            return original(self, warped, *arguments).clamp(min=0)
+        def choose(self: Rule, *arguments: Any) -> Choice:
+            choice = original(self, *arguments)
+            return replace(choice, candidates=choice.candidates.clamp(min=0))
 
-        original = Rule._choose
-        monkeypatch.setattr(Rule, "_choose", choose)
+        original = Rule.__call__
+        monkeypatch.setattr(Rule, "__call__", choose)
         settings = {**SETTINGS, "siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
     def test_a_drafted_token_withdrawn_for_its_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def choose(self: Rule, warped: torch.Tensor, *arguments: Any) -> torch.Tensor:
-            tokens = original(self, warped, *arguments)
-            own = warped.softmax(-1).gather(1, tokens)
-            return torch.where(own < 0.25, PAD, tokens)
+        def choose(self: Rule, *arguments: Any) -> Choice:
+            choice = original(self, *arguments)
+            own = choice.drawn_from.softmax(-1).gather(1, choice.candidates)
+            return replace(choice, candidates=torch.where(own < 0.25, PAD, choice.candidates))
 
-        original = Rule._choose
-        monkeypatch.setattr(Rule, "_choose", choose)
+        original = Rule.__call__
+        monkeypatch.setattr(Rule, "__call__", choose)
         assert share_of_texts({"temperature": 1.0}, acceptance="rejection") < 1e-9
 
 

@@ -85,12 +85,16 @@ class GraphRunner(EagerRunner):
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self.fallback_reason: str | None = None
         self._device, self._bodies = Device(self.device), self._make_bodies(self.decoder)
-        self._storages = StoragePool()
+        self._storages, self._vocab_size = StoragePool(), super().vocab_size
         self._passes: dict[tuple[int, int], tuple[PassBuffers, Outbox]] = {}
         self._drafts: dict[tuple[int, int], tuple[DraftBuffers, DraftOutputs]] = {}
         self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
         self._refused_rules: set[DraftRule] = set()
         self._ahead: Ahead | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size  # asked for in every round, and slow to find
 
     def refresh(self) -> None:
         check_eval(self.decoder.model)
