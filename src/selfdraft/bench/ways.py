@@ -105,7 +105,13 @@ def peer_ways(names: Iterable[str], num_layers: int, num_tokens: int, peer_token
         "lookup": {"prompt_lookup_num_tokens": 10},
     }
     return [
-        Way(name, PEERS[name], True, options[name], num_tokens if name == STATIC else peer_tokens or num_tokens)
+        Way(
+            name,
+            PEERS[name],
+            True,
+            options[name],
+            num_tokens if name == STATIC else min(peer_tokens or num_tokens, num_tokens),
+        )
         for name in names
     ]
 
