@@ -179,6 +179,19 @@ def test_attention_does_not_depend_on_the_width(dtype):
 
 
 @by_dtype
+@pytest.mark.parametrize("start", [30, 100])
+def test_a_path_of_a_tree_is_a_chain(dtype, start):
+    """Bit by bit: a token does not know of the siblings on its way."""
+    heads = Heads(6, 2, 32, 0.2)
+    whole = Layers(heads, [start], 6, dtype)
+    found = attend(whole.qkv, whole.place(*tree(1)), heads, layer=0)
+    for path in ([0, 1, 2, 3], [0, 4], [0, 1, 5]):
+        layers = Layers(heads, [start], len(path), dtype)
+        layers.qkv = whole.qkv[path].contiguous()
+        assert torch.equal(attend(layers.qkv, layers.place(*chain(1, len(path))), heads, layer=0), found[path])
+
+
+@by_dtype
 @pytest.mark.parametrize("size", [50, 4096, 9000])
 @pytest.mark.parametrize("count", [1, 4])
 def test_rank(dtype, size, count):

@@ -109,9 +109,11 @@ class Rule:
 
     def _wanted(self, values: torch.Tensor, tokens: torch.Tensor, stats: DraftStats) -> torch.Tensor:
         """The chain's next token and its siblings, as many as the tree wants."""
-        wanted = self.tree.num_candidates(stats.confidence)[:, None]
         ranks = torch.arange(tokens.shape[1], device=tokens.device)
-        return torch.where((ranks == 0) | ((ranks < wanted) & (values > -torch.inf)), tokens, PAD)
+        is_wanted = ranks < self.tree.num_candidates(stats.confidence)[:, None]  # at least one
+        if self.warping.temperature > 0:  # drawn: what is impossible was never drawn
+            is_wanted &= (ranks == 0) | (values > -torch.inf)
+        return torch.where(is_wanted, tokens, PAD)
 
 
 @lru_cache

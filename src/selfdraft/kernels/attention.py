@@ -1,8 +1,9 @@
 """Attention of a few tokens over the slot cache: rotary, writing keys and values, and reading them, in two kernels.
 
-The cached slots are cut into splits of fixed size, one program each, and put together afterwards; where the cuts lie
-depends on the slots alone, so that a token's result does not depend on the width of its pass. What the tokens of a pass
-see of each other is a bit mask per token: chains and trees are the same code and no mask is built.
+The tokens of a pass may hang together as a tree. Each sees its own path down that tree as if it were a chain: the key
+of its ancestor at depth d stands where slot `start + d` would be. The slots are cut into splits of fixed size, one
+program each, put together afterwards. So a token's result depends on its path alone, bit by bit: not on the width of
+its pass, nor on the siblings beside it. No mask is built.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import triton.language as tl
 
 SPLIT = 32
 """Slots a program reads."""
-_QUERIES = 16
 _JOINED = 16
 
 
@@ -80,94 +80,91 @@ def _partial(low, high, key_low, key_high, value, visible, scaling):
     return tl.dot(probs.to(value.dtype), value, input_precision="ieee"), best, tl.sum(probs, axis=1)
 
 
+@triton.jit
+def _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS: tl.constexpr):
+    """The columns of a token's path at these depths [n]; 0 where it has none."""
+    column = tl.arange(0, WIDTHS)
+    is_seen = ((tl.load(sees_ptr + token) >> column) & 1) == 1
+    depths = tl.load(depths_ptr + column, mask=column < width, other=-1)
+    is_there = is_seen[None, :] & (depths[None, :] == depth[:, None])
+    return tl.sum(tl.where(is_there, column[None, :], 0), axis=1)
+
+
 @triton.jit(do_not_specialize=["layer", "num_splits", "width"])
 def _attend(
     qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
     layer, scaling, num_splits, width,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    QUERIES: tl.constexpr, SPLIT: tl.constexpr,
+    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
-    """One split of the slots for 16 (token, head) pairs that share a key/value head."""
+    """One split of the slots for one token and the heads that share a key/value head."""
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     split, row = tl.program_id(0), tl.program_id(2)
-    block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
+    token, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
     start, first = tl.load(starts_ptr + row), split * SPLIT
-    if (row >= tl.load(header_ptr + 4)) | (first >= start + width):
+    depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + row * width * QKV
+    own_depth = tl.load(depths_ptr + token)
+    position = start + own_depth
+    if (row >= tl.load(header_ptr + 4)) | (first > position):
         return
     keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-
-    pair = block * QUERIES + tl.arange(0, QUERIES)
-    token, member = pair // GROUP, pair % GROUP
-    is_pair = token < width
-    position = start + tl.load(depths_ptr + row * width + token, mask=is_pair, other=0)
-    offset = (row * width + token) * QKV + (head * GROUP + member) * DIM
-    query_low, query_high = _rotated(qkv_ptr, offset, is_pair, position, cos_ptr, sin_ptr, HALF)
+    member = tl.arange(0, MEMBERS)
+    is_member = member < GROUP
+    offset = token * QKV + (head * GROUP + member) * DIM
+    query_low, query_high = _rotated(qkv_ptr, offset, is_member, position + member * 0, cos_ptr, sin_ptr, HALF)
 
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
-    column = slot - start
-    is_old, is_new = slot < start, (column >= 0) & (column < width)
+    depth = slot - start
+    is_old, is_new = slot < start, (slot >= start) & (slot <= position)
     half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
     key_low = tl.load(keys + offsets + half, mask=is_old[:, None], other=0.0)
     key_high = tl.load(keys + offsets + HALF + half, mask=is_old[:, None], other=0.0)
     value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
-    slot_position = slot
-    if first + SPLIT > start:  # the tokens of this pass: rotated and stored on the way
-        slot_position += tl.where(is_new, tl.load(depths_ptr + row * width + column, mask=is_new, other=0) - column, 0)
-        new_offset = (row * width + column) * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot_position, cos_ptr, sin_ptr, HALF)
+    if first + SPLIT > start:  # tokens of this pass: rotated here, and the token's own is stored
+        column = _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS)
+        column = tl.where(depth == own_depth, token, column)
+        new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
+        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, HALF)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
-        writes = is_new[:, None] & (block == 0)
-        tl.store(keys + offsets + half, new_low, mask=writes)
-        tl.store(keys + offsets + HALF + half, new_high, mask=writes)
-        tl.store(values + offsets + dims, new_value, mask=writes)
+        is_own = (depth == own_depth)[:, None]
+        place = (start + token) * DIM + depth[:, None] * 0
+        tl.store(keys + place + half, new_low, mask=is_own)
+        tl.store(keys + place + HALF + half, new_high, mask=is_own)
+        tl.store(values + place + dims, new_value, mask=is_own)
         key_low = tl.where(is_new[:, None], new_low, key_low)
         key_high = tl.where(is_new[:, None], new_high, key_high)
         value = tl.where(is_new[:, None], new_value, value)
 
-    sees = tl.load(sees_ptr + row * width + token, mask=is_pair, other=0)
-    bit = (sees[:, None] >> tl.where(is_new, column, 0)[None, :]) & 1
-    visible = is_old[None, :] | (is_new[None, :] & (bit == 1))
+    visible = is_old | is_new
     if WINDOW > 0:
-        visible = visible & (slot_position[None, :] > position[:, None] - WINDOW)
-    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling)
-    place = ((row * num_splits + split) * NUM_KV + head) * (tl.num_programs(1) // NUM_KV * QUERIES) + pair
-    tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_pair[:, None])
-    tl.store(weights_ptr + place * 2, best, mask=is_pair)
-    tl.store(weights_ptr + place * 2 + 1, total, mask=is_pair)
+        visible = visible & (slot > position - WINDOW)
+    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible[None, :], scaling)
+    place = (((row * num_splits + split) * width + token) * NUM_KV + head) * GROUP + member
+    tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_member[:, None])
+    tl.store(weights_ptr + place * 2, best, mask=is_member)
+    tl.store(weights_ptr + place * 2 + 1, total, mask=is_member)
 
 
-@triton.jit(do_not_specialize=["num_splits", "num_pairs", "width"])
+@triton.jit(do_not_specialize=["num_splits", "width"])
 def _join(
-    partial_ptr,
-    weights_ptr,
-    header_ptr,
-    starts_ptr,
-    out_ptr,
-    num_splits,
-    num_pairs,
-    width,
-    GROUP: tl.constexpr,
-    NUM_KV: tl.constexpr,
-    DIM: tl.constexpr,
-    SPLIT: tl.constexpr,
-    JOINED: tl.constexpr,
-):
+    partial_ptr, weights_ptr, header_ptr, starts_ptr, depths_ptr, out_ptr, num_splits, width,
+    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
     """The softmax over all splits, for one token and head."""
-    row, token = tl.program_id(0) // width, tl.program_id(0) % width
-    head, member = tl.program_id(1) // GROUP, tl.program_id(1) % GROUP
+    row, token, head = tl.program_id(0) // width, tl.program_id(0) % width, tl.program_id(1)
     if row >= tl.load(header_ptr + 4):
         return
-    used = tl.cdiv(tl.load(starts_ptr + row) + width, SPLIT)
+    position = tl.load(starts_ptr + row) + tl.load(depths_ptr + row * width + token)
+    used = position // SPLIT + 1
     dims = tl.arange(0, DIM)[None, :]
-    pair = token * GROUP + member
     best = tl.full([], -1e30, tl.float32)
     total = tl.zeros([], tl.float32)
     mixed = tl.zeros([DIM], tl.float32)
     for begin in range(0, used, JOINED):
         split = begin + tl.arange(0, JOINED)
         is_used = split < used
-        place = ((row * num_splits + split) * NUM_KV + head) * num_pairs + pair
+        place = ((row * num_splits + split) * width + token) * NUM_HEADS + head
         part_best = tl.load(weights_ptr + place * 2, mask=is_used, other=-1e30)
         part_total = tl.load(weights_ptr + place * 2 + 1, mask=is_used, other=0.0)
         part = tl.load(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mask=is_used[:, None], other=0.0)
@@ -177,7 +174,7 @@ def _join(
         total = total * before + tl.sum(part_total * factor, axis=0)
         mixed = mixed * before + tl.sum(part * factor[:, None], axis=0)
         best = new_best
-    place = (tl.program_id(0) * NUM_KV * GROUP + tl.program_id(1)) * DIM
+    place = (tl.program_id(0) * NUM_HEADS + head) * DIM
     tl.store(out_ptr + place + tl.arange(0, DIM), (mixed / total).to(out_ptr.dtype.element_ty))
 
 
@@ -186,15 +183,12 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
     num_rows, width = place.depths.shape
     group = heads.num_heads // heads.num_kv_heads
     num_splits = triton.cdiv(place.end, SPLIT)
-    num_blocks = triton.cdiv(width * group, _QUERIES)
-    num_pairs = num_blocks * _QUERIES
-    shape = (num_rows, num_splits, heads.num_kv_heads, num_pairs)
+    shape = (num_rows, num_splits, width, heads.num_heads)
     partial = torch.empty(*shape, heads.dim, dtype=torch.float32, device=qkv.device)
     weights = torch.empty(*shape, 2, dtype=torch.float32, device=qkv.device)
     out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
-    shared = {"GROUP": group, "NUM_KV": heads.num_kv_heads, "DIM": heads.dim, "SPLIT": SPLIT}
     attend_kernel: Any = _attend
-    attend_kernel[(num_splits, num_blocks * heads.num_kv_heads, num_rows)](
+    attend_kernel[(num_splits, width * heads.num_kv_heads, num_rows)](
         qkv,
         place.header,
         place.starts,
@@ -208,10 +202,14 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         heads.scaling,
         num_splits,
         width,
+        GROUP=group,
+        NUM_KV=heads.num_kv_heads,
+        DIM=heads.dim,
         WINDOW=heads.window or 0,
-        QUERIES=_QUERIES,
+        MEMBERS=max(16, triton.next_power_of_2(group)),
+        SPLIT=SPLIT,
+        WIDTHS=64,
         num_warps=4,
-        **shared,
     )
     join_kernel: Any = _join
     join_kernel[(num_rows * width, heads.num_heads)](
@@ -219,12 +217,14 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         weights,
         place.header,
         place.starts,
+        place.depths,
         out,
         num_splits,
-        num_pairs,
         width,
+        NUM_HEADS=heads.num_heads,
+        DIM=heads.dim,
+        SPLIT=SPLIT,
         JOINED=_JOINED,
         num_warps=2,
-        **shared,
     )
     return out

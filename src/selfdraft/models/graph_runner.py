@@ -10,10 +10,11 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ..kernels.top import runs_triton, top
 from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, Tokens, TreeMask
@@ -30,6 +31,7 @@ from .recorded_pass import Ahead, Choices, GraphKey, Launches, Outbox, PassGraph
 from .runners import EagerRunner
 
 MIN_SLOTS = 256
+PREFILL_STEP = 64
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
 _LOGGER = logging.getLogger(__name__)
 
@@ -154,17 +156,22 @@ class GraphRunner(EagerRunner):
                 self._fall_back(error)
         self._ahead = None
         self._launches.launched()
-        return super().forward(
-            tokens,
-            starts,
-            cache,
-            first_row=first_row,
-            skip=skip,
-            capture=capture,
-            needs_scores=needs_scores,
-            tree=tree,
-            resume=resume,
-        )
+        options: dict[str, Any] = {"first_row": first_row, "skip": skip, "capture": capture}
+        options["needs_scores"] = needs_scores
+        if not needs_scores and tree is None and resume is None:
+            return self._prefill(tokens, starts, cache, options)
+        return super().forward(tokens, starts, cache, **options, tree=tree, resume=resume)
+
+    def _prefill(
+        self, tokens: Tokens, starts: Sequence[int], cache: SlotCache, options: Mapping[str, Any]
+    ) -> PassOutput:
+        """In widths of whole steps: libraries prepare attention anew for every width. What pads is scratch."""
+        tokens = torch.as_tensor(tokens)
+        width = tokens.shape[1]
+        padded = F.pad(tokens, (0, -width % PREFILL_STEP))
+        cache.reserve(max(starts) + padded.shape[1])
+        output = super().forward(padded, starts, cache, **options)
+        return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
     @torch.inference_mode()
     def draft(

@@ -16,7 +16,7 @@ import torch
 from .host import recording
 
 T = TypeVar("T")
-NUM_WARM_UPS = 2
+NUM_WARM_UPS = 1
 MAX_BYTES = 2 << 30
 
 
@@ -73,7 +73,8 @@ class CudaRecorder:
             current.wait_stream(self._stream)
 
     def _capture(self, function: Callable[[], T]) -> tuple[Recording, T]:
-        torch.cuda.current_stream(self._device).synchronize()
+        torch.cuda.synchronize(self._device)
+        _clear_workspaces()
         free, reserved = self._memory()
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -84,12 +85,21 @@ class CudaRecorder:
                 graph.capture_end()
             raise
         graph.capture_end()
+        _clear_workspaces()
         free_after, reserved_after = self._memory()
         return CudaGraph(graph, max(free - free_after, reserved_after - reserved, 0)), result
 
     def _memory(self) -> tuple[int, int]:
         """Bytes free on the device, bytes that the allocator holds."""
         return torch.cuda.mem_get_info(self._device)[0], torch.cuda.memory_reserved(self._device)
+
+
+def _clear_workspaces() -> None:
+    """Before and behind a capture: what cuBLAS works in then belongs to the graph's own memory.
+
+    Otherwise graphs would hold the address of what is shared by all, which torch.compile frees at will.
+    """
+    getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
 
 
 def _nothing() -> None:
