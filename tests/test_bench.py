@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 from collections import Counter
@@ -13,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from pico import letter_tokenizer, pico
+from pico import NUM_LAYERS, letter_tokenizer, pico
+from selfdraft import Engine
 from selfdraft.bench import costs as costs_module
 from selfdraft.bench import gpu, plot, report, ways
 from selfdraft.bench.circumstances import graph_figures
@@ -433,3 +435,17 @@ def test_a_plot_without_matplotlib(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     assert bench(folder, "--plot", "speed.png") == 2
     assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_leaves_the_model_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(pico("llama"))
+    engine = Engine(model)
+
+    def generate(*arguments: Any, **options: Any) -> Any:
+        model.config.num_hidden_layers = 1
+        raise RuntimeError("half-way")
+
+    monkeypatch.setattr(model, "generate", generate)
+    with pytest.raises(RuntimeError, match="half-way"):
+        ways._run_peer(engine, [1, 2, 3], 4, {})
+    assert model.config.num_hidden_layers == NUM_LAYERS

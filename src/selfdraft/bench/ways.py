@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +88,24 @@ def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: M
     """`model.generate` as people call it, plainly greedy whatever the model's generation config says."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
     greedy: dict[str, Any] = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-    with quiet():
+    with quiet(), _same_depth(engine.model):
         began = device_seconds(engine.device)
         output = engine.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=num_tokens, **greedy, **options
         )
         seconds = device_seconds(engine.device) - began
     return Output(tuple(output[0, len(prompt) :].tolist()), seconds)
+
+
+@contextmanager
+def _same_depth(model: Any) -> Iterator[None]:
+    """transformers' early exit shortens the model for its drafts, and leaves it so where it fails."""
+    config = model.config.get_text_config(decoder=True)
+    num_layers = config.num_hidden_layers
+    try:
+        yield
+    finally:
+        config.num_hidden_layers = num_layers
 
 
 def peer_ways(names: Iterable[str], num_layers: int, num_tokens: int, peer_tokens: int | None) -> list[Way]:
