@@ -229,6 +229,27 @@ def test_the_least_recently_used_recording_goes_first() -> None:
     run(2)
 
 
+def test_what_was_used_again_stays() -> None:
+    class Recording:
+        num_bytes = 10
+
+        def replay(self) -> None:
+            pass
+
+    graphs = Graphs(lambda function, reset=None: (Recording(), function()), max_bytes=20)
+
+    def use(key: str) -> None:
+        graphs.get(key, lambda record: record(lambda: None))
+
+    for key in "ABAC":
+        use(key)
+    assert (graphs.num_graphs, graphs.num_bytes, graphs.num_captures) == (2, 20, 3)
+    use("A")
+    assert graphs.num_captures == 3
+    use("B")
+    assert graphs.num_captures == 4
+
+
 def test_recordings_serve_the_next_generation() -> None:
     engine = new_engine(pico("llama"))
     runner = engine._runner
@@ -286,12 +307,9 @@ def test_a_model_that_was_changed_is_recorded_anew() -> None:
 
 METHODS: list[dict[str, Any]] = [
     {"strategy": "off"},
-    {"strategy": "uniform"},
     {"strategy": "fixed", "tree": "siblings"},
     {"strategy": "early-exit", "lookahead": "fixed", "acceptance": "rejection"},
     {"strategy": "fixed", "settings": {**SETTINGS, "self": {"vocabulary": 50}}},
-    {"drafter": "lookup", "tree": "siblings"},
-    {"drafter": "ngram-pool"},
     {"drafter": "model", "lookahead": "fixed"},
 ]
 
@@ -638,9 +656,19 @@ def token_by_token_engine(family: str) -> Engine:
     return new_engine(pico(family), lambda model, *_: TokenByToken(model, make_recorder=TapeRecorder))
 
 
-@pytest.mark.parametrize("lookahead", ["fixed", "confidence"])
-@pytest.mark.parametrize("tree", ["chain", "siblings"])
-@pytest.mark.parametrize("mode", [{}, {"temperature": 0.7, "top_k": 20, "min_p": 0.02, "seed": 2**45 + 7}], ids=str)
+DRAWN = {"temperature": 0.7, "top_k": 20, "min_p": 0.02, "seed": 2**45 + 7}
+
+
+@pytest.mark.parametrize(
+    ("mode", "tree", "lookahead"),
+    [
+        ({}, "chain", "fixed"),
+        ({}, "siblings", "confidence"),
+        (DRAWN, "chain", "confidence"),
+        (DRAWN, "siblings", "fixed"),
+    ],
+    ids=["greedy-chain", "greedy-tree", "drawn-chain", "drawn-tree"],
+)
 def test_a_recorded_draft_is_the_draft_token_by_token(
     mode: dict[str, Any], tree: str, lookahead: str, short_buckets: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

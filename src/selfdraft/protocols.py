@@ -305,7 +305,9 @@ class DraftRule(Hashable, Protocol):
     @property
     def max_candidates(self) -> int: ...
 
-    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed) -> Choice: ...
+    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
+        """A drafter without scores brings its `tokens` [rows]."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..errors import OptionError
 from ..options import check, setting
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
+from ..protocols import Cache, DraftedChain, DraftRows, DraftStats, DraftTask, Proposal, Runner, Spots
 from ..types import PAD
 from .base import PlainDrafter, PlainSession
+
+MAX_PLACES = 128
+"""Earlier places of the last token that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +34,33 @@ def find_matches(
 
     A continuation that only shortens an earlier one is not different.
     """
-    text = np.asarray(tokens, dtype=np.int64)
-    lengths = _suffix_matches(text, min(max_ngram, len(text) - 1))
-    ends = np.flatnonzero(lengths >= min_ngram)[::-1]
+    found = [(_match_length(tokens, end, max_ngram), end) for end in _earlier(tokens)]
     matches: list[Match] = []
-    for end in ends[np.argsort(-lengths[ends], kind="stable")]:
-        found = text[end + 1 : end + 1 + max_tokens].tolist()
-        if not any(list(match.tokens[: len(found)]) == found for match in matches):
-            matches.append(Match(found, int(lengths[end])))
-        if len(matches) == max_matches:
+    for length, end in sorted(found, reverse=True):
+        path = list(tokens[end + 1 : end + 1 + max_tokens])
+        if length < min_ngram or len(matches) == max_matches:
             break
+        if not any(list(match.tokens[: len(path)]) == path for match in matches):
+            matches.append(Match(path, length))
     return matches
 
 
-def _suffix_matches(text: npt.NDArray[np.int64], longest: int) -> npt.NDArray[np.int64]:
-    """For each position but the last: how many tokens ending there equal the text's last ones, up to `longest`."""
-    lengths = np.zeros(max(len(text) - 1, 0), dtype=np.int64)
-    ends = np.arange(len(lengths))
-    for offset in range(longest):
-        ends = ends[ends >= offset]
-        ends = ends[text[ends - offset] == text[-1 - offset]]
-        lengths[ends] = offset + 1
-    return lengths
+def _earlier(tokens: Sequence[int]) -> list[int]:
+    """Where the last token stood before: the newest places."""
+    places, last = [], len(tokens) - 1
+    place = tokens.index(tokens[-1])
+    while place < last:
+        places.append(place)
+        place = tokens.index(tokens[-1], place + 1)
+    return places[-MAX_PLACES:]
+
+
+def _match_length(tokens: Sequence[int], end: int, longest: int) -> int:
+    """How many tokens ending at `end` equal the text's last ones."""
+    length = 1
+    while length < longest and length <= end and tokens[end - length] == tokens[-1 - length]:
+        length += 1
+    return length
 
 
 class Lookup(PlainDrafter):
@@ -90,11 +96,40 @@ class LookupSession(PlainSession):
         self._match_length = torch.tensor([match.length for match in matches])
         self._depth = 0
 
-    def chain(self, task: DraftTask) -> DraftedChain | None:
-        """Where nothing is known, nothing need be asked."""
-        return DraftedChain((), ()) if self._tokens.shape[1] == 1 else None
+    def chain(self, task: DraftTask) -> DraftedChain:
+        """All is known beforehand, so the rule is asked about all depths at once."""
+        num_rows, num_depths = len(task.caps), min(self._tokens.shape[1] - 1, max(task.caps))
+        if num_depths <= 0:
+            return DraftedChain((), ())
+        depth = torch.arange(num_depths).repeat(num_rows)
+        places = torch.tensor(task.places).repeat_interleave(num_depths, 0)
+        spots = Spots(places[:, 0], places[:, 1] + depth, places[:, 2])
+        ids, lengths = torch.tensor(task.sequence_ids), self._match_length
+        rows = (part.repeat_interleave(num_depths) for part in (lengths, ids))
+        tokens = self._tokens[:, :num_depths]
+        choice = task.rule(DraftStats(depth + 1, spots.indices, *rows), spots, task.seed, tokens.flatten())
+        wants_more, confidence = (part.view(num_rows, -1) for part in (choice.wants_more, choice.confidence))
+        goes_on = (tokens != PAD) & wants_more & (torch.tensor(task.caps)[:, None] > depth.view(num_rows, -1) + 1)
+        return _until_over(tokens.tolist(), goes_on.tolist(), confidence.tolist(), task.caps)
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         column = min(self._depth, self._tokens.shape[1] - 1)
         self._depth += 1
         return Proposal(tokens=self._tokens[:, column], match_length=self._match_length)
+
+
+def _until_over(
+    tokens: Sequence[Sequence[int]],
+    goes_on: Sequence[Sequence[bool]],
+    confidences: Sequence[Sequence[float]],
+    caps: Sequence[int],
+) -> DraftedChain:
+    """[row][depth] of everything -> what is drafted before every row has stopped."""
+    active = [cap > 0 for cap in caps]
+    candidates = []
+    for depth in range(len(tokens[0])):
+        candidates.append([[row[depth]] if on else [PAD] for row, on in zip(tokens, active, strict=True)])
+        active = [on and row[depth] for row, on in zip(goes_on, active, strict=True)]
+        if not any(active):
+            break
+    return DraftedChain(candidates, [list(column) for column in zip(*confidences, strict=True)][: len(candidates)])
