@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .ways import STATIC
+
 Document = Mapping[str, Any]
 
 
@@ -156,8 +158,11 @@ def notes(document: Document) -> Iterator[str]:
         yield f"memory over {soak['num_generations']} generations of mixed length: {samples}"
     if document["baseline"] is None:
         yield "no peer ran: there is nothing to hold the speed of whole calls against"
-    if document["device"].startswith("cuda"):
-        yield "transformers static: static cache, compiled by transformers itself"
+    for row in document["rows"]:
+        if row["name"] == STATIC and document["device"].startswith("cuda"):
+            yield f"{row['label']}: static cache, compiled by transformers itself"
+        if row["max_new_tokens"] != document["options"]["max_new_tokens"]:
+            yield f"{row['label']}: {row['max_new_tokens']} new tokens only"
     for row in document["rows"]:
         yield from _differences(row)
     if not document["is_complete"]:

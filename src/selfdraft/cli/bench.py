@@ -224,11 +224,15 @@ def _read_document(file: str) -> dict[str, Any]:
 
 
 def write_file(file: str, text: str) -> None:
-    """Beside it first, then renamed: whoever reads it finds the old text or the new one."""
-    beside = Path(f"{file}.{os.getpid()}.tmp")
+    """Beside it first, then renamed: whoever reads it finds the old text or the new one. Not for pipes and devices."""
+    target = Path(file).resolve()
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
+    beside = Path(f"{target}.{os.getpid()}.tmp")
     try:
         beside.write_text(text, encoding="utf-8")
-        beside.replace(file)
+        beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
 
