@@ -701,3 +701,29 @@ def test_a_draft_with_rules_of_its_prefix_goes_token_by_token() -> None:
     with mock.patch.object(GraphRunner, "draft", side_effect=AssertionError):
         found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
+
+
+def test_forward_hooks_run_eagerly(caplog: pytest.LogCaptureFixture) -> None:
+    """Another hook in place of one, or a value it reads, would be frozen in a recording."""
+    factor = [3.0]
+    model = copy.deepcopy(pico("llama"))
+    engine, eager = new_engine(model), Engine(model)
+    mlp = model.model.layers[1].mlp
+    for hook in (lambda module, inputs, output: output * factor[0], lambda module, inputs, output: output * -3.0):
+        handle = mlp.register_forward_hook(hook)
+        for factor[0] in (3.0, 1.0):
+            found, expected = (one.generate([1, 2, 3], max_new_tokens=8, strategy="off") for one in (engine, eager))
+            assert found.tokens == expected.tokens
+        assert engine.runner.fallback_reason == "its forward hooks run on the host"
+        handle.remove()
+    engine.generate([1, 2, 3], max_new_tokens=8, strategy="off")
+    assert engine.runner.fallback_reason is None
+    assert engine.runner.graphs.num_graphs > 0
+
+
+def test_a_shortlist_shorter_than_the_candidates() -> None:
+    settings = {**SETTINGS, "siblings": {"table": "1:8"}, "self": {"vocabulary": 5}}
+    options: dict[str, Any] = {"strategy": "fixed", "tree": "siblings", "max_new_tokens": 12, "settings": settings}
+    found = engine_for("llama").generate(list(PROMPTS), **options)
+    assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
+    assert not engine_for("llama")._runner._refused_rules

@@ -204,6 +204,15 @@ def test_rank(dtype, size, count):
     assert torch.allclose(confidence.double(), scores.double().softmax(-1).amax(-1), rtol=1e-5)
 
 
+def test_rank_of_a_slice_and_of_no_numbers():
+    scores = random(3, 50, dtype=DTYPES[0])
+    assert torch.equal(rank(scores[:, :20], 1)[1], scores[:, :20].max(-1, keepdim=True).indices)
+    scores[1] = torch.nan
+    scores[2, 7] = torch.nan
+    assert rank(scores, 2)[1].max() < 50
+    assert 7 not in rank(scores, 2)[1][2]
+
+
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_feed_is_the_torch_version(num_rows):
     """Three tokens in a row: rows that stop, have nothing to offer, or reach their cap."""

@@ -47,8 +47,9 @@ class Place:
 
 
 @triton.jit
-def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, HALF: tl.constexpr):
-    """Both halves of heads [n, dim], rotated to their positions."""
+def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
+    """Both halves of heads [n, dim], rotated to their positions; what pads may stand behind the last one."""
+    positions = tl.minimum(positions, num_positions - 1)
     half = tl.arange(0, HALF)[None, :]
     low = tl.load(ptr + row_offsets[:, None] + half, mask=mask[:, None], other=0.0)
     high = tl.load(ptr + row_offsets[:, None] + HALF + half, mask=mask[:, None], other=0.0)
@@ -90,10 +91,10 @@ def _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS: tl.constexpr):
     return tl.sum(tl.where(is_there, column[None, :], 0), axis=1)
 
 
-@triton.jit(do_not_specialize=["layer", "num_splits", "width"])
+@triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions"])
 def _attend(
     qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
-    layer, scaling, num_splits, width,
+    layer, scaling, num_splits, width, num_positions,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
@@ -112,7 +113,9 @@ def _attend(
     member = tl.arange(0, MEMBERS)
     is_member = member < GROUP
     offset = token * QKV + (head * GROUP + member) * DIM
-    query_low, query_high = _rotated(qkv_ptr, offset, is_member, position + member * 0, cos_ptr, sin_ptr, HALF)
+    query_low, query_high = _rotated(
+        qkv_ptr, offset, is_member, position + member * 0, cos_ptr, sin_ptr, num_positions, HALF
+    )
 
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
@@ -125,7 +128,7 @@ def _attend(
         column = _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS)
         column = tl.where(depth == own_depth, token, column)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, HALF)
+        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         is_own = (depth == own_depth)[:, None]
         place = (start + token) * DIM + depth[:, None] * 0
@@ -153,7 +156,9 @@ def _join(
 ):  # fmt: skip
     """The softmax over all splits, for one token and head."""
     row, token, head = tl.program_id(0) // width, tl.program_id(0) % width, tl.program_id(1)
-    if row >= tl.load(header_ptr + 4):
+    place = out_ptr + (tl.program_id(0) * NUM_HEADS + head) * DIM + tl.arange(0, DIM)
+    if row >= tl.load(header_ptr + 4):  # padding: nothing, but a number
+        tl.store(place, tl.zeros([DIM], out_ptr.dtype.element_ty))
         return
     position = tl.load(starts_ptr + row) + tl.load(depths_ptr + row * width + token)
     used = position // SPLIT + 1
@@ -164,18 +169,17 @@ def _join(
     for begin in range(0, used, JOINED):
         split = begin + tl.arange(0, JOINED)
         is_used = split < used
-        place = ((row * num_splits + split) * width + token) * NUM_HEADS + head
-        part_best = tl.load(weights_ptr + place * 2, mask=is_used, other=-1e30)
-        part_total = tl.load(weights_ptr + place * 2 + 1, mask=is_used, other=0.0)
-        part = tl.load(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mask=is_used[:, None], other=0.0)
+        source = ((row * num_splits + split) * width + token) * NUM_HEADS + head
+        part_best = tl.load(weights_ptr + source * 2, mask=is_used, other=-1e30)
+        part_total = tl.load(weights_ptr + source * 2 + 1, mask=is_used, other=0.0)
+        part = tl.load(partial_ptr + source[:, None].to(tl.int64) * DIM + dims, mask=is_used[:, None], other=0.0)
         new_best = tl.maximum(best, tl.max(part_best, axis=0))
         factor = tl.exp(part_best - new_best)
         before = tl.exp(best - new_best)
         total = total * before + tl.sum(part_total * factor, axis=0)
         mixed = mixed * before + tl.sum(part * factor[:, None], axis=0)
         best = new_best
-    place = (tl.program_id(0) * NUM_HEADS + head) * DIM
-    tl.store(out_ptr + place + tl.arange(0, DIM), (mixed / total).to(out_ptr.dtype.element_ty))
+    tl.store(place, (mixed / total).to(out_ptr.dtype.element_ty))
 
 
 def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.Tensor:
@@ -202,6 +206,7 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         heads.scaling,
         num_splits,
         width,
+        len(place.cos),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,

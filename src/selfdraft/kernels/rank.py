@@ -18,6 +18,7 @@ def _rank_blocks(scores_ptr, values_ptr, tokens_ptr, sums_ptr, size, COUNT: tl.c
     token = block * BLOCK + tl.arange(0, BLOCK)
     source = scores_ptr + row.to(tl.int64) * size
     scores = tl.load(source + token, mask=token < size, other=float("-inf")).to(tl.float32)
+    scores = tl.where(scores == scores, scores, float("-inf"))  # not a number: never the best
     best = tl.maximum(tl.max(scores, axis=0), -1e30)
     place = row * tl.num_programs(0) + block
     tl.store(sums_ptr + place * 2, best)
@@ -65,6 +66,7 @@ def rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, 
 
     Of equal scores the lower token comes first.
     """
+    scores = scores.contiguous()
     num_rows, size = scores.shape
     num_blocks = triton.cdiv(size, _BLOCK)
     device = scores.device

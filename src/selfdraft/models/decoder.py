@@ -336,11 +336,16 @@ class Decoder:
                 "Pass the whole causal language model, or correct the row in selfdraft/models/families.py"
             ) from None
 
-    def _fingerprint(self) -> tuple[int, ...]:
+    @property
+    def hooks(self) -> list[Any]:
+        """What runs before or behind the model's modules."""
+        modules = self.model.modules()
+        return [hook for m in modules for hook in (*m._forward_pre_hooks.values(), *m._forward_hooks.values())]
+
+    def _fingerprint(self) -> tuple[Any, ...]:
         addresses = (parameter.data_ptr() for parameter in self.model.parameters())
-        modules = list(self.model.modules())
-        hooks = (len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
-        return (*addresses, *hooks, *(id(vars(module).get("forward")) for module in modules))
+        forwards = (vars(module).get("forward") for module in self.model.modules())
+        return (*addresses, *self.hooks, *forwards)
 
     @torch.inference_mode()
     def _self_test(self) -> None:

@@ -105,6 +105,8 @@ def reason_against(decoder: Decoder) -> str | None:
         return "its final norm or its head is not plain"
     if any(part.activation is not F.silu for part in parts if isinstance(part, LeanMLP)):
         return "its MLP is not gated by SiLU"
+    if len(set(decoder.shapes)) > 1:
+        return "its layers have keys of different shapes"
     sizes = [part.gate_up.shape[1] for part in parts if isinstance(part, LeanMLP)]
     if any(size % 16 for size in sizes):
         return f"its hidden size is {sizes[0]}, not a multiple of 16"

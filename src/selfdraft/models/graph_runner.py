@@ -93,6 +93,8 @@ class GraphRunner(EagerRunner):
         self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
         self._refused_rules: set[DraftRule] = set()
         self._ahead: Ahead | None = None
+        if not all(map(_is_transformers, self.decoder.hooks)):
+            self._run_eagerly("its forward hooks run on the host")
 
     @property
     def vocab_size(self) -> int:
@@ -191,7 +193,8 @@ class GraphRunner(EagerRunner):
         self._ahead = None  # the draft writes where it wrote
         rows, first = self._num_rows(number, len(starts)), max(starts)
         cache.reserve(bucket(first + max(task.caps)))
-        buffers, outputs = self._draft_buffers(rows, min(task.rule.max_candidates, self.vocab_size))
+        num_tokens = min(vocabulary or self.vocab_size, self.vocab_size)
+        buffers, outputs = self._draft_buffers(rows, min(task.rule.max_candidates, num_tokens))
         buffers.fill_task(task, tokens, starts, cache, first_row)
         buffers.send()
 
@@ -292,7 +295,8 @@ class GraphRunner(EagerRunner):
         buffers, _ = self._pass_buffers(rows, 1)
 
         def advance() -> None:
-            buffers.tokens.copy_(choices)
+            is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
+            buffers.tokens.copy_(torch.where(is_row, choices, 0))
             buffers.starts.add_(1)
 
         def build(record: Recorder) -> Recording:
@@ -349,9 +353,17 @@ class GraphRunner(EagerRunner):
 
     def _fall_back(self, error: RecordingError) -> None:
         self._begin_anew()
-        self.fallback_reason = str(error)
+        self._run_eagerly(str(error))
+
+    def _run_eagerly(self, reason: str) -> None:
+        self.fallback_reason = reason
         name = type(self.decoder.model).__name__
-        _LOGGER.warning("%s cannot be recorded, so every operation is launched by itself: %s", name, error)
+        _LOGGER.warning("%s cannot be recorded, so every operation is launched by itself: %s", name, reason)
+
+
+def _is_transformers(hook: Any) -> bool:
+    """Its own hooks do nothing unless a call asks for hidden states."""
+    return str(getattr(hook, "__module__", "")).startswith("transformers.")
 
 
 def bucket(num_slots: int) -> int:

@@ -60,17 +60,17 @@ class CudaRecorder:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
         reset = reset or _nothing
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
+        current, stream = torch.cuda.current_stream(self._device), self._stream
+        stream.wait_stream(current)
         try:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(stream):
                 for _ in range(NUM_WARM_UPS):
                     reset()
                     function()
                 reset()
                 return self._capture(function)
         finally:
-            current.wait_stream(self._stream)
+            current.wait_stream(stream)
 
     def _capture(self, function: Callable[[], T]) -> tuple[Recording, T]:
         torch.cuda.synchronize(self._device)
@@ -83,6 +83,7 @@ class CudaRecorder:
         except BaseException:
             with suppress(RuntimeError):  # it only repeats that something went wrong
                 graph.capture_end()
+            self._stream = None  # and the pool with it: neither may be fit for another capture
             raise
         graph.capture_end()
         _clear_workspaces()

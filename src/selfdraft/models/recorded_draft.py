@@ -46,6 +46,7 @@ class DraftOutputs:
     """
 
     def __init__(self, device: Device, rows: int, num_candidates: int) -> None:
+        self._is_busy = False
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
@@ -57,7 +58,12 @@ class DraftOutputs:
         self._host_progress.copy_(self.progress, non_blocking=True)
 
     def begin(self) -> None:
-        self._flag[0] = 0
+        if self._is_busy:  # an interrupted draft may still be writing
+            self._device.wait()
+        self._is_busy, self._flag[0] = True, 0
+
+    def end(self) -> None:
+        self._is_busy = False
 
     def goes_on(self, depth: int) -> bool:
         """Whether some row drafts on behind `depth`; returns when the device has come so far."""
@@ -163,4 +169,5 @@ def run_draft(
             confidences.extend(part.confidences)
         if is_over:
             break
+    outputs.end()
     return DraftedChain(candidates, confidences)
