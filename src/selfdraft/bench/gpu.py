@@ -239,7 +239,7 @@ class GpuBench:
             return add_up(by_domain.values()) if domain is None else by_domain[domain]
 
         base = pick(baseline) if baseline else None
-        plain = next(way for way in self.ways if way.is_plain)
+        plain = next(other for other in self.ways if other.is_plain)
         return figures(pick(way), base, pick(plain), self.costs, self.info.pass_bytes / self.bandwidth)
 
     def _cost_figures(self) -> dict[str, Any]:

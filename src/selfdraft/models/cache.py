@@ -192,9 +192,6 @@ class StoragePool:
         del self._free[: len(surplus)]
         return [storage.data_ptr() for storage in surplus]
 
-    def clear(self) -> None:
-        self._free = []  # not emptied: what is still in use comes back to the old list and goes with it
-
 
 class Lease:
     """Held by whoever uses a storage."""
