@@ -165,8 +165,9 @@ def test_attention(dtype, shape, starts, width, kind):
 
 
 @by_dtype
-def test_attention_does_not_depend_on_the_width(dtype):
-    heads = Heads(6, 2, 32, 0.2)
+@pytest.mark.parametrize("heads", [Heads(6, 2, 32, 0.2), Heads(12, 2, 128, 0.1)], ids=["small", "large"])
+def test_attention_does_not_depend_on_the_width(dtype, heads):
+    """Slots that are old to one token are new to another: they are read together, or by each token alone."""
     wide = Layers(heads, [100], 12, dtype)
     depths, sees = chain(1, 12)
     expected = attend(wide.qkv, wide.place(depths, sees), heads, layer=0)
@@ -180,9 +181,9 @@ def test_attention_does_not_depend_on_the_width(dtype):
 
 @by_dtype
 @pytest.mark.parametrize("start", [30, 100])
-def test_a_path_of_a_tree_is_a_chain(dtype, start):
+@pytest.mark.parametrize("heads", [Heads(6, 2, 32, 0.2), Heads(12, 2, 128, 0.1)], ids=["small", "large"])
+def test_a_path_of_a_tree_is_a_chain(dtype, start, heads):
     """Bit by bit: a token does not know of the siblings on its way."""
-    heads = Heads(6, 2, 32, 0.2)
     whole = Layers(heads, [start], 6, dtype)
     found = attend(whole.qkv, whole.place(*tree(1)), heads, layer=0)
     for path in ([0, 1, 2, 3], [0, 4], [0, 1, 5]):

@@ -98,40 +98,47 @@ def _attend(
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
-    """One split of the slots for one token and the heads that share a key/value head."""
+    """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
+
+    Behind a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
+    """
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     split, row = tl.program_id(0), tl.program_id(2)
-    token, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
+    block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
     start, first = tl.load(starts_ptr + row), split * SPLIT
     depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + row * width * QKV
-    own_depth = tl.load(depths_ptr + token)
-    position = start + own_depth
-    if (row >= tl.load(header_ptr + 4)) | (first > position):
+    is_shared = first + SPLIT <= start
+    own_depth = tl.load(depths_ptr + block)
+    is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
+    if (row >= tl.load(header_ptr + 4)) | is_needless:
         return
     keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    member = tl.arange(0, MEMBERS)
-    is_member = member < GROUP
-    offset = token * QKV + (head * GROUP + member) * DIM
+    lane = tl.arange(0, MEMBERS)
+    query = block * tl.where(is_shared, MEMBERS, GROUP) + lane
+    is_query = (query < width * GROUP) & (is_shared | (lane < GROUP))
+    query = tl.where(is_query, query, 0)
+    token, member = query // GROUP, query % GROUP
+    position = start + tl.load(depths_ptr + token)
     query_low, query_high = _rotated(
-        qkv_ptr, offset, is_member, position + member * 0, cos_ptr, sin_ptr, num_positions, HALF
+        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
     )
 
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
-    is_old, is_new = slot < start, (slot >= start) & (slot <= position)
+    is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
     half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
     key_low = tl.load(keys + offsets + half, mask=is_old[:, None], other=0.0)
     key_high = tl.load(keys + offsets + HALF + half, mask=is_old[:, None], other=0.0)
     value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
-    if first + SPLIT > start:  # tokens of this pass: rotated here, and the token's own is stored
-        column = _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS)
-        column = tl.where(depth == own_depth, token, column)
+    if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
+        column = _ancestors(depths_ptr, sees_ptr, block, depth, width, WIDTHS)
+        column = tl.where(depth == own_depth, block, column)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
         new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         is_own = (depth == own_depth)[:, None]
-        place = (start + token) * DIM + depth[:, None] * 0
+        place = (start + block) * DIM + depth[:, None] * 0
         tl.store(keys + place + half, new_low, mask=is_own)
         tl.store(keys + place + HALF + half, new_high, mask=is_own)
         tl.store(values + place + dims, new_value, mask=is_own)
@@ -139,14 +146,14 @@ def _attend(
         key_high = tl.where(is_new[:, None], new_high, key_high)
         value = tl.where(is_new[:, None], new_value, value)
 
-    visible = is_old | is_new
+    visible = (is_old | is_new)[None, :]
     if WINDOW > 0:
-        visible = visible & (slot > position - WINDOW)
-    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible[None, :], scaling)
+        visible = visible & (slot[None, :] > position[:, None] - WINDOW)
+    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling)
     place = (((row * num_splits + split) * width + token) * NUM_KV + head) * GROUP + member
-    tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_member[:, None])
-    tl.store(weights_ptr + place * 2, best, mask=is_member)
-    tl.store(weights_ptr + place * 2 + 1, total, mask=is_member)
+    tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_query[:, None])
+    tl.store(weights_ptr + place * 2, best, mask=is_query)
+    tl.store(weights_ptr + place * 2 + 1, total, mask=is_query)
 
 
 @triton.jit(do_not_specialize=["num_splits", "width"])
