@@ -339,13 +339,15 @@ class Decoder:
     @property
     def hooks(self) -> list[Any]:
         """What runs before or behind the model's modules."""
-        modules = self.model.modules()
-        return [hook for m in modules for hook in (*m._forward_pre_hooks.values(), *m._forward_hooks.values())]
+        return [hook for module in self.model.modules() for hook in _hooks(module)]
 
     def _fingerprint(self) -> tuple[Any, ...]:
-        addresses = (parameter.data_ptr() for parameter in self.model.parameters())
-        forwards = (vars(module).get("forward") for module in self.model.modules())
-        return (*addresses, *self.hooks, *forwards)
+        """Looked at before every text, so the modules are walked once."""
+        found: list[Any] = []
+        for module in self.model.modules():
+            found += [parameter.data_ptr() for parameter in module._parameters.values() if parameter is not None]
+            found += [*_hooks(module), vars(module).get("forward")]
+        return tuple(found)
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -371,6 +373,10 @@ class Decoder:
             scores.append(self.forward(tokens[:, start : start + width], placement, cache).scores)
             start += width
         return torch.cat(scores, dim=1)
+
+
+def _hooks(module: torch.nn.Module) -> tuple[Any, ...]:
+    return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
 
 
 def _scaled(function: Any, multiplier: float) -> Any:
