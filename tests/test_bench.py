@@ -16,20 +16,25 @@ import pytest
 
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
-from selfdraft.bench import costs as costs_module
-from selfdraft.bench import gpu, plot, report, ways
+from selfdraft.bench import gpu, meter, plot, report, ways
 from selfdraft.bench.circumstances import graph_figures
-from selfdraft.bench.costs import Costs, Round, round_of, weight_share
+from selfdraft.bench.costs import Costs, DraftKind, Round, round_of, weight_share
+from selfdraft.bench.meter import PassMeter
 from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
 from selfdraft.bench.totals import Total, figures
 from selfdraft.cli.main import main
 from selfdraft.engine.metrics import Comparison
 from selfdraft.errors import OptionError
+from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.protocols import DraftedChain, DraftTask, PassOutput
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
+from tape import TapeRecorder
 
 PROMPTS = [("code", "abcabcabc"), ("code", "xyz"), ("math", "1+2=3"), ("code", "left out")]
 SKIP = SkipSet.parse("a1,m2-3")
-VARIANTS = ["--variant", "skip: strategy=fixed fixed.skip=a1,m2-3 tree=siblings", "--variant", "lookup: drafter=lookup"]
+DRAFT, SHORT_DRAFT = DraftKind(SKIP), DraftKind(SKIP, 50)
+SKIPPING = "strategy=fixed fixed.skip=a1,m2-3"
+VARIANTS = [f"skip: {SKIPPING} tree=siblings", f"short: {SKIPPING} self.vocabulary=50", "lookup: drafter=lookup"]
 FEW = ["--max-new-tokens", "12", "--context", "16"]
 
 
@@ -37,9 +42,11 @@ FEW = ["--max-new-tokens", "12", "--context", "16"]
 def hurried() -> Iterator[None]:
     """Timings are not judged here, so they need no care."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs_module, "_BATCH_SECONDS", 0.001)
-        patch.setattr(costs_module, "_BATCHES", 1)
-        patch.setattr(costs_module, "_CPU_COPY_BYTES", 2**16)
+        patch.setattr(meter, "_BATCH_SECONDS", 0.001)
+        patch.setattr(meter, "_BATCHES", 1)
+        patch.setattr(meter, "SHORT_DRAFT", 2)
+        patch.setattr(meter, "LONG_DRAFT", 3)
+        patch.setattr(meter, "_CPU_COPY_BYTES", 2**16)
         yield
 
 
@@ -74,8 +81,9 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """(standard output, standard error, document) of one whole run."""
     output, errors, file = io.StringIO(), io.StringIO(), tmp_path_factory.mktemp("out") / "result.json"
     peers = ["--peers", "eager", "static", "lookup", "--peer-tokens", "5"]
+    variants = [word for text in VARIANTS for word in ("--variant", text)]
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        status = bench(folder, *VARIANTS, *peers, "--per-domain", "2", "--soak", "3", "--output", str(file))
+        status = bench(folder, *variants, *peers, "--per-domain", "2", "--soak", "3", "--output", str(file))
     assert status == 0, errors.getvalue()
     document = json.loads(file.read_text())
     assert document == last_line(output.getvalue())
@@ -139,9 +147,10 @@ class TestGpu:
         assert row["mean_generated_length"] > 1
         assert row["first_token_ms"] > 0
         assert row["reached_share"] == pytest.approx(row["decode_speedup_over_off"] / row["predicted_speedup"])
-        (draft,) = document["costs"]["drafts"]
-        assert (draft["skip"], draft["ways"]) == (str(SKIP), ["skip"])
-        assert 0 < draft["ratio_by_weights"] < 1
+        drafts = document["costs"]["drafts"]
+        found = [(draft["skip"], draft["vocabulary"], draft["ways"]) for draft in drafts]
+        assert found == [(str(SKIP), None, ["skip"]), (str(SKIP), 50, ["short"])]
+        assert all(0 < draft["ratio_by_weights"] < 1 for draft in drafts)
         assert list(document["costs"]["width_ms"]) == ["1", "2", "4", "8", "16", "32"]
 
     def test_markdown(self, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,15 +316,20 @@ def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixtur
 
 
 class TestCosts:
-    COSTS = Costs({1: 0.002, 2: 0.003, 8: 0.0042}, {SKIP: 0.001})
+    COSTS = Costs({1: 0.002, 2: 0.003, 8: 0.0042}, {DRAFT: 0.001})
 
     def test_interpolated_widths(self) -> None:
         seconds = [self.COSTS.verify_seconds(width) for width in (1, 2, 5, 8, 14)]
         assert seconds == pytest.approx([0.002, 0.003, 0.0036, 0.0042, 0.0054])
 
+    def test_recorded_passes_are_priced_as_they_are_padded(self) -> None:
+        costs = Costs(self.COSTS.width_seconds, is_recorded=True)
+        seconds = [costs.verify_seconds(width) for width in (1, 2, 3, 5, 8, 14)]
+        assert seconds == pytest.approx([0.002, 0.003, 0.0042, 0.0042, 0.0042, 0.0054])
+
     def test_the_bound(self) -> None:
         """Two rounds of 3 drafts and 5 tokens verified, one plain round: 9 tokens."""
-        rounds = Counter({Round(SKIP, 3, 5): 2, Round(SkipSet(), 0, 1): 1})
+        rounds = Counter({Round(DRAFT, 3, 5): 2, Round(DraftKind(), 0, 1): 1})
         seconds = 2 * (3 * 0.001 + 0.0036) + 0.002
         assert self.COSTS.predict_seconds(rounds) == pytest.approx(seconds)
         assert self.COSTS.predict_speedup(rounds, 9) == pytest.approx(9 * 0.002 / seconds)
@@ -331,9 +345,10 @@ class TestCosts:
     def test_rounds_of_records(self) -> None:
         tree = Draft((5, 6, 7), (-1, 0, -1), 2, num_draft_steps=2)
         step = StepRecord(0, Plan(SKIP), tree, Verdict((5, 9), (0,)))
-        assert round_of(step, "self") == Round(SKIP, 2, 4)
-        assert round_of(step, "lookup") == Round(SkipSet(), 0, 4)
-        assert round_of(StepRecord(0, Plan(SKIP), Draft(), Verdict((5,))), "model") == Round(SkipSet(), 0, 1)
+        assert round_of(step, "self") == Round(DRAFT, 2, 4)
+        assert round_of(step, "self", 50) == Round(SHORT_DRAFT, 2, 4)
+        assert round_of(step, "lookup", 50) == Round(DraftKind(), 0, 4)
+        assert round_of(StepRecord(0, Plan(SKIP), Draft(), Verdict((5,))), "model") == Round(DraftKind(), 0, 1)
 
     def test_another_models_drafts_are_not_predicted(self) -> None:
         step = StepRecord(0, Plan(), Draft.chain([1, 2]), Verdict((1, 2, 3), (0, 1)))
@@ -341,6 +356,95 @@ class TestCosts:
 
     def test_share_of_the_weights(self) -> None:
         assert weight_share([(0.1, 0.2)] * 3, SkipSet.parse("a0,m1-2")) == pytest.approx(0.5)
+
+
+class TapedRunner(GraphRunner):
+    """Recorded passes on a CPU; notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(pico("llama"), make_recorder=TapeRecorder)
+        self.plain_starts: list[int] = []
+        self.drafts: list[tuple[int, SkipSet, int | None]] = []
+
+    def forward(self, tokens: Any, starts: Any, cache: Any, **options: Any) -> PassOutput:
+        if options.get("ahead"):
+            self.plain_starts.append(*starts)
+        return super().forward(tokens, starts, cache, **options)
+
+    def draft(self, task: DraftTask, *arguments: Any, **options: Any) -> DraftedChain | None:
+        chain = super().draft(task, *arguments, **options)
+        assert chain is not None
+        self.drafts.append((len(chain.candidates), options["skip"], options["vocabulary"]))
+        return chain
+
+
+Metered = tuple[TapedRunner, Costs]
+
+
+@pytest.fixture(scope="module")
+def metered() -> Metered:
+    runner = TapedRunner()
+    return runner, PassMeter(runner, 20).measure([DRAFT, SHORT_DRAFT])
+
+
+class TestMeter:
+    def test_plain_passes_run_ahead_and_every_batch_begins_at_the_context(self, metered: Metered) -> None:
+        starts = metered[0].plain_starts
+        num_batches = starts.count(20)
+        assert num_batches == 3, "two to warm up, one to measure"
+        assert metered[0].num_hits == len(starts) - num_batches, "all but the first of a batch were under way"
+        assert max(starts) < 20 + meter.ROOM
+
+    def test_one_bucket(self, metered: Metered) -> None:
+        assert {key.end for key in metered[0].graphs.keys if key.kind != "advance"} == {256}
+
+    def test_every_recorded_width_is_measured(self, metered: Metered) -> None:
+        costs = metered[1]
+        assert costs.is_recorded
+        assert list(costs.width_seconds) == list(GraphRunner.recorded_widths)
+        assert costs.verify_seconds(5) == costs.width_seconds[6]
+
+    def test_drafts_run_as_recorded_drafts(self, metered: Metered) -> None:
+        runner, costs = metered
+        assert {(count, vocabulary) for count, _, vocabulary in runner.drafts} == {
+            (count, vocabulary) for count in (meter.SHORT_DRAFT, meter.LONG_DRAFT) for vocabulary in (None, 50)
+        }
+        assert {skip for _, skip, _ in runner.drafts} == {SKIP}
+        assert list(costs.draft_seconds) == [DRAFT, SHORT_DRAFT]
+
+    def test_a_drafted_token_is_what_a_longer_draft_adds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A draft that takes 10 s and 2 s a token."""
+        clock = [0.0]
+        runner = TapedRunner()
+
+        def draft(task: DraftTask, *arguments: Any, **options: Any) -> DraftedChain:
+            clock[0] += 10 + 2 * task.caps[0]
+            return DraftedChain([], [])
+
+        monkeypatch.setattr(runner, "draft", draft)
+        monkeypatch.setattr(runner, "seconds", lambda: clock[0])
+        costs = Costs({1: 1.0})
+        PassMeter(runner, 20).add_drafts(costs, [DRAFT])
+        assert costs.draft_seconds[DRAFT] == pytest.approx(2)
+
+    def test_a_text_that_leaves_no_room_is_shorter(self) -> None:
+        def meter_at(context: int, length: int | None, has_buckets: bool = True) -> int:
+            def buckets(num_slots: int) -> list[int]:
+                return [size for size in (256, 512, 1024) if size // 2 < max(num_slots, 129)] if has_buckets else []
+
+            return PassMeter(cast(Any, SimpleNamespace(recorded_slots=buckets, context_length=length)), context).context
+
+        assert [meter_at(context, None) for context in (320, 448, 449, 511, 512)] == [320, 448, 448, 448, 512]
+        assert meter_at(500, None, has_buckets=False) == 500
+        assert meter_at(320, 256) == 192
+
+    def test_the_cache_is_given_back(self, metered: Metered) -> None:
+        """What was recorded for it is found again by the next text of its size."""
+        runner = metered[0]
+        num_captures = runner.graphs.num_captures
+        cache = runner.new_cache(1, 100)
+        runner.forward([[1, 2]], [20], cache)
+        assert runner.graphs.num_captures == num_captures
 
 
 def test_graphs_are_read_where_a_runner_has_them() -> None:

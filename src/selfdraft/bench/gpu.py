@@ -18,7 +18,8 @@ from ..errors import PromptError
 from ..models.decoder import Decoder
 from ..models.info import ModelInfo, describe
 from .circumstances import circumstances, graph_figures, memory_bytes
-from .costs import Costs, PassMeter, copy_bandwidth, skip_sets, weight_share
+from .costs import Costs, DraftKind, draft_kinds, weight_share
+from .meter import PassMeter, copy_bandwidth
 from .prompts import BenchPrompt
 from .totals import Total, add_up, difference, figures, total_of
 from .ways import BASELINES, OFF, Way, our_ways, peer_ways
@@ -40,7 +41,7 @@ class GpuPlan:
     max_new_tokens: int = 256
     peer_tokens: int | None = None
     warm_up_tokens: int | None = None
-    context: int = 512
+    context: int = 320
     seconds: float | None = None
     soak: int = 0
 
@@ -114,13 +115,13 @@ class GpuBench:
             for tokens in (self.longest, shortest):
                 output = way.run(self.engine, tokens, self._warm_up_tokens(way))
                 if output is not None:
-                    used.append(total_of(output, way.drafter, None).rounds)
+                    used.append(total_of(output, way, None).rounds)
             way.warm_up_seconds = time.perf_counter() - began
         self.say("timing single passes")
         runner = self.engine.runner
         self.info: ModelInfo = describe(getattr(runner, "decoder", None) or Decoder(self.model))
         self.meter = PassMeter(runner, self.plan.context)
-        self.costs = self.meter.measure(sorted(skip_sets(used), key=str))
+        self.costs = self.meter.measure(draft_kinds(used))
         self.graphs_before = graph_figures(runner)
 
     def _warm_up_tokens(self, way: Way) -> int:
@@ -166,7 +167,7 @@ class GpuBench:
         for way, output, comparison in judged:
             if comparison is not None and comparison.verdict != "equal":
                 self.differences[way.label].append(difference(prompt.id, prompt.domain, comparison))
-            self.totals[way.label][prompt.domain] += total_of(output, way.drafter, comparison)
+            self.totals[way.label][prompt.domain] += total_of(output, way, comparison)
 
     def _soak(self) -> None:
         """Many texts of mixed length with all of our ways in turn; what they leave in memory must not grow."""
@@ -192,7 +193,7 @@ class GpuBench:
     def document(self) -> dict[str, Any]:
         """All that is known so far; report.py and plot.py read nothing else."""
         self.meter.add_drafts(
-            self.costs, skip_sets(total.rounds for by in self.totals.values() for total in by.values())
+            self.costs, draft_kinds(total.rounds for by in self.totals.values() for total in by.values())
         )
         runner = self.engine.runner
         baseline = self._baseline()
@@ -243,26 +244,33 @@ class GpuBench:
         return figures(pick(way), base, pick(plain), self.costs, self.info.pass_bytes / self.bandwidth)
 
     def _cost_figures(self) -> dict[str, Any]:
-        plain = self.costs.verify_seconds(1)
-        shares = [(layer.attention_share, layer.mlp_share) for layer in self.info.layers]
         return {
             "context": self.meter.context,
             "width_ms": {str(width): 1000 * seconds for width, seconds in self.costs.width_seconds.items()},
-            "drafts": [
-                {
-                    "skip": str(skip),
-                    "ms": 1000 * seconds,
-                    "ratio": seconds / plain,
-                    "ratio_by_weights": weight_share(shares, skip),
-                    "ways": self._ways_with(skip),
-                }
-                for skip, seconds in self.costs.draft_seconds.items()
-            ],
+            "drafts": [self._draft_figures(draft, seconds) for draft, seconds in self.costs.draft_seconds.items()],
             "pass_bytes": self.info.pass_bytes,
             "copy_bytes_per_second": self.bandwidth,
             "floor_ms": 1000 * self.info.pass_bytes / self.bandwidth,
         }
 
-    def _ways_with(self, skip: Any) -> list[str]:
+    def _draft_figures(self, draft: DraftKind, seconds: float) -> dict[str, Any]:
+        return {
+            "skip": str(draft.skip),
+            "vocabulary": draft.vocabulary,
+            "ms": 1000 * seconds,
+            "ratio": seconds / self.costs.verify_seconds(1),
+            "ratio_by_weights": self._weight_share(draft),
+            "ways": self._ways_with(draft),
+        }
+
+    def _weight_share(self, draft: DraftKind) -> float:
+        """A recorded draft reads no more of the head than it proposes tokens."""
+        shares = [(layer.attention_share, layer.mlp_share) for layer in self.info.layers]
+        unread = 0.0
+        if self.costs.is_recorded and draft.vocabulary:
+            unread = self.info.head_share * max(0.0, 1 - draft.vocabulary / self.info.vocab_size)
+        return weight_share(shares, draft.skip) - unread
+
+    def _ways_with(self, draft: DraftKind) -> list[str]:
         rounds = {way.name: [total.rounds for total in self.totals[way.label].values()] for way in self.ways}
-        return [name for name, counters in rounds.items() if skip in skip_sets(counters)]
+        return [name for name, counters in rounds.items() if draft in draft_kinds(counters)]

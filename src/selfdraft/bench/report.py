@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .meter import WIDTHS
 from .ways import STATIC
 
 Document = Mapping[str, Any]
@@ -105,15 +106,16 @@ def _decoding(document: Document) -> Table:
 
 
 def _passes(document: Document) -> Table:
-    costs = document["costs"]
-    one = costs["width_ms"]["1"]
-    header = ["one pass of so many tokens", *costs["width_ms"]]
+    """A readable selection; the document has them all."""
+    known = document["costs"]["width_ms"]
+    one, shown = known["1"], {str(width): known[str(width)] for width in WIDTHS if str(width) in known}
+    header = ["one pass of so many tokens", *shown]
     return Table(
         "passes",
         header,
         [
-            ["ms", *(f"{value:.3f}" for value in costs["width_ms"].values())],
-            ["against one token", *(_times(value / one) for value in costs["width_ms"].values())],
+            ["ms", *(f"{value:.3f}" for value in shown.values())],
+            ["against one token", *(_times(value / one) for value in shown.values())],
         ],
     )
 
@@ -122,6 +124,7 @@ def _drafts(document: Document) -> Table | None:
     rows = [
         [
             draft["skip"] or "nothing",
+            _number(draft["vocabulary"], "d"),
             f"{draft['ms']:.3f}",
             f"{draft['ratio']:.3f}",
             f"{draft['ratio_by_weights']:.3f}",
@@ -129,7 +132,7 @@ def _drafts(document: Document) -> Table | None:
         ]
         for draft in document["costs"]["drafts"]
     ]
-    header = ["one draft pass, skipped", "ms", "of a full pass", "by weights", "used by"]
+    header = ["one drafted token, skipped", "vocabulary", "ms", "of a full pass", "by weights", "used by"]
     return Table("drafts", header, rows) if rows else None
 
 

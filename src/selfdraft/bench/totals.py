@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine.metrics import Comparison
 from .costs import Costs, Round, round_of
-from .ways import Output
+from .ways import Output, Way
 
 
 @dataclass
@@ -36,7 +36,7 @@ def add_up(totals: Iterable[Total]) -> Total:
     return sum(totals, Total())
 
 
-def total_of(output: Output, drafter: str, comparison: Comparison | None) -> Total:
+def total_of(output: Output, way: Way, comparison: Comparison | None) -> Total:
     """One call. The first token is there after the prefill and the first round."""
     verdicts: Counter[str] = Counter([comparison.verdict] if comparison else [])
     generation = output.generation
@@ -55,7 +55,7 @@ def total_of(output: Output, drafter: str, comparison: Comparison | None) -> Tot
         num_draft_steps=stats.num_draft_steps,
         num_passes=stats.num_target_passes,
         verdicts=verdicts,
-        rounds=Counter(round_of(step, drafter) for step in generation.steps),
+        rounds=Counter(round_of(step, way.drafter, way.vocabulary) for step in generation.steps),
     )
 
 

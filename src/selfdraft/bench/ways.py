@@ -14,9 +14,9 @@ from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..models.loading import quiet
 from ..options import parse_settings
-from ..registry import AXES, DEFAULTS
+from ..registry import AXES, DEFAULTS, options_for
 from ..types import Generation
-from .costs import device_seconds
+from .meter import device_seconds
 
 OFF = "off"
 STATIC = "static"
@@ -52,6 +52,7 @@ class Way:
     error: str | None = None
     warm_up_seconds: float | None = None
     drafter: str = DEFAULTS["drafter"]
+    vocabulary: int | None = None  # of drafts by the model itself
 
     @property
     def is_plain(self) -> bool:
@@ -129,11 +130,13 @@ def peer_ways(names: Iterable[str], num_layers: int, num_tokens: int, peer_token
 
 
 def our_ways(variants: Mapping[str, Mapping[str, Any]], num_tokens: int) -> list[Way]:
-    methods = {OFF: {"strategy": OFF}, **variants}
-    return [
-        Way(name, f"selfdraft {name}", False, method, num_tokens, drafter=method.get("drafter", DEFAULTS["drafter"]))
-        for name, method in methods.items()
-    ]
+    return [_our_way(name, method, num_tokens) for name, method in {OFF: {"strategy": OFF}, **variants}.items()]
+
+
+def _our_way(name: str, method: Mapping[str, Any], num_tokens: int) -> Way:
+    vocabulary = options_for("drafter", "self", method.get("settings") or {}).vocabulary or None
+    drafter = method.get("drafter", DEFAULTS["drafter"])
+    return Way(name, f"selfdraft {name}", False, method, num_tokens, drafter=drafter, vocabulary=vocabulary)
 
 
 def check_peers(names: Sequence[str]) -> list[str]:

@@ -53,6 +53,10 @@ examples:
   selfdraft bench gpu qwen2.5-coder-1.5b-instruct --peer-tokens 32 --soak 200 --output result.json \\
       --variant "chain: strategy=fixed fixed.skip=a4,a5,m3-8" --variant "tree: strategy=uniform tree=siblings"
 """
+CONTEXT_HELP = (
+    "time single passes behind a text of so many tokens, or fewer where its cache bucket (a power of two) has no room "
+    "for 64 more (default: %(default)s)"
+)
 TABLE_EXAMPLES = """\
 examples:
   selfdraft bench table result.json                 Markdown for a README
@@ -100,7 +104,7 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
     add("--peer-tokens", **number, help="fewer new tokens for slow peers; static always takes all")
     add("--warm-up-tokens", **number, help="default: all where something is compiled or captured, else 8")
-    add("--context", **number, default=512, help="time single passes behind so many tokens (default: %(default)s)")
+    add("--context", **number, default=320, help=CONTEXT_HELP)
     add(
         "--seconds", metavar="N", type=_seconds, help="begin no prompt but the first later than so long after the start"
     )
