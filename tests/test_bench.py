@@ -139,13 +139,13 @@ class TestGpu:
         assert off["speedup"] == pytest.approx(off["tokens_per_second"] / static["tokens_per_second"])
         for row in rows.values():
             assert row["total"]["equal"] == (0 if row["label"] == "selfdraft off" else 3)
+            assert 0 < row["total"]["first_token_ms"] < 1000 * row["total"]["call_seconds"]
 
     def test_ours(self, run: Run) -> None:
         document = run[2]
         row = rows_of(document)["selfdraft skip"]["total"]
         assert 0 < row["acceptance_rate"] <= 1
         assert row["mean_generated_length"] > 1
-        assert row["first_token_ms"] > 0
         assert row["reached_share"] == pytest.approx(row["decode_speedup_over_off"] / row["predicted_speedup"])
         drafts = document["costs"]["drafts"]
         found = [(draft["skip"], draft["vocabulary"], draft["ways"]) for draft in drafts]
@@ -539,6 +539,49 @@ def test_a_plot_without_matplotlib(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     assert bench(folder, "--plot", "speed.png") == 2
     assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+
+
+class TestFirstToken:
+    """The same call, left behind its first round."""
+
+    PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+
+    @pytest.mark.parametrize("name", ways.PEERS)
+    def test_of_a_peer(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        honest, calls = ways._run_peer, []
+
+        def watched(engine: Any, prompt: Any, num_tokens: int, options: Any) -> ways.Output:
+            output = honest(engine, prompt, num_tokens, options)
+            calls.append((num_tokens, len(output.tokens)))
+            return output
+
+        monkeypatch.setattr(ways, "_run_peer", watched)
+        (way,) = ways.peer_ways([name], NUM_LAYERS, 40, None)
+        output = way.measure(Engine(copy.deepcopy(pico("llama"))), self.PROMPT)
+        assert output is not None, way.error
+        (_, num_tokens), (room, num_first) = calls
+        assert (num_tokens, room) == (40, 40)
+        assert 1 <= num_first <= (1 if name in ("eager", "static") else 21), "one round"
+        assert output.first_token_seconds > 0
+
+    def test_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With its draft: it comes before the first token."""
+        engine, generations = Engine(pico("llama")), []
+        generate = engine.generate
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            generations.append(generate(*arguments, **options))
+            return generations[-1]
+
+        monkeypatch.setattr(engine, "generate", watched)
+        for way in ways.our_ways({"skip": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1"}}}}, 40):
+            output = way.measure(engine, list(self.PROMPT))
+            whole, first = generations[-2:]
+            assert output is not None
+            assert len(whole.tokens) == 40
+            assert len(first.steps) == 1
+            assert bool(first.steps[0].draft.tokens) == (way.name == "skip")
+            assert output.first_token_seconds > 0
 
 
 def test_a_peer_that_fails_leaves_the_model_whole(monkeypatch: pytest.MonkeyPatch) -> None:

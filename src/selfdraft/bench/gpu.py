@@ -157,7 +157,7 @@ class GpuBench:
 
     def _measure(self, prompt: BenchPrompt, tokens: list[int]) -> None:
         shift = self.num_measured % len(self.ways)  # nobody pays for all first times
-        outputs = [(way, way.run(self.engine, tokens)) for way in (*self.ways[shift:], *self.ways[:shift])]
+        outputs = [(way, way.measure(self.engine, tokens)) for way in (*self.ways[shift:], *self.ways[:shift])]
         plain = next(output.tokens for way, output in outputs if output is not None and way.is_plain)
         judged = [
             (way, output, None if way.is_plain else self.engine.compare(tokens, plain[: way.num_tokens], output.tokens))
