@@ -7,7 +7,7 @@ import copy
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,10 +17,11 @@ import pytest
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench import gpu, meter, plot, report, ways
-from selfdraft.bench.circumstances import graph_figures
+from selfdraft.bench.circumstances import GraphWatch, graph_figures
 from selfdraft.bench.costs import Costs, DraftKind, Round, round_of, weight_share
 from selfdraft.bench.meter import PassMeter
-from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
+from selfdraft.bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
+from selfdraft.bench.soak import Soak
 from selfdraft.bench.totals import Total, figures
 from selfdraft.cli.main import main
 from selfdraft.engine.metrics import Comparison
@@ -98,8 +99,10 @@ class TestGpu:
         assert all(row["label"] in table for row in document["rows"])
         for text in ("tokens/s", "against static", "first token ms", "bound", "overhead", "floor", "by weights"):
             assert text in table
-        assert "memory over 3 generations of mixed length" in table
+        assert "3 prompts (code 2 prompts, 24 tokens; math 1 prompts, 12 tokens)" in table
+        assert "memory over 3 generations of mixed length: used " in table
         assert "graphs -, -" in table
+        assert "- while measuring" in table
         assert "s of it recording ahead of time" in table
         assert "3/3 prompts, about 0.0 minutes left" in errors
 
@@ -124,7 +127,13 @@ class TestGpu:
         assert document["is_complete"]
         assert document["ready_seconds"] > document["prepare_seconds"] >= 0
         assert document["graphs"]["num_graphs"] is None
-        assert document["soak"]["num_generations"] == 3
+
+    def test_soak(self, run: Run) -> None:
+        soak = run[2]["soak"]
+        assert [sample["num_generations"] for sample in soak["samples"]] == [0, 1, 2, 3]
+        first, last = soak["samples"][0], soak["samples"][-1]
+        assert soak["growth"] == {name: last[name] - first[name] for name in ("used", "held")}
+        assert soak["graphs"] == {"num_captures": None, "recorded": []}
 
     def test_totals_are_sums(self, run: Run) -> None:
         rows = rows_of(run[2])
@@ -166,15 +175,19 @@ class TestGpu:
 
 
 def test_time_limit_and_default_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(folder, "--seconds", "0", "--peers", "none") == 0
+    assert bench(folder, "--seconds", "0", "--peers", "none", "--commit", "v1-3") == 0
     captured = capsys.readouterr()
     document = last_line(captured.out)
     assert document["prompts"] == {"code": 1}, "the first is always measured"
+    assert document["commit"] == "v1-3"
+    assert ", commit v1-3, " in captured.out
     assert not document["is_complete"]
     assert "time is up after 1 of 4 prompts" in captured.err
     assert [row["name"] for row in document["rows"]] == ["off", "uniform"]
     assert document["baseline"] is None
     assert "no peer ran" in captured.out
+    assert "against off" in captured.out
+    assert "against baseline" not in captured.out
 
 
 def test_ctrl_c_reports_what_is_complete(
@@ -294,7 +307,7 @@ def test_bad_numbers(folder: Path, arguments: list[str], message: str, capsys: p
     [
         ("{", "is no JSON document"),
         ("[1]", "is no document of `selfdraft bench gpu`"),
-        ('{"benchmark": "gpu"}', "lacks 'prompts'"),
+        ('{"benchmark": "gpu"}', "is damaged (KeyError: 'prompts')"),
     ],
 )
 def test_a_table_of_something_else(
@@ -304,6 +317,31 @@ def test_a_table_of_something_else(
     file.write_text(content)
     assert main(["bench", "table", str(file)]) == 2
     assert message in capsys.readouterr().err
+
+
+DAMAGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda document: document.pop("rows"), "KeyError"),
+    (lambda document: document.update(rows=3), "TypeError"),
+    (lambda document: document.update(prompts=[]), "AttributeError"),
+    (lambda document: document.update(rows=[]), "ValueError"),
+    (lambda document: document["costs"]["width_ms"].update({"1": 0}), "ZeroDivisionError"),
+    (lambda document: next(iter(document["costs"]["drafts"])).update(ms="1"), "ValueError"),
+]
+
+
+@pytest.mark.parametrize(("damage", "error"), DAMAGES)
+def test_a_table_of_a_damaged_document(
+    run: Run, damage: Callable[[dict[str, Any]], object], error: str, tmp_path: Path, capsys: Any
+) -> None:
+    document = copy.deepcopy(run[2])
+    damage(document)
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(document))
+    assert main(["bench", "table", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert f"result.json is damaged ({error}: " in captured.err
+    assert "must be what `selfdraft bench gpu --output` wrote" in captured.err
+    assert captured.out == ""
 
 
 @pytest.mark.parametrize("command", ["bench", "bench gpu", "bench table"])
@@ -454,6 +492,87 @@ def test_graphs_are_read_where_a_runner_has_them() -> None:
     assert set(graph_figures(cast(Any, object())).values()) == {None}
 
 
+def test_what_is_recorded_while_measuring_is_listed(metered: Metered) -> None:
+    runner, _ = metered
+    watch, cache = GraphWatch(runner), runner.new_cache(1, 300)
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [20], cache)
+    assert watch.figures() == {"num_captures": 1, "recorded": [{**NEW_GRAPH, "end": 256}]}, "a cache of another size"
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [20], cache)
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [280], cache)
+    assert watch.figures() == {"num_captures": 2, "recorded": [{**NEW_GRAPH, "end": end} for end in (256, 512)]}
+    assert report._recorded(watch.figures()) == "2 (pass 1x4 up to 256, pass 1x4 up to 512)"
+
+
+NEW_GRAPH = {"kind": "pass", "rows": 1, "width": 4, "skip": ""}
+
+
+class Watched:
+    """A small benchmark, and the calls it makes: (way, tokens of the prompt, new tokens)."""
+
+    def __init__(self, lengths: tuple[int, ...], patch: pytest.MonkeyPatch, **plan: Any) -> None:
+        prompts = [BenchPrompt(str(number), "code", "a" * length) for number, length in enumerate(lengths)]
+        variants = {"uniform": {}, "lookup": {"drafter": "lookup"}}
+        self.calls: list[tuple[str, int, int]] = []
+        self.bench = gpu.GpuBench(
+            pico("llama"), letter_tokenizer(), gpu.GpuPlan(prompts, variants, [], 8, context=8, **plan)
+        )
+        honest = ways._run_ours
+        generate = self.bench.engine.generate
+
+        def run_ours(engine: Any, prompt: Any, num_tokens: int, method: Any) -> ways.Output:
+            name = next(way.name for way in self.bench.ways if way.options is method)
+            self.calls.append((name, len(prompt), num_tokens))
+            return honest(engine, prompt, num_tokens, method)
+
+        def warm_up(prompt: Any, **options: Any) -> Any:
+            if "cancel" not in options and options["max_new_tokens"] == 1:
+                self.calls.append(("prefill", len(prompt), 1))
+            return generate(prompt, **options)
+
+        patch.setattr(ways, "_run_ours", run_ours)
+        patch.setattr(self.bench.engine, "generate", warm_up)
+
+
+def test_ways_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((3, 4, 5, 6), monkeypatch)
+    monkeypatch.setattr(watched.bench, "document", dict)
+    watched.bench._measure_prompts()
+    orders = ["off uniform lookup", "uniform lookup off", "lookup off uniform", "off uniform lookup"]
+    assert [name for name, _, _ in watched.calls] == " ".join(orders).split()
+    assert [length for _, length, _ in watched.calls] == [3] * 3 + [4] * 3 + [5] * 3 + [6] * 3
+
+
+def test_every_padded_prompt_length_is_met_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((65, 66, 130, 9, 60), monkeypatch)
+    watched.bench._warm_up()
+    assert [length for name, length, _ in watched.calls if name == "prefill"] == [60, 66, 130]
+
+
+def test_a_soak_meets_every_length_with_every_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((3, 4), monkeypatch, soak=2)
+    monkeypatch.setattr(Soak, "_sample", lambda self, count: watched.calls.append(("sample", 0, count)))
+    watched.bench._soak()
+    names, lengths = ("off", "uniform", "lookup"), (8, 1, 4, 1, 2)
+    calls = [(name, count) for name, _, count in watched.calls if name != "prefill"]
+    assert calls[:15] == [(name, length) for name in names for length in lengths]
+    assert calls[15:] == [("sample", 0), ("off", 8), ("sample", 1), ("uniform", 1), ("sample", 2)]
+
+
+def test_a_peer_that_always_differs_is_not_comparable(run: Run) -> None:
+    warning = "WARNING: transformers lookup says something else on every prompt: its figures are not comparable"
+    warning = warning.replace("lookup", "prompt lookup")
+    document = copy.deepcopy(run[2])
+    total = rows_of(document)["transformers prompt lookup"]["total"]
+    total.update(equal=1, different=2)
+    assert warning not in report.as_text(document)
+    total.update(equal=0, different=3)
+    assert warning in report.as_text(document)
+    assert f"* {warning}" in report.as_markdown(document)
+
+
 class TestPrompts:
     def test_our_own(self) -> None:
         prompts = read_prompts([("prompts.jsonl", OWN_PROMPTS.read_text(encoding="utf-8"))])
@@ -533,6 +652,32 @@ def test_plot(tmp_path: Path) -> None:
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_of_many_rows_is_no_wider_than_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    document = plausible()
+    document["rows"] = [{**row, "label": f"{row['label']} {number}"} for row in document["rows"] for number in range(9)]
+    plot.draw(document, tmp_path / "speed.png")
+    header = (tmp_path / "speed.png").read_bytes()[:24]
+    assert int.from_bytes(header[16:20], "big") == 150 * plot.MAX_INCHES
+
+
+def test_a_plot_that_fails_costs_no_figures(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw(*arguments: Any) -> None:
+        raise RuntimeError("no fonts")
+
+    done = SimpleNamespace(run=lambda: run[2], is_interrupted=False)
+    monkeypatch.setattr("selfdraft.cli.bench.GpuBench", lambda *arguments: done)
+    monkeypatch.setattr(plot, "require_matplotlib", lambda: None)
+    monkeypatch.setattr(plot, "draw", draw)
+    file = str(tmp_path / "speed.png")
+    assert bench(folder, "--plot", file) == 1
+    captured = capsys.readouterr()
+    assert last_line(captured.out)["rows"] == run[2]["rows"]
+    assert f"selfdraft bench: error: cannot draw {file}: RuntimeError: no fonts" in captured.err
+
+
 def test_a_plot_without_matplotlib(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -556,11 +701,11 @@ class TestFirstToken:
             return output
 
         monkeypatch.setattr(ways, "_run_peer", watched)
-        (way,) = ways.peer_ways([name], NUM_LAYERS, 40, None)
+        (way,) = ways.peer_ways([name], NUM_LAYERS, 24, None)
         output = way.measure(Engine(copy.deepcopy(pico("llama"))), self.PROMPT)
         assert output is not None, way.error
         (_, num_tokens), (room, num_first) = calls
-        assert (num_tokens, room) == (40, 40)
+        assert (num_tokens, room) == (24, 24)
         assert 1 <= num_first <= (1 if name in ("eager", "static") else 21), "one round"
         assert output.first_token_seconds > 0
 
@@ -574,11 +719,11 @@ class TestFirstToken:
             return generations[-1]
 
         monkeypatch.setattr(engine, "generate", watched)
-        for way in ways.our_ways({"skip": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1"}}}}, 40):
+        for way in ways.our_ways({"skip": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1"}}}}, 24):
             output = way.measure(engine, list(self.PROMPT))
             whole, first = generations[-2:]
             assert output is not None
-            assert len(whole.tokens) == 40
+            assert len(whole.tokens) == 24
             assert len(first.steps) == 1
             assert bool(first.steps[0].draft.tokens) == (way.name == "skip")
             assert output.first_token_seconds > 0

@@ -111,6 +111,11 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     add("--soak", **number, default=0, help="at the end N texts of mixed length; shows memory before and after")
     add("--output", metavar="FILE", help="keep the JSON document here, rewritten after each prompt")
     add("--plot", metavar="FILE.png", help="draw tokens per second; needs matplotlib")
+    add(
+        "--commit",
+        metavar="TEXT",
+        help="what the JSON says was measured, where git does not know (default: git's word)",
+    )
     add_method_options(parser)
     parser.set_defaults(run=run_gpu)
 
@@ -143,7 +148,8 @@ def run_gpu(options: argparse.Namespace) -> int:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
 
     def complete(document: dict[str, Any]) -> dict[str, Any]:
-        return {"selfdraft": __version__, "model": _name(options.model), "options": _options(options), **document}
+        asked = {"selfdraft": __version__, "model": _name(options.model), "options": _options(options)}
+        return {**asked, **document, **({"commit": options.commit} if options.commit else {})}
 
     def save(document: dict[str, Any]) -> None:
         if options.output:
@@ -153,12 +159,23 @@ def run_gpu(options: argparse.Namespace) -> int:
     document = complete(bench.run())
     save(document)
     print(report.as_text(document))
-    if options.plot:
-        plot.draw(document, options.plot)
+    is_drawn = _draw(document, options.plot)
     print(json.dumps(document))
     if bench.is_interrupted:
         return 130
-    return 1 if any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"]) else 0
+    is_different = any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"])
+    return 1 if is_different or not is_drawn else 0
+
+
+def _draw(document: dict[str, Any], file: str | None) -> bool:
+    """Whatever goes wrong here must not cost the figures."""
+    try:
+        if file:
+            plot.draw(document, file)
+    except Exception as error:
+        _say(f"selfdraft bench: error: cannot draw {file}: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def run_table(options: argparse.Namespace) -> int:
@@ -167,14 +184,13 @@ def run_table(options: argparse.Namespace) -> int:
     document = _read_document(options.file)
     try:
         text = report.as_markdown(document)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         raise OptionError(
-            f"{options.file} lacks {error}; it must be what `selfdraft bench gpu --output` wrote"
+            f"{options.file} is damaged ({type(error).__name__}: {error}); it must be what "
+            "`selfdraft bench gpu --output` wrote"
         ) from None
     print(text)
-    if options.plot:
-        plot.draw(document, options.plot)
-    return 0
+    return 0 if _draw(document, options.plot) else 1
 
 
 def _plan(options: argparse.Namespace) -> GpuPlan:
@@ -250,7 +266,7 @@ def _name(model: str | None) -> str:
 
 def _options(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, as far as it shapes the figures; files by name."""
-    left_out = ("run", "command", "benchmark", "model", "output", "plot")
+    left_out = ("run", "command", "benchmark", "model", "output", "plot", "commit")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     return {**values, "prompts": [Path(file).name for file in options.prompts or [OWN_PROMPTS]]}
 
