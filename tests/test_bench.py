@@ -99,7 +99,7 @@ class TestGpu:
         assert all(row["label"] in table for row in document["rows"])
         for text in ("tokens/s", "against static", "first token ms", "bound", "overhead", "floor", "by weights"):
             assert text in table
-        assert "3 prompts (code 2 prompts, 24 tokens; math 1 prompts, 12 tokens)" in table
+        assert "3 prompts (code 2 prompts, 24 tokens; math 1 prompt, 12 tokens)" in table
         assert "memory over 3 generations of mixed length: used " in table
         assert "graphs -, -" in table
         assert "- while measuring" in table
@@ -562,10 +562,9 @@ def test_a_soak_meets_every_length_with_every_way_first(monkeypatch: pytest.Monk
 
 
 def test_a_peer_that_always_differs_is_not_comparable(run: Run) -> None:
-    warning = "WARNING: transformers lookup says something else on every prompt: its figures are not comparable"
-    warning = warning.replace("lookup", "prompt lookup")
+    warning = "WARNING: transformers eager says something else on every prompt: its figures are not comparable"
     document = copy.deepcopy(run[2])
-    total = rows_of(document)["transformers prompt lookup"]["total"]
+    total = rows_of(document)["transformers eager"]["total"]
     total.update(equal=1, different=2)
     assert warning not in report.as_text(document)
     total.update(equal=0, different=3)

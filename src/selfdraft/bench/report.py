@@ -44,7 +44,8 @@ def _domain(document: Document, domain: str) -> str:
     """How much was measured, in prompts and in tokens of plain decoding."""
     (off,) = (row for row in document["rows"] if row["kind"] == "ours" and row["name"] == OFF)
     num_tokens = _number(_of(off, domain, "num_tokens"), "d")
-    return f"{domain} {document['prompts'][domain]} prompts, {num_tokens} tokens"
+    count = document["prompts"][domain]
+    return f"{domain} {count} prompt{'s' if count != 1 else ''}, {num_tokens} tokens"
 
 
 def tables(document: Document) -> list[Table]:
