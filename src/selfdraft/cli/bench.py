@@ -39,7 +39,7 @@ Meant for a GPU; runs on any device. Greedy, one text at a time, prompts through
 For each prompt all ways take turns in one process: selfdraft plainly (off), selfdraft with each variant, and
 transformers' own (peers). Speeds are total tokens over total seconds. Every output is compared with that of `off`;
 `different`, or a plot that cannot be drawn, makes the exit code 1. Single passes are timed first: with the rounds a
-variant needed they give the bound its speed is held against. A table is printed, and one JSON document as the last line.
+variant needed they give the bound its speed is held against. A table is printed, and one JSON document last.
 
 A variant is a row of its own: NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ...; what it leaves open is as the method
 options of the command say. Without any, these options are the one variant.
