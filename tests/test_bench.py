@@ -7,7 +7,7 @@ import copy
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,20 +16,26 @@ import pytest
 
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
-from selfdraft.bench import costs as costs_module
-from selfdraft.bench import gpu, plot, report, ways
-from selfdraft.bench.circumstances import graph_figures
-from selfdraft.bench.costs import Costs, Round, round_of, weight_share
-from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
+from selfdraft.bench import gpu, meter, plot, report, ways
+from selfdraft.bench.circumstances import GraphWatch, graph_figures
+from selfdraft.bench.costs import Costs, DraftKind, Round, round_of, weight_share
+from selfdraft.bench.meter import PassMeter
+from selfdraft.bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
+from selfdraft.bench.soak import Soak
 from selfdraft.bench.totals import Total, figures
 from selfdraft.cli.main import main
 from selfdraft.engine.metrics import Comparison
 from selfdraft.errors import OptionError
+from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.protocols import DraftedChain, DraftTask, PassOutput
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
+from tape import TapeRecorder
 
 PROMPTS = [("code", "abcabcabc"), ("code", "xyz"), ("math", "1+2=3"), ("code", "left out")]
 SKIP = SkipSet.parse("a1,m2-3")
-VARIANTS = ["--variant", "skip: strategy=fixed fixed.skip=a1,m2-3 tree=siblings", "--variant", "lookup: drafter=lookup"]
+DRAFT, SHORT_DRAFT = DraftKind(SKIP), DraftKind(SKIP, 50)
+SKIPPING = "strategy=fixed fixed.skip=a1,m2-3"
+VARIANTS = [f"skip: {SKIPPING} tree=siblings", f"short: {SKIPPING} self.vocabulary=50", "lookup: drafter=lookup"]
 FEW = ["--max-new-tokens", "12", "--context", "16"]
 
 
@@ -37,9 +43,11 @@ FEW = ["--max-new-tokens", "12", "--context", "16"]
 def hurried() -> Iterator[None]:
     """Timings are not judged here, so they need no care."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs_module, "_BATCH_SECONDS", 0.001)
-        patch.setattr(costs_module, "_BATCHES", 1)
-        patch.setattr(costs_module, "_CPU_COPY_BYTES", 2**16)
+        patch.setattr(meter, "_BATCH_SECONDS", 0.001)
+        patch.setattr(meter, "_BATCHES", 1)
+        patch.setattr(meter, "SHORT_DRAFT", 2)
+        patch.setattr(meter, "LONG_DRAFT", 3)
+        patch.setattr(meter, "_CPU_COPY_BYTES", 2**16)
         yield
 
 
@@ -74,8 +82,9 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """(standard output, standard error, document) of one whole run."""
     output, errors, file = io.StringIO(), io.StringIO(), tmp_path_factory.mktemp("out") / "result.json"
     peers = ["--peers", "eager", "static", "lookup", "--peer-tokens", "5"]
+    variants = [word for text in VARIANTS for word in ("--variant", text)]
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        status = bench(folder, *VARIANTS, *peers, "--per-domain", "2", "--soak", "3", "--output", str(file))
+        status = bench(folder, *variants, *peers, "--per-domain", "2", "--soak", "3", "--output", str(file))
     assert status == 0, errors.getvalue()
     document = json.loads(file.read_text())
     assert document == last_line(output.getvalue())
@@ -90,8 +99,10 @@ class TestGpu:
         assert all(row["label"] in table for row in document["rows"])
         for text in ("tokens/s", "against static", "first token ms", "bound", "overhead", "floor", "by weights"):
             assert text in table
-        assert "memory over 3 generations of mixed length" in table
+        assert "3 prompts (code 2 prompts, 24 tokens; math 1 prompt, 12 tokens)" in table
+        assert "memory over 3 generations of mixed length: used " in table
         assert "graphs -, -" in table
+        assert "- while measuring" in table
         assert "s of it recording ahead of time" in table
         assert "3/3 prompts, about 0.0 minutes left" in errors
 
@@ -116,7 +127,13 @@ class TestGpu:
         assert document["is_complete"]
         assert document["ready_seconds"] > document["prepare_seconds"] >= 0
         assert document["graphs"]["num_graphs"] is None
-        assert document["soak"]["num_generations"] == 3
+
+    def test_soak(self, run: Run) -> None:
+        soak = run[2]["soak"]
+        assert [sample["num_generations"] for sample in soak["samples"]] == [0, 1, 2, 3]
+        first, last = soak["samples"][0], soak["samples"][-1]
+        assert soak["growth"] == {name: last[name] - first[name] for name in ("used", "held")}
+        assert soak["graphs"] == {"num_captures": None, "recorded": []}
 
     def test_totals_are_sums(self, run: Run) -> None:
         rows = rows_of(run[2])
@@ -131,17 +148,18 @@ class TestGpu:
         assert off["speedup"] == pytest.approx(off["tokens_per_second"] / static["tokens_per_second"])
         for row in rows.values():
             assert row["total"]["equal"] == (0 if row["label"] == "selfdraft off" else 3)
+            assert 0 < row["total"]["first_token_ms"] < 1000 * row["total"]["call_seconds"]
 
     def test_ours(self, run: Run) -> None:
         document = run[2]
         row = rows_of(document)["selfdraft skip"]["total"]
         assert 0 < row["acceptance_rate"] <= 1
         assert row["mean_generated_length"] > 1
-        assert row["first_token_ms"] > 0
         assert row["reached_share"] == pytest.approx(row["decode_speedup_over_off"] / row["predicted_speedup"])
-        (draft,) = document["costs"]["drafts"]
-        assert (draft["skip"], draft["ways"]) == (str(SKIP), ["skip"])
-        assert 0 < draft["ratio_by_weights"] < 1
+        drafts = document["costs"]["drafts"]
+        found = [(draft["skip"], draft["vocabulary"], draft["ways"]) for draft in drafts]
+        assert found == [(str(SKIP), None, ["skip"]), (str(SKIP), 50, ["short"])]
+        assert all(0 < draft["ratio_by_weights"] < 1 for draft in drafts)
         assert list(document["costs"]["width_ms"]) == ["1", "2", "4", "8", "16", "32"]
 
     def test_markdown(self, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,15 +175,19 @@ class TestGpu:
 
 
 def test_time_limit_and_default_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(folder, "--seconds", "0", "--peers", "none") == 0
+    assert bench(folder, "--seconds", "0", "--peers", "none", "--commit", "v1-3") == 0
     captured = capsys.readouterr()
     document = last_line(captured.out)
     assert document["prompts"] == {"code": 1}, "the first is always measured"
+    assert document["commit"] == "v1-3"
+    assert ", commit v1-3, " in captured.out
     assert not document["is_complete"]
     assert "time is up after 1 of 4 prompts" in captured.err
     assert [row["name"] for row in document["rows"]] == ["off", "uniform"]
     assert document["baseline"] is None
     assert "no peer ran" in captured.out
+    assert "against off" in captured.out
+    assert "against baseline" not in captured.out
 
 
 def test_ctrl_c_reports_what_is_complete(
@@ -285,7 +307,7 @@ def test_bad_numbers(folder: Path, arguments: list[str], message: str, capsys: p
     [
         ("{", "is no JSON document"),
         ("[1]", "is no document of `selfdraft bench gpu`"),
-        ('{"benchmark": "gpu"}', "lacks 'prompts'"),
+        ('{"benchmark": "gpu"}', "is damaged (KeyError: 'prompts')"),
     ],
 )
 def test_a_table_of_something_else(
@@ -295,6 +317,31 @@ def test_a_table_of_something_else(
     file.write_text(content)
     assert main(["bench", "table", str(file)]) == 2
     assert message in capsys.readouterr().err
+
+
+DAMAGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda document: document.pop("rows"), "KeyError"),
+    (lambda document: document.update(rows=3), "TypeError"),
+    (lambda document: document.update(prompts=[]), "AttributeError"),
+    (lambda document: document.update(rows=[]), "ValueError"),
+    (lambda document: document["costs"]["width_ms"].update({"1": 0}), "ZeroDivisionError"),
+    (lambda document: next(iter(document["costs"]["drafts"])).update(ms="1"), "ValueError"),
+]
+
+
+@pytest.mark.parametrize(("damage", "error"), DAMAGES)
+def test_a_table_of_a_damaged_document(
+    run: Run, damage: Callable[[dict[str, Any]], object], error: str, tmp_path: Path, capsys: Any
+) -> None:
+    document = copy.deepcopy(run[2])
+    damage(document)
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(document))
+    assert main(["bench", "table", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert f"result.json is damaged ({error}: " in captured.err
+    assert "must be what `selfdraft bench gpu --output` wrote" in captured.err
+    assert captured.out == ""
 
 
 @pytest.mark.parametrize("command", ["bench", "bench gpu", "bench table"])
@@ -307,15 +354,20 @@ def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixtur
 
 
 class TestCosts:
-    COSTS = Costs({1: 0.002, 2: 0.003, 8: 0.0042}, {SKIP: 0.001})
+    COSTS = Costs({1: 0.002, 2: 0.003, 8: 0.0042}, {DRAFT: 0.001})
 
     def test_interpolated_widths(self) -> None:
         seconds = [self.COSTS.verify_seconds(width) for width in (1, 2, 5, 8, 14)]
         assert seconds == pytest.approx([0.002, 0.003, 0.0036, 0.0042, 0.0054])
 
+    def test_recorded_passes_are_priced_as_they_are_padded(self) -> None:
+        costs = Costs(self.COSTS.width_seconds, is_recorded=True)
+        seconds = [costs.verify_seconds(width) for width in (1, 2, 3, 5, 8, 14)]
+        assert seconds == pytest.approx([0.002, 0.003, 0.0042, 0.0042, 0.0042, 0.0054])
+
     def test_the_bound(self) -> None:
         """Two rounds of 3 drafts and 5 tokens verified, one plain round: 9 tokens."""
-        rounds = Counter({Round(SKIP, 3, 5): 2, Round(SkipSet(), 0, 1): 1})
+        rounds = Counter({Round(DRAFT, 3, 5): 2, Round(DraftKind(), 0, 1): 1})
         seconds = 2 * (3 * 0.001 + 0.0036) + 0.002
         assert self.COSTS.predict_seconds(rounds) == pytest.approx(seconds)
         assert self.COSTS.predict_speedup(rounds, 9) == pytest.approx(9 * 0.002 / seconds)
@@ -331,9 +383,10 @@ class TestCosts:
     def test_rounds_of_records(self) -> None:
         tree = Draft((5, 6, 7), (-1, 0, -1), 2, num_draft_steps=2)
         step = StepRecord(0, Plan(SKIP), tree, Verdict((5, 9), (0,)))
-        assert round_of(step, "self") == Round(SKIP, 2, 4)
-        assert round_of(step, "lookup") == Round(SkipSet(), 0, 4)
-        assert round_of(StepRecord(0, Plan(SKIP), Draft(), Verdict((5,))), "model") == Round(SkipSet(), 0, 1)
+        assert round_of(step, "self") == Round(DRAFT, 2, 4)
+        assert round_of(step, "self", 50) == Round(SHORT_DRAFT, 2, 4)
+        assert round_of(step, "lookup", 50) == Round(DraftKind(), 0, 4)
+        assert round_of(StepRecord(0, Plan(SKIP), Draft(), Verdict((5,))), "model") == Round(DraftKind(), 0, 1)
 
     def test_another_models_drafts_are_not_predicted(self) -> None:
         step = StepRecord(0, Plan(), Draft.chain([1, 2]), Verdict((1, 2, 3), (0, 1)))
@@ -343,11 +396,180 @@ class TestCosts:
         assert weight_share([(0.1, 0.2)] * 3, SkipSet.parse("a0,m1-2")) == pytest.approx(0.5)
 
 
+class TapedRunner(GraphRunner):
+    """Recorded passes on a CPU; notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(pico("llama"), make_recorder=TapeRecorder)
+        self.plain_starts: list[int] = []
+        self.drafts: list[tuple[int, SkipSet, int | None]] = []
+
+    def forward(self, tokens: Any, starts: Any, cache: Any, **options: Any) -> PassOutput:
+        if options.get("ahead"):
+            self.plain_starts.append(*starts)
+        return super().forward(tokens, starts, cache, **options)
+
+    def draft(self, task: DraftTask, *arguments: Any, **options: Any) -> DraftedChain | None:
+        chain = super().draft(task, *arguments, **options)
+        assert chain is not None
+        self.drafts.append((len(chain.candidates), options["skip"], options["vocabulary"]))
+        return chain
+
+
+Metered = tuple[TapedRunner, Costs]
+
+
+@pytest.fixture(scope="module")
+def metered() -> Metered:
+    runner = TapedRunner()
+    return runner, PassMeter(runner, 20).measure([DRAFT, SHORT_DRAFT])
+
+
+class TestMeter:
+    def test_plain_passes_run_ahead_and_every_batch_begins_at_the_context(self, metered: Metered) -> None:
+        starts = metered[0].plain_starts
+        num_batches = starts.count(20)
+        assert num_batches == 3, "two to warm up, one to measure"
+        assert metered[0].num_hits == len(starts) - num_batches, "all but the first of a batch were under way"
+        assert max(starts) < 20 + meter.ROOM
+
+    def test_one_bucket(self, metered: Metered) -> None:
+        assert {key.end for key in metered[0].graphs.keys if key.kind != "advance"} == {256}
+
+    def test_every_recorded_width_is_measured(self, metered: Metered) -> None:
+        costs = metered[1]
+        assert costs.is_recorded
+        assert list(costs.width_seconds) == list(GraphRunner.recorded_widths)
+        assert costs.verify_seconds(5) == costs.width_seconds[6]
+
+    def test_drafts_run_as_recorded_drafts(self, metered: Metered) -> None:
+        runner, costs = metered
+        assert {(count, vocabulary) for count, _, vocabulary in runner.drafts} == {
+            (count, vocabulary) for count in (meter.SHORT_DRAFT, meter.LONG_DRAFT) for vocabulary in (None, 50)
+        }
+        assert {skip for _, skip, _ in runner.drafts} == {SKIP}
+        assert list(costs.draft_seconds) == [DRAFT, SHORT_DRAFT]
+
+    def test_a_drafted_token_is_what_a_longer_draft_adds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A draft that takes 10 s and 2 s a token."""
+        clock = [0.0]
+        runner = TapedRunner()
+
+        def draft(task: DraftTask, *arguments: Any, **options: Any) -> DraftedChain:
+            clock[0] += 10 + 2 * task.caps[0]
+            return DraftedChain([], [])
+
+        monkeypatch.setattr(runner, "draft", draft)
+        monkeypatch.setattr(runner, "seconds", lambda: clock[0])
+        costs = Costs({1: 1.0})
+        PassMeter(runner, 20).add_drafts(costs, [DRAFT])
+        assert costs.draft_seconds[DRAFT] == pytest.approx(2)
+
+    def test_a_text_that_leaves_no_room_is_shorter(self) -> None:
+        def meter_at(context: int, length: int | None, has_buckets: bool = True) -> int:
+            def buckets(num_slots: int) -> list[int]:
+                return [size for size in (256, 512, 1024) if size // 2 < max(num_slots, 129)] if has_buckets else []
+
+            return PassMeter(cast(Any, SimpleNamespace(recorded_slots=buckets, context_length=length)), context).context
+
+        assert [meter_at(context, None) for context in (320, 448, 449, 511, 512)] == [320, 448, 448, 448, 512]
+        assert meter_at(500, None, has_buckets=False) == 500
+        assert meter_at(320, 256) == 192
+
+    def test_the_cache_is_given_back(self, metered: Metered) -> None:
+        """What was recorded for it is found again by the next text of its size."""
+        runner = metered[0]
+        num_captures = runner.graphs.num_captures
+        cache = runner.new_cache(1, 100)
+        runner.forward([[1, 2]], [20], cache)
+        assert runner.graphs.num_captures == num_captures
+
+
 def test_graphs_are_read_where_a_runner_has_them() -> None:
     graphs = SimpleNamespace(num_graphs=3, num_bytes=2**20, num_captures=4, capture_seconds=0.5)
     found = graph_figures(cast(Any, SimpleNamespace(graphs=graphs, fallback_reason="hooked")))
     assert found == {**vars(graphs), "fallback_reason": "hooked"}
     assert set(graph_figures(cast(Any, object())).values()) == {None}
+
+
+def test_what_is_recorded_while_measuring_is_listed(metered: Metered) -> None:
+    runner, _ = metered
+    watch, cache = GraphWatch(runner), runner.new_cache(1, 300)
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [20], cache)
+    assert watch.figures() == {"num_captures": 1, "recorded": [{**NEW_GRAPH, "end": 256}]}, "a cache of another size"
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [20], cache)
+    with watch.watching():
+        runner.forward([[1, 2, 3]], [280], cache)
+    assert watch.figures() == {"num_captures": 2, "recorded": [{**NEW_GRAPH, "end": end} for end in (256, 512)]}
+    assert report._recorded(watch.figures()) == "2 (pass 1x4 up to 256, pass 1x4 up to 512)"
+
+
+NEW_GRAPH = {"kind": "pass", "rows": 1, "width": 4, "skip": ""}
+
+
+class Watched:
+    """A small benchmark, and the calls it makes: (way, tokens of the prompt, new tokens)."""
+
+    def __init__(self, lengths: tuple[int, ...], patch: pytest.MonkeyPatch, **plan: Any) -> None:
+        prompts = [BenchPrompt(str(number), "code", "a" * length) for number, length in enumerate(lengths)]
+        variants = {"uniform": {}, "lookup": {"drafter": "lookup"}}
+        self.calls: list[tuple[str, int, int]] = []
+        self.bench = gpu.GpuBench(
+            pico("llama"), letter_tokenizer(), gpu.GpuPlan(prompts, variants, [], 8, context=8, **plan)
+        )
+        honest = ways._run_ours
+        generate = self.bench.engine.generate
+
+        def run_ours(engine: Any, prompt: Any, num_tokens: int, method: Any) -> ways.Output:
+            name = next(way.name for way in self.bench.ways if way.options is method)
+            self.calls.append((name, len(prompt), num_tokens))
+            return honest(engine, prompt, num_tokens, method)
+
+        def warm_up(prompt: Any, **options: Any) -> Any:
+            if "cancel" not in options and options["max_new_tokens"] == 1:
+                self.calls.append(("prefill", len(prompt), 1))
+            return generate(prompt, **options)
+
+        patch.setattr(ways, "_run_ours", run_ours)
+        patch.setattr(self.bench.engine, "generate", warm_up)
+
+
+def test_ways_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((3, 4, 5, 6), monkeypatch)
+    monkeypatch.setattr(watched.bench, "document", dict)
+    watched.bench._measure_prompts()
+    orders = ["off uniform lookup", "uniform lookup off", "lookup off uniform", "off uniform lookup"]
+    assert [name for name, _, _ in watched.calls] == " ".join(orders).split()
+    assert [length for _, length, _ in watched.calls] == [3] * 3 + [4] * 3 + [5] * 3 + [6] * 3
+
+
+def test_every_padded_prompt_length_is_met_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((65, 66, 130, 9, 60), monkeypatch)
+    watched.bench._warm_up()
+    assert [length for name, length, _ in watched.calls if name == "prefill"] == [60, 66, 130]
+
+
+def test_a_soak_meets_every_length_with_every_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched((3, 4), monkeypatch, soak=2)
+    monkeypatch.setattr(Soak, "_sample", lambda self, count: watched.calls.append(("sample", 0, count)))
+    watched.bench._soak()
+    names, lengths = ("off", "uniform", "lookup"), (8, 1, 4, 1, 2)
+    calls = [(name, count) for name, _, count in watched.calls if name != "prefill"]
+    assert calls[:15] == [(name, length) for name in names for length in lengths]
+    assert calls[15:] == [("sample", 0), ("off", 8), ("sample", 1), ("uniform", 1), ("sample", 2)]
+
+
+def test_a_peer_that_always_differs_is_not_comparable(run: Run) -> None:
+    warning = "WARNING: transformers eager says something else on every prompt: its figures are not comparable"
+    document = copy.deepcopy(run[2])
+    total = rows_of(document)["transformers eager"]["total"]
+    total.update(equal=1, different=2)
+    assert warning not in report.as_text(document)
+    total.update(equal=0, different=3)
+    assert warning in report.as_text(document)
+    assert f"* {warning}" in report.as_markdown(document)
 
 
 class TestPrompts:
@@ -429,12 +651,81 @@ def test_plot(tmp_path: Path) -> None:
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_of_many_rows_is_no_wider_than_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    document = plausible()
+    document["rows"] = [{**row, "label": f"{row['label']} {number}"} for row in document["rows"] for number in range(9)]
+    plot.draw(document, tmp_path / "speed.png")
+    header = (tmp_path / "speed.png").read_bytes()[:24]
+    assert int.from_bytes(header[16:20], "big") == 150 * plot.MAX_INCHES
+
+
+def test_a_plot_that_fails_costs_no_figures(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw(*arguments: Any) -> None:
+        raise RuntimeError("no fonts")
+
+    done = SimpleNamespace(run=lambda: run[2], is_interrupted=False)
+    monkeypatch.setattr("selfdraft.cli.bench.GpuBench", lambda *arguments: done)
+    monkeypatch.setattr(plot, "require_matplotlib", lambda: None)
+    monkeypatch.setattr(plot, "draw", draw)
+    file = str(tmp_path / "speed.png")
+    assert bench(folder, "--plot", file) == 1
+    captured = capsys.readouterr()
+    assert last_line(captured.out)["rows"] == run[2]["rows"]
+    assert f"selfdraft bench: error: cannot draw {file}: RuntimeError: no fonts" in captured.err
+
+
 def test_a_plot_without_matplotlib(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     assert bench(folder, "--plot", "speed.png") == 2
     assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+
+
+class TestFirstToken:
+    """The same call, left behind its first round."""
+
+    PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+
+    @pytest.mark.parametrize("name", ways.PEERS)
+    def test_of_a_peer(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        honest, calls = ways._run_peer, []
+
+        def watched(engine: Any, prompt: Any, num_tokens: int, options: Any) -> ways.Output:
+            output = honest(engine, prompt, num_tokens, options)
+            calls.append((num_tokens, len(output.tokens)))
+            return output
+
+        monkeypatch.setattr(ways, "_run_peer", watched)
+        (way,) = ways.peer_ways([name], NUM_LAYERS, 24, None)
+        output = way.measure(Engine(copy.deepcopy(pico("llama"))), self.PROMPT)
+        assert output is not None, way.error
+        (_, num_tokens), (room, num_first) = calls
+        assert (num_tokens, room) == (24, 24)
+        assert 1 <= num_first <= (1 if name in ("eager", "static") else 21), "one round"
+        assert output.first_token_seconds > 0
+
+    def test_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With its draft: it comes before the first token."""
+        engine, generations = Engine(pico("llama")), []
+        generate = engine.generate
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            generations.append(generate(*arguments, **options))
+            return generations[-1]
+
+        monkeypatch.setattr(engine, "generate", watched)
+        for way in ways.our_ways({"skip": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1"}}}}, 24):
+            output = way.measure(engine, list(self.PROMPT))
+            whole, first = generations[-2:]
+            assert output is not None
+            assert len(whole.tokens) == 24
+            assert len(first.steps) == 1
+            assert bool(first.steps[0].draft.tokens) == (way.name == "skip")
+            assert output.first_token_seconds > 0
 
 
 def test_a_peer_that_fails_leaves_the_model_whole(monkeypatch: pytest.MonkeyPatch) -> None:

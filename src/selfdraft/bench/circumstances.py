@@ -6,6 +6,9 @@ import datetime
 import gc
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -86,3 +89,33 @@ def graph_figures(runner: Runner) -> dict[str, Any]:
     """What a runner that captures graphs says about them; None where it has nothing to say."""
     graphs = getattr(runner, "graphs", None)
     return {name: getattr(graphs, name, getattr(runner, name, None)) for name in _GRAPH_FIGURES}
+
+
+@dataclass
+class GraphWatch:
+    """What a runner records while it is watched; `num_captures` is None where it records nothing at all."""
+
+    runner: Runner
+    num_captures: int | None = None
+    recorded: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before, keys = graph_figures(self.runner)["num_captures"], set(_graph_keys(self.runner))
+        yield
+        after = graph_figures(self.runner)["num_captures"]
+        if before is not None and after is not None:
+            self.num_captures = (self.num_captures or 0) + max(0, after - before)
+            self.recorded += [_describe_graph(key) for key in _graph_keys(self.runner) if key not in keys]
+
+    def figures(self) -> dict[str, Any]:
+        return {"num_captures": self.num_captures, "recorded": self.recorded}
+
+
+def _graph_keys(runner: Runner) -> list[Any]:
+    return getattr(getattr(runner, "graphs", None), "keys", [])
+
+
+def _describe_graph(key: Any) -> dict[str, Any]:
+    kind = key.kind if isinstance(key.kind, str) else "draft"
+    return {"kind": kind, "rows": key.rows, "width": key.width, "end": key.end, "skip": str(key.skip)}

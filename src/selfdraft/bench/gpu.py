@@ -16,16 +16,17 @@ from ..engine.engine import Engine
 from ..engine.text import check_prompt, encode_prompts
 from ..errors import PromptError
 from ..models.decoder import Decoder
+from ..models.graph_runner import PREFILL_STEP
 from ..models.info import ModelInfo, describe
-from .circumstances import circumstances, graph_figures, memory_bytes
-from .costs import Costs, PassMeter, copy_bandwidth, skip_sets, weight_share
+from .circumstances import GraphWatch, circumstances, graph_figures, memory_bytes
+from .costs import Costs, DraftKind, draft_kinds, weight_share
+from .meter import PassMeter, copy_bandwidth
 from .prompts import BenchPrompt
+from .soak import Soak
 from .totals import Total, add_up, difference, figures, total_of
 from .ways import BASELINES, OFF, Way, our_ways, peer_ways
 
 SHORT_TOKENS = 8
-_SOAK_SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
-_NUM_SOAK_SAMPLES = 4
 
 Say = Callable[[str], None]
 
@@ -40,7 +41,7 @@ class GpuPlan:
     max_new_tokens: int = 256
     peer_tokens: int | None = None
     warm_up_tokens: int | None = None
-    context: int = 512
+    context: int = 320
     seconds: float | None = None
     soak: int = 0
 
@@ -71,7 +72,7 @@ class GpuBench:
         self.prepare_seconds = self._prepare(our_ways(self.plan.variants, count))
         self.engine.generate(self.longest, max_new_tokens=SHORT_TOKENS, strategy=OFF)
         self.ready_seconds = runner.seconds() - began
-        self.circumstances = circumstances(runner)
+        self.circumstances, self.watch = circumstances(runner), GraphWatch(runner)
         self.ways = [
             *our_ways(self.plan.variants, count),
             *peer_ways(self.plan.peers, runner.num_layers, count, self.plan.peer_tokens),
@@ -114,14 +115,20 @@ class GpuBench:
             for tokens in (self.longest, shortest):
                 output = way.run(self.engine, tokens, self._warm_up_tokens(way))
                 if output is not None:
-                    used.append(total_of(output, way.drafter, None).rounds)
+                    used.append(total_of(output, way, None).rounds)
             way.warm_up_seconds = time.perf_counter() - began
+        self._warm_up_prefill()
         self.say("timing single passes")
         runner = self.engine.runner
         self.info: ModelInfo = describe(getattr(runner, "decoder", None) or Decoder(self.model))
         self.meter = PassMeter(runner, self.plan.context)
-        self.costs = self.meter.measure(sorted(skip_sets(used), key=str))
-        self.graphs_before = graph_figures(runner)
+        self.costs = self.meter.measure(draft_kinds(used))
+
+    def _warm_up_prefill(self) -> None:
+        """A prompt of each padded length: the first of each waits for what libraries prepare for it."""
+        by_steps = {-(-(len(tokens) - 1) // PREFILL_STEP): tokens for _, tokens in self.prompts}
+        for tokens in by_steps.values():
+            self.engine.generate(tokens, max_new_tokens=1, strategy=OFF)
 
     def _warm_up_tokens(self, way: Way) -> int:
         """All of them where something is compiled or captured on the way; it must not happen while measuring."""
@@ -156,7 +163,8 @@ class GpuBench:
 
     def _measure(self, prompt: BenchPrompt, tokens: list[int]) -> None:
         shift = self.num_measured % len(self.ways)  # nobody pays for all first times
-        outputs = [(way, way.run(self.engine, tokens)) for way in (*self.ways[shift:], *self.ways[:shift])]
+        with self.watch.watching():
+            outputs = [(way, way.measure(self.engine, tokens)) for way in (*self.ways[shift:], *self.ways[:shift])]
         plain = next(output.tokens for way, output in outputs if output is not None and way.is_plain)
         judged = [
             (way, output, None if way.is_plain else self.engine.compare(tokens, plain[: way.num_tokens], output.tokens))
@@ -166,35 +174,22 @@ class GpuBench:
         for way, output, comparison in judged:
             if comparison is not None and comparison.verdict != "equal":
                 self.differences[way.label].append(difference(prompt.id, prompt.domain, comparison))
-            self.totals[way.label][prompt.domain] += total_of(output, way.drafter, comparison)
+            self.totals[way.label][prompt.domain] += total_of(output, way, comparison)
 
     def _soak(self) -> None:
-        """Many texts of mixed length with all of our ways in turn; what they leave in memory must not grow."""
         ours = [way for way in self.ways if not way.is_peer]
-        samples = [{"num_generations": 0, **memory_bytes(self.engine.device)}]
-        count = self.plan.soak
+        soak = Soak(self.engine, ours, [tokens for _, tokens in self.prompts], self.plan.max_new_tokens)
         try:
-            for index in range(count):
-                share = _SOAK_SHARES[index % len(_SOAK_SHARES)]
-                tokens = self.prompts[index % len(self.prompts)][1]
-                num_tokens = max(1, round(self.plan.max_new_tokens * share))
-                ours[index % len(ours)].run(self.engine, tokens, num_tokens)
-                done = index + 1
-                if done * _NUM_SOAK_SAMPLES // count > index * _NUM_SOAK_SAMPLES // count:
-                    samples.append({"num_generations": done, **memory_bytes(self.engine.device)})
-                    self.say(f"soak: {done}/{count} generations")
+            soak.run(self.plan.soak, self.say)
         except KeyboardInterrupt:
             self.is_interrupted = True
-        first, last = samples[0]["used"], samples[-1]["used"]
-        growth = None if first is None or last is None else last - first
-        self.soak_figures = {"num_generations": samples[-1]["num_generations"], "growth": growth, "samples": samples}
+        self.soak_figures = soak.figures()
 
     def document(self) -> dict[str, Any]:
         """All that is known so far; report.py and plot.py read nothing else."""
         self.meter.add_drafts(
-            self.costs, skip_sets(total.rounds for by in self.totals.values() for total in by.values())
+            self.costs, draft_kinds(total.rounds for by in self.totals.values() for total in by.values())
         )
-        runner = self.engine.runner
         baseline = self._baseline()
         measured = [prompt for prompt, _ in self.prompts[: self.num_measured]]
         return {
@@ -206,7 +201,7 @@ class GpuBench:
             "baseline": baseline.name if baseline else None,
             "rows": [self._row(way, baseline) for way in self.ways],
             "costs": self._cost_figures(),
-            "graphs": {**graph_figures(runner), "num_captures_before": self.graphs_before["num_captures"]},
+            "graphs": {**graph_figures(self.engine.runner), "while_measuring": self.watch.figures()},
             "ready_seconds": self.ready_seconds,
             "prepare_seconds": self.prepare_seconds,
             "memory": memory_bytes(self.engine.device),
@@ -243,26 +238,33 @@ class GpuBench:
         return figures(pick(way), base, pick(plain), self.costs, self.info.pass_bytes / self.bandwidth)
 
     def _cost_figures(self) -> dict[str, Any]:
-        plain = self.costs.verify_seconds(1)
-        shares = [(layer.attention_share, layer.mlp_share) for layer in self.info.layers]
         return {
             "context": self.meter.context,
             "width_ms": {str(width): 1000 * seconds for width, seconds in self.costs.width_seconds.items()},
-            "drafts": [
-                {
-                    "skip": str(skip),
-                    "ms": 1000 * seconds,
-                    "ratio": seconds / plain,
-                    "ratio_by_weights": weight_share(shares, skip),
-                    "ways": self._ways_with(skip),
-                }
-                for skip, seconds in self.costs.draft_seconds.items()
-            ],
+            "drafts": [self._draft_figures(draft, seconds) for draft, seconds in self.costs.draft_seconds.items()],
             "pass_bytes": self.info.pass_bytes,
             "copy_bytes_per_second": self.bandwidth,
             "floor_ms": 1000 * self.info.pass_bytes / self.bandwidth,
         }
 
-    def _ways_with(self, skip: Any) -> list[str]:
+    def _draft_figures(self, draft: DraftKind, seconds: float) -> dict[str, Any]:
+        return {
+            "skip": str(draft.skip),
+            "vocabulary": draft.vocabulary,
+            "ms": 1000 * seconds,
+            "ratio": seconds / self.costs.verify_seconds(1),
+            "ratio_by_weights": self._weight_share(draft),
+            "ways": self._ways_with(draft),
+        }
+
+    def _weight_share(self, draft: DraftKind) -> float:
+        """A recorded draft reads no more of the head than it proposes tokens."""
+        shares = [(layer.attention_share, layer.mlp_share) for layer in self.info.layers]
+        unread = 0.0
+        if self.costs.is_recorded and draft.vocabulary:
+            unread = self.info.head_share * max(0.0, 1 - draft.vocabulary / self.info.vocab_size)
+        return weight_share(shares, draft.skip) - unread
+
+    def _ways_with(self, draft: DraftKind) -> list[str]:
         rounds = {way.name: [total.rounds for total in self.totals[way.label].values()] for way in self.ways}
-        return [name for name, counters in rounds.items() if skip in skip_sets(counters)]
+        return [name for name, counters in rounds.items() if draft in draft_kinds(counters)]

@@ -11,6 +11,7 @@ from ..errors import MissingExtraError
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 """Okabe and Ito's, which colour-blind readers can tell apart; beyond eight rows hatches help."""
+MAX_INCHES = 16.0
 _GREYS = ("#4D4D4D", "#8C8C8C", "#B3B3B3", "#D9D9D9")
 _HATCHES = ("", "//", "..", "xx")
 
@@ -34,7 +35,8 @@ def draw(document: Mapping[str, Any], file: str | Path) -> None:
 
     rows = [row for row in document["rows"] if not row["error"]]
     domains = [*document["prompts"], "all"]
-    figure, axes = pyplot.subplots(figsize=(max(7.0, 0.36 * len(rows) * len(domains) + 1.5), 5.0), layout="constrained")
+    width = min(max(7.0, 0.36 * len(rows) * len(domains) + 1.5), MAX_INCHES)
+    figure, axes = pyplot.subplots(figsize=(width, 5.0), layout="constrained")
     styles = _styles(rows, document["baseline"])
     for position, (row, style) in enumerate(zip(rows, styles, strict=True)):
         _draw_row(axes, row, domains, position, len(rows), style)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .ways import STATIC
+from .meter import WIDTHS
+from .ways import OFF, STATIC
 
 Document = Mapping[str, Any]
 
@@ -29,7 +30,7 @@ def as_markdown(document: Document) -> str:
 
 
 def heading(document: Document) -> str:
-    counts = ", ".join(f"{domain} {count}" for domain, count in document["prompts"].items())
+    counts = "; ".join(_domain(document, domain) for domain in document["prompts"])
     commit = f", commit {document['commit']}" if document.get("commit") else ""
     return (
         f"{document['model']}, {document['dtype']}, {document['device_name']}; greedy, one text at a time, "
@@ -39,6 +40,14 @@ def heading(document: Document) -> str:
     )
 
 
+def _domain(document: Document, domain: str) -> str:
+    """How much was measured, in prompts and in tokens of plain decoding."""
+    (off,) = (row for row in document["rows"] if row["kind"] == "ours" and row["name"] == OFF)
+    num_tokens = _number(_of(off, domain, "num_tokens"), "d")
+    count = document["prompts"][domain]
+    return f"{domain} {count} prompt{'s' if count != 1 else ''}, {num_tokens} tokens"
+
+
 def tables(document: Document) -> list[Table]:
     return [table for table in (_calls(document), _decoding(document), _passes(document), _drafts(document)) if table]
 
@@ -46,8 +55,8 @@ def tables(document: Document) -> list[Table]:
 def _calls(document: Document) -> Table:
     """Whole calls, prefill included."""
     domains = list(document["prompts"])
-    base = f"against {document['baseline'] or 'baseline'}"
-    header = ["whole calls", "tokens/s", *domains, base, "against off", "ms/token", "first token ms", "outputs"]
+    base = [f"against {document['baseline']}"] if document["baseline"] else []
+    header = ["whole calls", "tokens/s", *domains, *base, "against off", "ms/token", "first token ms", "outputs"]
     rows = []
     for row in document["rows"]:
         if row["error"]:
@@ -59,7 +68,7 @@ def _calls(document: Document) -> Table:
                 row["label"],
                 _number(total["tokens_per_second"], ".1f"),
                 *(_number(_of(row, domain, "tokens_per_second"), ".1f") for domain in domains),
-                _times(total["speedup"]),
+                *(_times(total["speedup"]) for _ in base),
                 _times(total["speedup_over_off"]),
                 _number(total["ms_per_token"], ".2f"),
                 _number(total["first_token_ms"], ".1f"),
@@ -105,15 +114,16 @@ def _decoding(document: Document) -> Table:
 
 
 def _passes(document: Document) -> Table:
-    costs = document["costs"]
-    one = costs["width_ms"]["1"]
-    header = ["one pass of so many tokens", *costs["width_ms"]]
+    """A readable selection; the document has them all."""
+    known = document["costs"]["width_ms"]
+    one, shown = known["1"], {str(width): known[str(width)] for width in WIDTHS if str(width) in known}
+    header = ["one pass of so many tokens", *shown]
     return Table(
         "passes",
         header,
         [
-            ["ms", *(f"{value:.3f}" for value in costs["width_ms"].values())],
-            ["against one token", *(_times(value / one) for value in costs["width_ms"].values())],
+            ["ms", *(f"{value:.3f}" for value in shown.values())],
+            ["against one token", *(_times(value / one) for value in shown.values())],
         ],
     )
 
@@ -122,6 +132,7 @@ def _drafts(document: Document) -> Table | None:
     rows = [
         [
             draft["skip"] or "nothing",
+            _number(draft["vocabulary"], "d"),
             f"{draft['ms']:.3f}",
             f"{draft['ratio']:.3f}",
             f"{draft['ratio_by_weights']:.3f}",
@@ -129,21 +140,23 @@ def _drafts(document: Document) -> Table | None:
         ]
         for draft in document["costs"]["drafts"]
     ]
-    header = ["one draft pass, skipped", "ms", "of a full pass", "by weights", "used by"]
+    header = ["one drafted token, skipped", "vocabulary", "ms", "of a full pass", "by weights", "used by"]
     return Table("drafts", header, rows) if rows else None
 
 
 def notes(document: Document) -> Iterator[str]:
     costs, graphs, memory = document["costs"], document["graphs"], document["memory"]
+    for row in document["rows"]:
+        if row["kind"] == "peer" and not row["error"] and 0 < row["total"]["different"] == row["total"]["num_prompts"]:
+            yield f"WARNING: {row['label']} says something else on every prompt: its figures are not comparable"
     yield (
         f"passes behind {costs['context']} tokens; memory floor {costs['floor_ms']:.3f} ms: "
         f"{_size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s (measured copy)"
     )
-    captured = _minus(graphs["num_captures"], graphs["num_captures_before"])
     yield (
         f"graphs {_number(graphs['num_graphs'], 'd')}, {_size(graphs['num_bytes'])}; captured "
         f"{_number(graphs['num_captures'], 'd')} in {_number(graphs['capture_seconds'], '.1f')} s, "
-        f"{_number(captured, 'd')} of them after the warm-up; fallback: {graphs['fallback_reason'] or '-'}"
+        f"{_recorded(graphs['while_measuring'])} while measuring; fallback: {graphs['fallback_reason'] or '-'}"
     )
     recording = _number(document.get("prepare_seconds"), ".1f")
     yield (
@@ -154,8 +167,9 @@ def notes(document: Document) -> Iterator[str]:
     first_calls = (f"{row['label']} {row['warm_up_seconds']:.1f} s" for row in document["rows"])
     yield f"warm-up: {', '.join(first_calls)}"
     if soak := document["soak"]:
-        samples = " -> ".join(_size(sample["used"]) for sample in soak["samples"])
-        yield f"memory over {soak['num_generations']} generations of mixed length: {samples}"
+        grown = ", ".join(_growth(soak, name) for name in ("used", "held"))
+        yield f"memory over {soak['num_generations']} generations of mixed length: {grown}"
+        yield f"graphs captured meanwhile: {_recorded(soak['graphs'])}"
     if document["baseline"] is None:
         yield "no peer ran: there is nothing to hold the speed of whole calls against"
     for row in document["rows"]:
@@ -167,6 +181,19 @@ def notes(document: Document) -> Iterator[str]:
         yield from _differences(row)
     if not document["is_complete"]:
         yield "cut short: only the prompts counted above were measured"
+
+
+def _recorded(graphs: Mapping[str, Any]) -> str:
+    """How many, and which."""
+    found = (f"{one['kind']} {one['rows']}x{one['width']} up to {one['end']}" for one in graphs["recorded"])
+    listed = ", ".join(found)
+    return _number(graphs["num_captures"], "d") + (f" ({listed})" if listed else "")
+
+
+def _growth(soak: Mapping[str, Any], name: str) -> str:
+    samples = " -> ".join(_size(sample[name]) for sample in soak["samples"])
+    grown = soak["growth"][name]
+    return f"{name} {samples} ({'-' if grown is None else f'{grown / 1e6:+.1f} MB'})"
 
 
 def _differences(row: Mapping[str, Any]) -> Iterator[str]:
@@ -196,10 +223,6 @@ def _number(value: float | None, form: str) -> str:
 
 def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
-
-
-def _minus(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a - b
 
 
 def _size(num_bytes: float | None) -> str:

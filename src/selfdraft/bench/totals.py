@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine.metrics import Comparison
 from .costs import Costs, Round, round_of
-from .ways import Output
+from .ways import Output, Way
 
 
 @dataclass
@@ -36,26 +36,30 @@ def add_up(totals: Iterable[Total]) -> Total:
     return sum(totals, Total())
 
 
-def total_of(output: Output, drafter: str, comparison: Comparison | None) -> Total:
-    """One call. The first token is there after the prefill and the first round."""
+def total_of(output: Output, way: Way, comparison: Comparison | None) -> Total:
+    """One call of this way."""
     verdicts: Counter[str] = Counter([comparison.verdict] if comparison else [])
     generation = output.generation
     if generation is None:
-        return Total(1, len(output.tokens), output.call_seconds, verdicts=verdicts)
-    stats, first = generation.stats, generation.steps[0]
+        return Total(
+            num_prompts=1,
+            num_tokens=len(output.tokens),
+            call_seconds=output.call_seconds,
+            first_token_seconds=output.first_token_seconds,
+            verdicts=verdicts,
+        )
+    stats = generation.stats
     return Total(
         num_prompts=1,
         num_tokens=stats.num_tokens,
         call_seconds=output.call_seconds,
         decode_seconds=stats.decode_seconds,
-        first_token_seconds=(
-            stats.prefill_seconds + first.optimise_seconds + first.draft_seconds + first.verify_seconds
-        ),
+        first_token_seconds=output.first_token_seconds,
         num_accepted=stats.num_accepted,
         num_draft_steps=stats.num_draft_steps,
         num_passes=stats.num_target_passes,
         verdicts=verdicts,
-        rounds=Counter(round_of(step, drafter) for step in generation.steps),
+        rounds=Counter(round_of(step, way.drafter, way.vocabulary) for step in generation.steps),
     )
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
+from transformers import StoppingCriteriaList
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..models.loading import quiet
 from ..options import parse_settings
-from ..registry import AXES, DEFAULTS
+from ..registry import AXES, DEFAULTS, options_for
 from ..types import Generation
-from .costs import device_seconds
+from .meter import device_seconds
 
+T = TypeVar("T")
 OFF = "off"
 STATIC = "static"
 PEERS: Mapping[str, str] = {
@@ -38,6 +41,7 @@ class Output:
     tokens: tuple[int, ...]
     call_seconds: float
     generation: Generation | None = None
+    first_token_seconds: float = 0.0  # from the call on
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Way:
     error: str | None = None
     warm_up_seconds: float | None = None
     drafter: str = DEFAULTS["drafter"]
+    vocabulary: int | None = None  # of drafts by the model itself
 
     @property
     def is_plain(self) -> bool:
@@ -65,12 +70,22 @@ class Way:
 
     def run(self, engine: Engine, prompt: Sequence[int], num_tokens: int | None = None) -> Output | None:
         """None where a peer failed: it is a row of the table, not the end of it."""
-        count = num_tokens or self.num_tokens
+        run = _run_peer if self.is_peer else _run_ours
+        return self._try(lambda: run(engine, prompt, num_tokens or self.num_tokens, self.options))
+
+    def measure(self, engine: Engine, prompt: Sequence[int]) -> Output | None:
+        """A whole call; and the same call again, left behind its first round: that long one waits for a first token."""
+        time_first = _peer_first_token if self.is_peer else _our_first_token
+        output = self.run(engine, prompt)
+        seconds = self._try(lambda: time_first(engine, prompt, self.num_tokens, self.options))
+        return None if output is None or seconds is None else replace(output, first_token_seconds=seconds)
+
+    def _try(self, call: Callable[[], T]) -> T | None:
         if not self.is_peer:
-            return _run_ours(engine, prompt, count, self.options)
+            return call()
         if self.error is None:
             try:
-                return _run_peer(engine, prompt, count, self.options)
+                return call()
             except Exception as error:
                 self.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return None
@@ -84,6 +99,14 @@ def _run_ours(engine: Engine, prompt: Sequence[int], num_tokens: int, method: Ma
     return Output(generation.tokens, seconds, generation)
 
 
+def _our_first_token(engine: Engine, prompt: Sequence[int], num_tokens: int, method: Mapping[str, Any]) -> float:
+    """A pass that runs ahead is not waited for: the token is here."""
+    answers = iter([False])
+    began = device_seconds(engine.device)
+    engine.generate(prompt, max_new_tokens=num_tokens, cancel=lambda: next(answers, True), **method)
+    return time.perf_counter() - began
+
+
 def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: Mapping[str, Any]) -> Output:
     """`model.generate` as people call it, plainly greedy whatever the model's generation config says."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
@@ -95,6 +118,17 @@ def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: M
         )
         seconds = device_seconds(engine.device) - began
     return Output(tuple(output[0, len(prompt) :].tolist()), seconds)
+
+
+def _peer_first_token(engine: Engine, prompt: Sequence[int], num_tokens: int, options: Mapping[str, Any]) -> float:
+    """With room for all tokens: a static cache of another length would be compiled anew."""
+    criteria = StoppingCriteriaList([_stops])
+    return _run_peer(engine, prompt, num_tokens, {**options, "stopping_criteria": criteria}).call_seconds
+
+
+def _stops(tokens: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
+    """A stopping criterion that every text meets."""
+    return torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
 
 
 @contextmanager
@@ -129,11 +163,13 @@ def peer_ways(names: Iterable[str], num_layers: int, num_tokens: int, peer_token
 
 
 def our_ways(variants: Mapping[str, Mapping[str, Any]], num_tokens: int) -> list[Way]:
-    methods = {OFF: {"strategy": OFF}, **variants}
-    return [
-        Way(name, f"selfdraft {name}", False, method, num_tokens, drafter=method.get("drafter", DEFAULTS["drafter"]))
-        for name, method in methods.items()
-    ]
+    return [_our_way(name, method, num_tokens) for name, method in {OFF: {"strategy": OFF}, **variants}.items()]
+
+
+def _our_way(name: str, method: Mapping[str, Any], num_tokens: int) -> Way:
+    vocabulary = options_for("drafter", "self", method.get("settings") or {}).vocabulary or None
+    drafter = method.get("drafter", DEFAULTS["drafter"])
+    return Way(name, f"selfdraft {name}", False, method, num_tokens, drafter=drafter, vocabulary=vocabulary)
 
 
 def check_peers(names: Sequence[str]) -> list[str]:

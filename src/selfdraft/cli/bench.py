@@ -38,8 +38,8 @@ GPU_EXAMPLES = """\
 Meant for a GPU; runs on any device. Greedy, one text at a time, prompts through the chat template where there is one.
 For each prompt all ways take turns in one process: selfdraft plainly (off), selfdraft with each variant, and
 transformers' own (peers). Speeds are total tokens over total seconds. Every output is compared with that of `off`;
-`different` makes the exit code 1. Single passes are timed first: with the rounds a variant needed they give the bound
-its speed is held against. A table is printed, and one JSON document as the last line.
+`different`, or a plot that cannot be drawn, makes the exit code 1. Single passes are timed first: with the rounds a
+variant needed they give the bound its speed is held against. A table is printed, and one JSON document last.
 
 A variant is a row of its own: NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ...; what it leaves open is as the method
 options of the command say. Without any, these options are the one variant.
@@ -53,6 +53,10 @@ examples:
   selfdraft bench gpu qwen2.5-coder-1.5b-instruct --peer-tokens 32 --soak 200 --output result.json \\
       --variant "chain: strategy=fixed fixed.skip=a4,a5,m3-8" --variant "tree: strategy=uniform tree=siblings"
 """
+CONTEXT_HELP = (
+    "time single passes behind a text of so many tokens, or fewer where its cache bucket (a power of two) has no room "
+    "for 64 more (default: %(default)s)"
+)
 TABLE_EXAMPLES = """\
 examples:
   selfdraft bench table result.json                 Markdown for a README
@@ -100,13 +104,18 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
     add("--peer-tokens", **number, help="fewer new tokens for slow peers; static always takes all")
     add("--warm-up-tokens", **number, help="default: all where something is compiled or captured, else 8")
-    add("--context", **number, default=512, help="time single passes behind so many tokens (default: %(default)s)")
+    add("--context", **number, default=320, help=CONTEXT_HELP)
     add(
         "--seconds", metavar="N", type=_seconds, help="begin no prompt but the first later than so long after the start"
     )
     add("--soak", **number, default=0, help="at the end N texts of mixed length; shows memory before and after")
     add("--output", metavar="FILE", help="keep the JSON document here, rewritten after each prompt")
     add("--plot", metavar="FILE.png", help="draw tokens per second; needs matplotlib")
+    add(
+        "--commit",
+        metavar="TEXT",
+        help="what the JSON says was measured, where git does not know (default: git's word)",
+    )
     add_method_options(parser)
     parser.set_defaults(run=run_gpu)
 
@@ -139,7 +148,8 @@ def run_gpu(options: argparse.Namespace) -> int:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
 
     def complete(document: dict[str, Any]) -> dict[str, Any]:
-        return {"selfdraft": __version__, "model": _name(options.model), "options": _options(options), **document}
+        asked = {"selfdraft": __version__, "model": _name(options.model), "options": _options(options)}
+        return {**asked, **document, **({"commit": options.commit} if options.commit else {})}
 
     def save(document: dict[str, Any]) -> None:
         if options.output:
@@ -149,12 +159,23 @@ def run_gpu(options: argparse.Namespace) -> int:
     document = complete(bench.run())
     save(document)
     print(report.as_text(document))
-    if options.plot:
-        plot.draw(document, options.plot)
+    is_drawn = _draw(document, options.plot)
     print(json.dumps(document))
     if bench.is_interrupted:
         return 130
-    return 1 if any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"]) else 0
+    is_different = any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"])
+    return 1 if is_different or not is_drawn else 0
+
+
+def _draw(document: dict[str, Any], file: str | None) -> bool:
+    """Whatever goes wrong here must not cost the figures."""
+    try:
+        if file:
+            plot.draw(document, file)
+    except Exception as error:
+        _say(f"selfdraft bench: error: cannot draw {file}: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def run_table(options: argparse.Namespace) -> int:
@@ -163,14 +184,13 @@ def run_table(options: argparse.Namespace) -> int:
     document = _read_document(options.file)
     try:
         text = report.as_markdown(document)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         raise OptionError(
-            f"{options.file} lacks {error}; it must be what `selfdraft bench gpu --output` wrote"
+            f"{options.file} is damaged ({type(error).__name__}: {error}); it must be what "
+            "`selfdraft bench gpu --output` wrote"
         ) from None
     print(text)
-    if options.plot:
-        plot.draw(document, options.plot)
-    return 0
+    return 0 if _draw(document, options.plot) else 1
 
 
 def _plan(options: argparse.Namespace) -> GpuPlan:
@@ -246,7 +266,7 @@ def _name(model: str | None) -> str:
 
 def _options(options: argparse.Namespace) -> dict[str, Any]:
     """What was asked for, as far as it shapes the figures; files by name."""
-    left_out = ("run", "command", "benchmark", "model", "output", "plot")
+    left_out = ("run", "command", "benchmark", "model", "output", "plot", "commit")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     return {**values, "prompts": [Path(file).name for file in options.prompts or [OWN_PROMPTS]]}
 

@@ -116,6 +116,11 @@ class Graphs:
         self.num_captures, self.capture_seconds = 0, 0.0
 
     @property
+    def keys(self) -> list[Hashable]:
+        """Of what is kept, the least recently used first."""
+        return list(self._entries)
+
+    @property
     def num_graphs(self) -> int:
         return sum(len(recordings) for _, recordings in self._entries.values())
 
