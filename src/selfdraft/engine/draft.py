@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -19,6 +19,7 @@ from ..protocols import (
     DraftTask,
     Lookahead,
     Path,
+    Place,
     Runner,
     Seed,
     Spots,
@@ -46,8 +47,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        task = DraftTask(rule, caps, state.places[hull], ids, sampler.options.seed)
-        group = GroupDraft(session, rule, rows, task, prefixes, sampler)
+        group = GroupDraft(session, rule, rows, caps, state.places[hull], prefixes, sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -133,11 +133,13 @@ class GroupDraft:
         session: DraftSession,
         rule: Rule,
         rows: DraftRows,
-        task: DraftTask,
+        caps: Sequence[int],
+        places: Sequence[Place],
         prefixes: Sequence[Sequence[int]],
         sampler: Sampler,
     ) -> None:
-        self._session, self._rule, self._rows, self._task = session, rule, rows, task
+        self._session, self._rule, self._rows = session, rule, rows
+        self._task = DraftTask(rule, caps, places, rows.sequence_ids, sampler.options.seed, lambda: self._branches)
         self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
@@ -184,15 +186,22 @@ class GroupDraft:
             [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
+    @cached_property
+    def _branches(self) -> list[Sequence[Path]]:
+        """What the tree sets beside each row's chain; it goes by the committed text, so it need not await the chain."""
+        branches = self._rule.tree.branches
+        texts, caps = self._rows.committed, self._task.caps
+        return [branches(text) if cap else () for text, cap in zip(texts, caps, strict=True)]
+
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
-        tree, caps = self._rule.tree, self._task.caps
+        max_nodes = self._rule.tree.max_nodes
         drafts = []
-        for row, text in enumerate(self._rows.committed):
+        for row, cap in enumerate(self._task.caps):
             levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
             levels = [level for level in levels if level]
-            branches = [*tree.branches(text), *self._session.branches(row)] if caps[row] else []
-            draft = grow(levels, branches, caps[row], tree.max_nodes)
+            branches = [*self._branches[row], *self._session.branches(row)] if cap else []
+            draft = grow(levels, branches, cap, max_nodes)
             length = draft.chain_length
             drafts.append(
                 Draft(

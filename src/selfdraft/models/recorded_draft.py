@@ -147,7 +147,11 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
 
 
 def run_draft(
-    graphs_at: Callable[[int], DraftGraphs], outputs: DraftOutputs, max_depth: int, rows: int
+    graphs_at: Callable[[int], DraftGraphs],
+    outputs: DraftOutputs,
+    max_depth: int,
+    rows: int,
+    meanwhile: Callable[[], object],
 ) -> DraftedChain:
     """Draft until no row goes on; `graphs_at(depth)` draft the token behind so many."""
     candidates: list[Any] = []
@@ -162,6 +166,8 @@ def run_draft(
         if following is not None:
             following.begin.replay()  # a head start
             graphs = following
+        if depth == 1:
+            meanwhile()
         is_over = not outputs.goes_on(depth)
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
