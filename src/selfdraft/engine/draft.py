@@ -201,16 +201,16 @@ class GroupDraft:
             levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
             levels = [level for level in levels if level]
             branches = [*self._branches[row], *self._session.branches(row)] if cap else []
-            draft = grow(levels, branches, cap, max_nodes)
-            length = draft.chain_length
+            length = len(levels)
+            tokens, parents, num_drawn = grow_nodes(levels, branches, cap, max_nodes)
             drafts.append(
                 Draft(
-                    draft.tokens,
-                    draft.parents,
+                    tokens,
+                    parents,
                     length,
-                    confidences=tuple(column[row] for column in chain.confidences[:length]),
+                    confidences=tuple([column[row] for column in chain.confidences[:length]]),
                     num_draft_steps=length,
-                    num_drawn=0 if scores is None else draft.num_drawn,
+                    num_drawn=0 if scores is None else num_drawn,
                     scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
@@ -221,9 +221,17 @@ class GroupDraft:
 def grow(
     levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None = None
 ) -> Draft:
-    """A tree: `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree.
+    tokens, parents, num_drawn = grow_nodes(levels, branches, max_depth, max_nodes)
+    return Draft(tokens, parents, len(levels), num_draft_steps=len(levels), num_drawn=num_drawn)
 
-    Where `max_nodes` are reached, later siblings and branches are left out; never the chain.
+
+def grow_nodes(
+    levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The tokens and parents of a tree, and how many of its nodes were drawn.
+
+    `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree. Where `max_nodes`
+    are reached, later siblings and branches are left out; never the chain.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
     limit = None if max_nodes is None else max(len(tokens), max_nodes)
@@ -245,4 +253,4 @@ def grow(
         node: int | None = ROOT
         for token in branch[:max_depth]:
             node = add(node, token) if node is not None else None
-    return Draft(tuple(tokens), tuple(parents), len(levels), num_draft_steps=len(levels), num_drawn=num_drawn)
+    return tuple(tokens), tuple(parents), num_drawn

@@ -175,7 +175,6 @@ class GraphRunner(EagerRunner):
         output = super().forward(padded, starts, cache, **options)
         return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
-    @torch.inference_mode()
     def draft(
         self,
         task: DraftTask,

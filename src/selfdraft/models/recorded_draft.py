@@ -51,6 +51,7 @@ class DraftOutputs:
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
         self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
+        self._confidences = self._numbers.view(np.float64)[:, :, -1]
 
     def send(self) -> None:
         """Recorded: first the tokens, then the word that they are there."""
@@ -76,9 +77,8 @@ class DraftOutputs:
         return bool(self._flag[0] & 1)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
-        numbers = self._numbers[:num_depths, :rows]
-        confidences = np.ascontiguousarray(numbers[:, :, -1]).view(np.float64)
-        return DraftedChain(numbers[:, :, :-1].tolist(), confidences.tolist())
+        candidates, confidences = self._numbers[:num_depths, :rows, :-1], self._confidences[:num_depths, :rows]
+        return DraftedChain(candidates.tolist(), confidences.tolist())
 
 
 def record_draft(
