@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfdraft.models.cache import BLOCK, LayerShape, SlotCache
 from selfdraft.models.placement import Placement
@@ -105,7 +106,9 @@ class CacheMachine(RuleBasedStateMachine):
         length = self.length(row, [0, 1])
         if not length:
             return
-        sources = sorted(data.draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=5), label="sources"))
+        first = data.draw(st.integers(0, length - 1), label="first source")
+        near = st.integers(first, min(first + 9, length - 1))  # neighbours, often
+        sources = sorted(data.draw(st.sets(near, min_size=1, max_size=8), label="sources"))
         target = data.draw(st.integers(0, sources[0]), label="target")
         self.cache.move(row, sources, target)
         self.rows[row] = [
@@ -149,6 +152,31 @@ def test_a_step_copies_nothing():
                 assert part.data_ptr() == store.data_ptr()
                 assert part._is_view()
     assert all(a is b for a, b in zip(stores, [*cache.keys, *cache.values], strict=True))
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied into a store."""
+
+    num_copies = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.num_copies += function is torch.ops.aten.copy_.default
+        return function(*arguments, **keywords or {})
+
+
+@pytest.mark.parametrize(
+    ("sources", "num_copies"),
+    [([], 0), ([10, 11, 12], 0), ([10, 11, 15], 1), ([14, 15, 16], 1), ([11, 12, 13], 1), ([10, 13, 15, 16], 2)],
+)
+def test_a_path_moves_run_by_run_and_not_at_all_where_it_is_in_place(sources, num_copies):
+    cache = new_cache(2, 20, ALIKE)
+    cache.storage.copy_(torch.randn_like(cache.storage))
+    before = cache.storage.clone()
+    with Copies() as copies:
+        cache.move(1, sources, 10)
+    assert copies.num_copies == num_copies  # one storage: all layers at once
+    before[:, :, 1, :, 10 : 10 + len(sources)] = before[:, :, 1][..., sources, :]
+    assert torch.equal(cache.storage, before)
 
 
 @pytest.mark.parametrize(("asked", "given_slots"), [(1, BLOCK), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK)])

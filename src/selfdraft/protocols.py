@@ -312,13 +312,17 @@ class DraftRule(Hashable, Protocol):
 
 @dataclass(frozen=True)
 class DraftTask:
-    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number."""
+    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number.
+
+    `meanwhile` is for a runner that waits for its device: work of the host that would otherwise be done afterwards.
+    """
 
     rule: DraftRule
     caps: Sequence[int]
     places: Sequence[Place]
     sequence_ids: Sequence[int]
     seed: int
+    meanwhile: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)

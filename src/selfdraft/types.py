@@ -173,9 +173,15 @@ class Draft:
         """In the order in which they are tried: the chain's next, its siblings, other branches."""
         return self._children.get(node, [])
 
+    @cached_property
+    def _nodes(self) -> dict[tuple[int, int], int]:
+        """By parent and token; the first where they share both."""
+        nodes = reversed(range(len(self.tokens)))
+        return {(self.parents[node], self.tokens[node]): node for node in nodes}
+
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that holds `token`."""
-        return next((child for child in self.children(node) if self.tokens[child] == token), None)
+        return self._nodes.get((node, token))
 
     def find(self, path: Iterable[int]) -> int | None:
         """The node at the end of `path`, a run of tokens behind the committed text."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from ..protocols import DraftedChain, DraftTask, Host, Path
 from ..types import Reuse, StepRecord
 
@@ -29,9 +27,6 @@ class PlainDrafter:
 
 class PlainSession:
     """A chain and nothing else."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         return None

@@ -88,8 +88,9 @@ class Lookup(PlainDrafter):
 class LookupSession(PlainSession):
     """Proposes one known continuation per row, token by token, on the host: the device is not asked."""
 
+    device = torch.device("cpu")
+
     def __init__(self, matches: Sequence[Match]) -> None:
-        super().__init__(torch.device("cpu"))
         width = max(len(match.tokens) for match in matches) + 1
         padded = [[*match.tokens, *[PAD] * (width - len(match.tokens))] for match in matches]
         self._tokens = torch.tensor(padded)

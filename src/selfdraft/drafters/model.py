@@ -156,7 +156,7 @@ class DraftBatch:
 
 class ModelSession(PlainSession):
     def __init__(self, batch: DraftBatch, rows: DraftRows, vocab_size: int) -> None:
-        super().__init__(batch.runner.device)
+        self.device = batch.runner.device
         self._batch, self._rows, self._vocab_size = batch, rows, vocab_size
         self._members = [batch.ids.index(sequence_id) for sequence_id in rows.sequence_ids]
         self._is_first = True

@@ -31,11 +31,14 @@ class Self(PlainDrafter):
 
 class SelfSession(PlainSession):
     def __init__(self, runner: Runner, cache: Cache, rows: DraftRows, vocabulary: int | None = None) -> None:
-        super().__init__(runner.device)
         self._runner, self._cache, self._rows, self._vocabulary = runner, cache, rows, vocabulary
         self._starts = [len(tokens) - 1 for tokens in rows.committed]
         self._point = last_exact_point(rows.skip) if rows.reuse and runner.saves_by_reuse else None
         self._exact: list[torch.Tensor] = []  # per pass [rows, 1, hidden]
+
+    @property
+    def device(self) -> torch.device:
+        return self._runner.device
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         self._cache.reserve(max(self._starts) + 1)

@@ -57,16 +57,21 @@ def make_records(
     method: Method,
     seconds: tuple[float, float, float],
 ) -> list[StepRecord]:
-    """What happened to each row; captured states are those of the inputs of what it emitted."""
+    """What happened to each row."""
     records = []
     for row, (sequence, plan, verdict) in enumerate(zip(state.active, plans, verdicts, strict=True)):
         draft: Draft = targets.drafts[row]
-        columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
-        states = {name: hidden[row, columns] for name, hidden in captured.items()}
+        states = states_of(verdict, row, captured) if captured else {}
         wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
         choices = tuple(targets.choices[row]) if wants_choices else ()
         records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
     return records
+
+
+def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Captured states of the inputs of what the row emitted."""
+    columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
+    return {name: hidden[row, columns] for name, hidden in captured.items()}
 
 
 def observe(method: Method, steps: Sequence[StepRecord]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -19,6 +19,7 @@ from ..protocols import (
     DraftTask,
     Lookahead,
     Path,
+    Place,
     Runner,
     Seed,
     Spots,
@@ -46,8 +47,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        task = DraftTask(rule, caps, state.places[hull], ids, sampler.options.seed)
-        group = GroupDraft(session, rule, rows, task, prefixes, sampler)
+        group = GroupDraft(session, rule, rows, caps, state.places[hull], prefixes, sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -133,11 +133,13 @@ class GroupDraft:
         session: DraftSession,
         rule: Rule,
         rows: DraftRows,
-        task: DraftTask,
+        caps: Sequence[int],
+        places: Sequence[Place],
         prefixes: Sequence[Sequence[int]],
         sampler: Sampler,
     ) -> None:
-        self._session, self._rule, self._rows, self._task = session, rule, rows, task
+        self._session, self._rule, self._rows = session, rule, rows
+        self._task = DraftTask(rule, caps, places, rows.sequence_ids, sampler.options.seed, lambda: self._branches)
         self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
@@ -184,24 +186,31 @@ class GroupDraft:
             [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
+    @cached_property
+    def _branches(self) -> list[Sequence[Path]]:
+        """What the tree sets beside each row's chain; it goes by the committed text, so it need not await the chain."""
+        branches = self._rule.tree.branches
+        texts, caps = self._rows.committed, self._task.caps
+        return [branches(text) if cap else () for text, cap in zip(texts, caps, strict=True)]
+
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
-        tree, caps = self._rule.tree, self._task.caps
+        max_nodes = self._rule.tree.max_nodes
         drafts = []
-        for row, text in enumerate(self._rows.committed):
+        for row, cap in enumerate(self._task.caps):
             levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
             levels = [level for level in levels if level]
-            branches = [*tree.branches(text), *self._session.branches(row)] if caps[row] else []
-            draft = grow(levels, branches, caps[row], tree.max_nodes)
-            length = draft.chain_length
+            branches = [*self._branches[row], *self._session.branches(row)] if cap else []
+            length = len(levels)
+            tokens, parents, num_drawn = grow_nodes(levels, branches, cap, max_nodes)
             drafts.append(
                 Draft(
-                    draft.tokens,
-                    draft.parents,
+                    tokens,
+                    parents,
                     length,
-                    confidences=tuple(column[row] for column in chain.confidences[:length]),
+                    confidences=tuple([column[row] for column in chain.confidences[:length]]),
                     num_draft_steps=length,
-                    num_drawn=0 if scores is None else draft.num_drawn,
+                    num_drawn=0 if scores is None else num_drawn,
                     scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
@@ -212,9 +221,17 @@ class GroupDraft:
 def grow(
     levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None = None
 ) -> Draft:
-    """A tree: `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree.
+    tokens, parents, num_drawn = grow_nodes(levels, branches, max_depth, max_nodes)
+    return Draft(tokens, parents, len(levels), num_draft_steps=len(levels), num_drawn=num_drawn)
 
-    Where `max_nodes` are reached, later siblings and branches are left out; never the chain.
+
+def grow_nodes(
+    levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The tokens and parents of a tree, and how many of its nodes were drawn.
+
+    `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree. Where `max_nodes`
+    are reached, later siblings and branches are left out; never the chain.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
     limit = None if max_nodes is None else max(len(tokens), max_nodes)
@@ -236,4 +253,4 @@ def grow(
         node: int | None = ROOT
         for token in branch[:max_depth]:
             node = add(node, token) if node is not None else None
-    return Draft(tuple(tokens), tuple(parents), len(levels), num_draft_steps=len(levels), num_drawn=num_drawn)
+    return tuple(tokens), tuple(parents), num_drawn

@@ -78,12 +78,13 @@ class TextSequence:
 
     def append(self, verdict: Verdict) -> Verdict:
         """Commit token by token; the first stop rule that strikes discards the rest."""
-        for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
+        for count, token in enumerate(verdict.tokens, start=1):
             self.tokens.append(token)
-            self.sources.append(source)
             self.finish_reason = self.reason_to_stop(token)
             if self.finish_reason is not None:
-                return verdict.cut(count)
+                verdict = verdict.cut(count)
+                break
+        self.sources += verdict.sources
         return verdict
 
     def record(self, step: StepRecord, round_seconds: float) -> None:

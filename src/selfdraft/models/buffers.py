@@ -43,6 +43,10 @@ class Packed:
         self._sent.wait()
         return self.host
 
+    def _write(self, numbers: Sequence[int]) -> None:
+        self.open()
+        self._numbers[: len(numbers)] = numbers
+
     def send(self) -> None:
         self.data.copy_(self._mirror, non_blocking=True)
         self._sent.set()
@@ -60,6 +64,9 @@ class PassBuffers(Packed):
         shapes = {"header": (8,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
         super().__init__(device, {**shapes, **(more or {})})
         self.rows, self.width = rows, width
+        columns = range(width)
+        self._zeros, self._blank = [0] * width, [1 << column | 1 for column in columns]
+        self._chain_depths, self._chain_sees = list(columns), [(2 << column) - 1 for column in columns]
         self.header, self.starts = self.tensors["header"], self.tensors["starts"]
         self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
 
@@ -73,19 +80,28 @@ class PassBuffers(Packed):
         tree: TreeMask | None = None,
     ) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves."""
-        rows, chain = len(starts), range(width)
-        depths = [chain] * rows if tree is None else tree.depths
-        sees = [[(2 << column) - 1 for column in chain]] * rows if tree is None else tree.sees
-        blank, zeros = [1 << column | 1 for column in range(self.width)], [0] * self.width
-        # Plain lists in the order of the mirror: a call of numpy for each part costs more than all numbers.
+        self._write(self._numbers_of(tokens, starts, width, cache, first_row, tree))
+
+    def _numbers_of(
+        self,
+        tokens: Sequence[Sequence[int]] | Ints,
+        starts: Sequence[int],
+        width: int,
+        cache: SlotCache,
+        first_row: int,
+        tree: TreeMask | None = None,
+    ) -> list[int]:
+        """In the order of the mirror, as a plain list: a call of numpy for each part costs more than all numbers."""
+        rows = len(starts)
+        depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
+        sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
         numbers = [cache.address, cache.num_slots, cache.num_rows_allocated, first_row, rows, 0, 0, 0]
         numbers += [*starts, *[0] * (self.rows - rows)]
-        for square, padding in ((tokens, zeros), (depths, zeros), (sees, blank)):
+        for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
             numbers += padding * (self.rows - rows)
-        self.open()
-        self._numbers[: len(numbers)] = numbers
+        return numbers
 
 
 class DraftBuffers(PassBuffers):
@@ -101,12 +117,12 @@ class DraftBuffers(PassBuffers):
     def fill_task(
         self, task: DraftTask, tokens: Sequence[int], starts: Sequence[int], cache: SlotCache, first_row: int
     ) -> None:
-        self.fill(np.array(tokens)[:, None], starts, 1, cache, first_row)
-        host, rows = self.host, len(starts)
-        sequences, indices, rounds = zip(*task.places, strict=True)
-        columns = {"sequences": sequences, "indices": indices, "rounds": rounds, "ids": task.sequence_ids}
-        for name, numbers in {**columns, "caps": task.caps}.items():
-            host[name][:rows], host[name][rows:] = numbers, 0
-        host["active"][:] = host["caps"] > 0
-        host["depth"][:] = 1
-        host["seed"][:] = task.seed & 0xFFFFFFFF, task.seed >> 32
+        numbers = self._numbers_of([[token] for token in tokens], starts, 1, cache, first_row)
+        padding = [0] * (self.rows - len(starts))
+        active = [int(cap > 0) for cap in task.caps]
+        for column in (*zip(*task.places, strict=True), task.sequence_ids, task.caps, active):
+            numbers += [*column, *padding]
+        numbers += [1] * self.rows  # depth
+        numbers += [0] * self.rows  # nothing
+        numbers += [task.seed & 0xFFFFFFFF, task.seed >> 32]
+        self._write(numbers)

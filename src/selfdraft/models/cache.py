@@ -7,8 +7,9 @@ no concatenation, no bookkeeping for skipped layers. Whoever decodes keeps each 
 from __future__ import annotations
 
 import copy
+import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,12 +119,12 @@ class SlotCache:
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Copy the slots `sources` (ascending, none before its target) of a row to the slots from `target` on."""
-        # Slot by slot: in this order no copy overwrites a later source, and nothing is sent to the device.
-        moves = [(source, slot) for slot, source in enumerate(sources, start=target) if source != slot]
-        for store in self.stores if moves else ():
-            slots = store.select(-4, row)
-            for source, slot in moves:
-                slots.select(-2, slot).copy_(slots.select(-2, source))
+        # Run by run: in this order no copy overwrites a later source, and nothing is sent to the device.
+        for slot, length, distance in _runs_to_move(sources, target):
+            for store in self.stores:
+                slots = store.select(-4, row)
+                moved = _slots(slots, slot + distance, length)
+                _slots(slots, slot, length).copy_(moved if distance >= length else moved.clone())
 
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
@@ -159,6 +160,22 @@ def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torc
     else:
         band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
+
+
+def _slots(row: torch.Tensor, first: int, length: int) -> torch.Tensor:
+    """A view. Mostly one slot is asked for (a tree's leaf), and `select` takes the host half as long as `narrow`."""
+    return row.select(-2, first) if length == 1 else row.narrow(-2, first, length)
+
+
+def _runs_to_move(sources: Sequence[int], target: int) -> Iterator[tuple[int, int, int]]:
+    """Neighbours that go to neighbours: the first slot they go to, how many, how far. None: all are in place."""
+    distances = (source - slot for slot, source in enumerate(sources, start=target))
+    slot = target
+    for distance, run in itertools.groupby(distances):
+        length = len(list(run))
+        if distance:
+            yield slot, length, distance
+        slot += length
 
 
 def _round_up(num_slots: int) -> int:

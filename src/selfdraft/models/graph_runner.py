@@ -175,7 +175,6 @@ class GraphRunner(EagerRunner):
         output = super().forward(padded, starts, cache, **options)
         return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
-    @torch.inference_mode()
     def draft(
         self,
         task: DraftTask,
@@ -191,24 +190,29 @@ class GraphRunner(EagerRunner):
         if number is None or task.rule in self._refused_rules:
             return None
         self._ahead = None  # the draft writes where it wrote
-        rows, first = self._num_rows(number, len(starts)), max(starts)
-        cache.reserve(bucket(first + max(task.caps)))
+        rows, first, num_depths = self._num_rows(number, len(starts)), max(starts), max(task.caps)
+        cache.reserve(bucket(first + num_depths))
         num_tokens = min(vocabulary or self.vocab_size, self.vocab_size)
         buffers, outputs = self._draft_buffers(rows, min(task.rule.max_candidates, num_tokens))
         buffers.fill_task(task, tokens, starts, cache, first_row)
         buffers.send()
 
-        @functools.cache
-        def graphs_for(end: int) -> DraftGraphs:
-            def build(record: Recorder) -> DraftGraphs:
-                body, bare = self._bodies[number], cache.without_lease()
-                return record_draft(record, body, buffers, outputs, task.rule, bare, end, skip, vocabulary)
+        known: dict[int, DraftGraphs] = {}
 
-            place = self._cache_key(number, cache, first_row)
-            return self.graphs.get(GraphKey((task.rule, vocabulary), number, rows, 1, end, skip, (), place), build)
+        def graphs_at(depth: int) -> DraftGraphs:
+            end = bucket(first + depth + 1)
+            if end not in known:
+                place = self._cache_key(number, cache, first_row)
+                key = GraphKey((task.rule, vocabulary), number, rows, 1, end, skip, (), place)
+                known[end] = self.graphs.get(key, lambda record: build(record, end))
+            return known[end]
+
+        def build(record: Recorder, end: int) -> DraftGraphs:
+            body, bare = self._bodies[number], cache.without_lease()
+            return record_draft(record, body, buffers, outputs, task.rule, bare, end, skip, vocabulary)
 
         try:
-            chain = run_draft(lambda depth: graphs_for(bucket(first + depth + 1)), outputs, max(task.caps), len(starts))
+            chain = run_draft(graphs_at, outputs, num_depths, len(starts), task.meanwhile)
         except RecordingError as error:
             self._refused_rules.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)

@@ -51,6 +51,7 @@ class DraftOutputs:
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
         self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
+        self._confidences = self._numbers.view(np.float64)[:, :, -1]
 
     def send(self) -> None:
         """Recorded: first the tokens, then the word that they are there."""
@@ -76,9 +77,8 @@ class DraftOutputs:
         return bool(self._flag[0] & 1)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
-        numbers = self._numbers[:num_depths, :rows]
-        confidences = np.ascontiguousarray(numbers[:, :, -1]).view(np.float64)
-        return DraftedChain(numbers[:, :, :-1].tolist(), confidences.tolist())
+        candidates, confidences = self._numbers[:num_depths, :rows, :-1], self._confidences[:num_depths, :rows]
+        return DraftedChain(candidates.tolist(), confidences.tolist())
 
 
 def record_draft(
@@ -147,7 +147,11 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
 
 
 def run_draft(
-    graphs_at: Callable[[int], DraftGraphs], outputs: DraftOutputs, max_depth: int, rows: int
+    graphs_at: Callable[[int], DraftGraphs],
+    outputs: DraftOutputs,
+    max_depth: int,
+    rows: int,
+    meanwhile: Callable[[], object],
 ) -> DraftedChain:
     """Draft until no row goes on; `graphs_at(depth)` draft the token behind so many."""
     candidates: list[Any] = []
@@ -162,6 +166,8 @@ def run_draft(
         if following is not None:
             following.begin.replay()  # a head start
             graphs = following
+        if depth == 1:
+            meanwhile()
         is_over = not outputs.goes_on(depth)
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
