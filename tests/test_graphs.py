@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -32,6 +33,7 @@ from selfdraft.models.graphs import Graphs, RecordingError
 from selfdraft.models.runners import EagerRunner
 from selfdraft.protocols import DraftRows, PassOutput
 from selfdraft.strategies.base import PlainStrategy
+from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft
 from tape import Tape, TapeRecorder
 from test_lossless import NUM_TOKENS, PROMPTS, reference
@@ -645,6 +647,27 @@ def test_lossless(case: Case) -> None:
         assert generation.tokens == reference(case["family"], case["mode"], row).tokens
     assert engine._runner.fallback_reason is None
     assert not engine._runner._refused_rules
+
+
+def test_branches_are_looked_up_while_the_device_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a round, behind the launch of its first token and before the first wait for it."""
+    events: list[str] = []
+
+    def note(owner: Any, name: str, event: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args: (events.append(event), function(*args))[1])
+
+    note(Tape, "replay", "launch")
+    note(Siblings, "branches", "branches")
+    note(recorded_draft.DraftOutputs, "goes_on", "wait")
+    engine = new_engine(pico("llama"))
+    prompt, method = [3, 1, 4, 1, 5, 3, 1, 4], {"strategy": "fixed", "tree": "siblings"}
+    engine.generate(prompt, max_new_tokens=12, **method)  # records
+    events.clear()
+    found = engine.generate(prompt, max_new_tokens=12, **method)
+    rounds = "".join(event[0] for event in events)
+    num_drafts = sum(bool(step.draft.tokens) for step in found.steps)
+    assert rounds.count("b") == num_drafts == len(re.findall("l+bw", rounds)) > 1
 
 
 @functools.cache

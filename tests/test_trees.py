@@ -45,6 +45,11 @@ def test_a_tree_is_the_chain_then_siblings_then_branches() -> None:
     assert (COMB.find([5, 8, 11]), COMB.find([5, 9, 11]), COMB.find([])) == (6, None, ROOT)
 
 
+def test_of_children_that_hold_one_token_the_first_counts() -> None:
+    draft = Draft((5, 5, 6, 6), (ROOT, ROOT, 1, 0), 1)
+    assert (draft.child(ROOT, 5), draft.child(0, 6), draft.child(1, 6), draft.child(ROOT, 6)) == (0, 3, 2, None)
+
+
 def test_a_tree_stays_within_its_limits() -> None:
     levels, branches = [[5, 6, 7], [8, 9], [10]], [[40, 41, 42, 43]]
     assert grow(levels, branches, max_depth=2).tokens == (5, 8, 10, 6, 7, 9, 40, 41)

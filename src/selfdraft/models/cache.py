@@ -123,8 +123,8 @@ class SlotCache:
         for slot, length, distance in _runs_to_move(sources, target):
             for store in self.stores:
                 slots = store.select(-4, row)
-                moved = slots.narrow(-2, slot + distance, length)
-                slots.narrow(-2, slot, length).copy_(moved if distance >= length else moved.clone())
+                moved = _slots(slots, slot + distance, length)
+                _slots(slots, slot, length).copy_(moved if distance >= length else moved.clone())
 
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
@@ -160,6 +160,11 @@ def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torc
     else:
         band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
+
+
+def _slots(row: torch.Tensor, first: int, length: int) -> torch.Tensor:
+    """A view. Mostly one slot is asked for (a tree's leaf), and `select` takes the host half as long as `narrow`."""
+    return row.select(-2, first) if length == 1 else row.narrow(-2, first, length)
 
 
 def _runs_to_move(sources: Sequence[int], target: int) -> Iterator[tuple[int, int, int]]:
