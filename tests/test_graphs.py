@@ -266,6 +266,19 @@ def test_recordings_serve_the_next_generation() -> None:
     assert tokens_of(first) == tokens_of(again)
 
 
+def test_a_finished_generation_leaves_its_storage_at_once() -> None:
+    """Nothing that a round makes refers to itself: the next generation need not wait for the garbage collector."""
+    engine = new_engine(pico("llama"))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            engine.generate([1, 2, 3], max_new_tokens=10, strategy="fixed", tree="siblings")
+            assert len(engine._runner._storages._free) == 1
+    finally:
+        gc.enable()
+
+
 def tokens_of(results: Any) -> list[Any]:
     return [tokens_of(item) if isinstance(item, list) else item.tokens for item in results]
 

@@ -121,6 +121,22 @@ def _warping(temperature: float, top_k: int, top_p: float, min_p: float) -> Gene
     return GenerateOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
+@dataclass(frozen=True)
+class Branches:
+    """What a tree sets beside each row's chain. It goes by the committed text alone, so it need not await the chain."""
+
+    tree: Tree
+    texts: Sequence[Sequence[int]]
+    caps: Sequence[int]
+
+    @cached_property
+    def by_row(self) -> list[Sequence[Path]]:
+        return [self.tree.branches(text) if cap else () for text, cap in zip(self.texts, self.caps, strict=True)]
+
+    def look_up(self) -> None:
+        self.by_row  # noqa: B018 - kept for whoever asks next
+
+
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
@@ -139,7 +155,10 @@ class GroupDraft:
         sampler: Sampler,
     ) -> None:
         self._session, self._rule, self._rows = session, rule, rows
-        self._task = DraftTask(rule, caps, places, rows.sequence_ids, sampler.options.seed, lambda: self._branches)
+        # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
+        self._branches = Branches(rule.tree, rows.committed, caps)
+        seed, meanwhile = sampler.options.seed, self._branches.look_up
+        self._task = DraftTask(rule, caps, places, rows.sequence_ids, seed, meanwhile)
         self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
@@ -186,13 +205,6 @@ class GroupDraft:
             [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
-    @cached_property
-    def _branches(self) -> list[Sequence[Path]]:
-        """What the tree sets beside each row's chain; it goes by the committed text, so it need not await the chain."""
-        branches = self._rule.tree.branches
-        texts, caps = self._rows.committed, self._task.caps
-        return [branches(text) if cap else () for text, cap in zip(texts, caps, strict=True)]
-
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
         max_nodes = self._rule.tree.max_nodes
@@ -200,7 +212,7 @@ class GroupDraft:
         for row, cap in enumerate(self._task.caps):
             levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
             levels = [level for level in levels if level]
-            branches = [*self._branches[row], *self._session.branches(row)] if cap else []
+            branches = [*self._branches.by_row[row], *self._session.branches(row)] if cap else []
             length = len(levels)
             tokens, parents, num_drawn = grow_nodes(levels, branches, cap, max_nodes)
             drafts.append(
