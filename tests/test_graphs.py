@@ -164,6 +164,21 @@ def test_rows_are_padded_where_the_body_finds_the_cache_itself() -> None:
     assert runner.graphs.num_captures == 1
 
 
+def test_a_body_settles_behind_every_prefill() -> None:
+    class Restless(DecoderBody):
+        num_settled = 0
+
+        def settle(self) -> None:
+            Restless.num_settled += 1
+
+    runner = new_runner(pico("llama"), make_bodies=lambda decoder: (Restless(decoder),))
+    cache = runner.new_cache(1, 64)
+    runner.forward([[1, 2, 3]], [0], cache, needs_scores=False)
+    assert Restless.num_settled == 1
+    runner.forward([[4]], [3], cache)
+    assert Restless.num_settled == 1
+
+
 def test_the_first_body_that_is_large_enough_runs_a_pass() -> None:
     class Small(DecoderBody):
         max_tokens = 4

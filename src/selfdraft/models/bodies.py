@@ -18,8 +18,8 @@ from .device import Device
 from .placement import Placement
 
 _PROOF_SLOTS = 64
-HEAD_START = 6
-"""A pass is begun with one of so many parts of its sub-layers."""
+HEAD_START = 10
+"""A pass is begun with one of so many parts of its sub-layers: enough for the host to answer, little to waste."""
 
 
 class Body(Protocol):
@@ -44,6 +44,10 @@ class Body(Protocol):
         """Scores [rows, width, vocabulary], or of so many of its first tokens only, and captured states."""
         ...
 
+    def settle(self) -> None:
+        """Called behind wide eager passes, if the device needs something before recordings run well."""
+        ...
+
 
 class DecoderBody:
     """The decoder's own sub-layers: what the eager runner computes, for any family."""
@@ -65,6 +69,9 @@ class DecoderBody:
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         output = self._decoder.finish(replace(state, step=state.step.fork()), capture)
         return output.scores[..., :vocabulary], output.captured
+
+    def settle(self) -> None:
+        pass
 
 
 @torch.inference_mode()

@@ -173,6 +173,7 @@ class GraphRunner(EagerRunner):
         padded = F.pad(tokens, (0, -width % PREFILL_STEP))
         cache.reserve(max(starts) + padded.shape[1])
         output = super().forward(padded, starts, cache, **options)
+        self._bodies[0].settle()
         return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
     def draft(

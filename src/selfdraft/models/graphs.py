@@ -48,19 +48,27 @@ class CudaGraph:
 
 
 class CudaRecorder:
-    """CUDA graphs that share one memory pool. Captured on a stream of its own, replayed on the current one."""
+    """CUDA graphs that share one memory pool. Captured on a stream of its own, replayed on the current one.
+
+    The pool would go with the last of its graphs, so one that does next to nothing is kept.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
+        self._keeper: Recording | None = None
 
     def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Recording, T]:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
-        reset = reset or _nothing
+            self._keeper, _ = self._record(lambda: torch.zeros(1, device=self._device), _nothing)
+        return self._record(function, reset or _nothing)
+
+    def _record(self, function: Callable[[], T], reset: Callable[[], None]) -> tuple[Recording, T]:
         current, stream = torch.cuda.current_stream(self._device), self._stream
+        assert stream is not None
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
