@@ -374,14 +374,14 @@ class Drafter(Protocol):
 
 
 class Tree(Protocol):
-    """WHAT ELSE is verified beside the chain. Tensors in, tensor out, recorded like a lookahead."""
+    """WHAT ELSE is verified beside the chain: decided on the host, once the chain is there."""
 
     Options: ClassVar[type[Any]]
     max_candidates: int  # at one depth, the chain's own token included
     max_nodes: int | None  # of a whole draft; None: no limit
 
-    def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
-        """[rows] -> [rows]: how many of the draft's best tokens to verify at a depth, at least 1."""
+    def num_candidates(self, confidence: float) -> int:
+        """How many of the draft's best tokens to verify at a depth, at least 1."""
         ...
 
     def branches(self, committed: Sequence[int]) -> Sequence[Path]:

@@ -104,16 +104,8 @@ class Rule:
         else:
             warped = sampler.warp(scores)
             values, found = self.accept.candidates(warped, self.max_candidates, sampler, spots)
-        candidates = self._wanted(values, found, stats) if self.max_candidates > 1 else found
-        return Choice(candidates, stats.confidence, self.lookahead.wants_more(stats), warped)
-
-    def _wanted(self, values: torch.Tensor, tokens: torch.Tensor, stats: DraftStats) -> torch.Tensor:
-        """The chain's next token and its siblings, as many as the tree wants."""
-        ranks = torch.arange(tokens.shape[1], device=tokens.device)
-        is_wanted = ranks < self.tree.num_candidates(stats.confidence)[:, None]  # at least one
-        if self.warping.temperature > 0:  # drawn: what is impossible was never drawn
-            is_wanted &= (ranks == 0) | (values > -torch.inf)
-        return torch.where(is_wanted, tokens, PAD)
+            found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+        return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
 
 
 @lru_cache
@@ -205,13 +197,19 @@ class GroupDraft:
             [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
         ]
 
+    def _levels(self, chain: DraftedChain, row: int) -> list[list[int]]:
+        """At each depth the chain's token and its siblings, as many as the tree wants."""
+        wanted = self._rule.tree.num_candidates
+        drafted = zip(chain.candidates, chain.confidences, strict=True)
+        levels = ([t for t in tokens[row][: wanted(sure[row])] if t != PAD] for tokens, sure in drafted)
+        return [level for level in levels if level]
+
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
         max_nodes = self._rule.tree.max_nodes
         drafts = []
         for row, cap in enumerate(self._task.caps):
-            levels = [[token for token in level[row] if token != PAD] for level in chain.candidates]
-            levels = [level for level in levels if level]
+            levels = self._levels(chain, row)
             branches = [*self._branches.by_row[row], *self._session.branches(row)] if cap else []
             length = len(levels)
             tokens, parents, num_drawn = grow_nodes(levels, branches, cap, max_nodes)

@@ -82,13 +82,24 @@ def _partial(low, high, key_low, key_high, value, visible, scaling):
 
 
 @triton.jit
-def _ancestors(depths_ptr, sees_ptr, token, depth, width, WIDTHS: tl.constexpr):
-    """The columns of a token's path at these depths [n]; 0 where it has none."""
+def _queries(block, is_shared, width, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
+    """The queries of one program: the token of each, its place in the group of heads, and whether there is one."""
+    lane = tl.arange(0, MEMBERS)
+    query = block * tl.where(is_shared, MEMBERS, GROUP) + lane
+    is_query = (query < width * GROUP) & (is_shared | (lane < GROUP))
+    query = tl.where(is_query, query, 0)
+    return query // GROUP, query % GROUP, is_query
+
+
+@triton.jit
+def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.constexpr):
+    """The columns of a token's path at these depths [n], its own included; 0 where it has none."""
     column = tl.arange(0, WIDTHS)
     is_seen = ((tl.load(sees_ptr + token) >> column) & 1) == 1
     depths = tl.load(depths_ptr + column, mask=column < width, other=-1)
     is_there = is_seen[None, :] & (depths[None, :] == depth[:, None])
-    return tl.sum(tl.where(is_there, column[None, :], 0), axis=1)
+    found = tl.sum(tl.where(is_there, column[None, :], 0), axis=1)
+    return tl.where(depth == own_depth, token, found)
 
 
 @triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions"])
@@ -114,11 +125,7 @@ def _attend(
     if (row >= tl.load(header_ptr + 4)) | is_needless:
         return
     keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    lane = tl.arange(0, MEMBERS)
-    query = block * tl.where(is_shared, MEMBERS, GROUP) + lane
-    is_query = (query < width * GROUP) & (is_shared | (lane < GROUP))
-    query = tl.where(is_query, query, 0)
-    token, member = query // GROUP, query % GROUP
+    token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query_low, query_high = _rotated(
         qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
@@ -132,8 +139,7 @@ def _attend(
     key_high = tl.load(keys + offsets + HALF + half, mask=is_old[:, None], other=0.0)
     value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
-        column = _ancestors(depths_ptr, sees_ptr, block, depth, width, WIDTHS)
-        column = tl.where(depth == own_depth, block, column)
+        column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
         new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)

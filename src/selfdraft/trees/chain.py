@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from ..options import NoOptions
 from ..protocols import Path
 
@@ -18,8 +16,8 @@ class Chain:
     def __init__(self, options: NoOptions) -> None:
         self.options = options
 
-    def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
-        return torch.ones_like(confidence, dtype=torch.long)
+    def num_candidates(self, confidence: float) -> int:
+        return 1
 
     def branches(self, committed: Sequence[int]) -> Sequence[Path]:
         return ()

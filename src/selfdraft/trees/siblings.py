@@ -7,10 +7,9 @@ looked up in the text may stand beside all that as branches of their own.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
 
 from ..drafters.lookup import find_matches
 from ..errors import OptionError
@@ -46,15 +45,12 @@ class Siblings:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.max_nodes = options.max_nodes
-        bounds, counts = zip(*read_table(options.table), strict=True)
-        self.max_candidates = max(counts)
-        self._table = torch.tensor(bounds[:-1], dtype=torch.float32), torch.tensor(counts)
+        table = read_table(options.table)
+        self._bounds, self._counts = [bound for bound, _ in table[:-1]], [count for _, count in table]
+        self.max_candidates = max(self._counts)
 
-    def num_candidates(self, confidence: torch.Tensor) -> torch.Tensor:
-        if self._table[0].device != confidence.device:  # sent once: nothing may come from the host while recording
-            self._table = self._table[0].to(confidence.device), self._table[1].to(confidence.device)
-        bounds, counts = self._table
-        return counts[torch.bucketize(confidence.float(), bounds)]
+    def num_candidates(self, confidence: float) -> int:
+        return self._counts[bisect.bisect_left(self._bounds, confidence)]
 
     def branches(self, committed: Sequence[int]) -> Sequence[Path]:
         if not self.options.lookup:
