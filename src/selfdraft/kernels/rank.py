@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 4096
+_BLOCK, _BLOCK_WARPS, _ROW_WARPS = 4096, 8, 4
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, 
     choice = torch.empty(num_rows, count, dtype=torch.int64, device=device)
     confidence = torch.empty(num_rows, dtype=torch.float32, device=device)
     block_kernel: Any = _rank_blocks
-    block_kernel[(num_blocks, num_rows)](scores, values, tokens, sums, size, COUNT=count, BLOCK=_BLOCK, num_warps=8)
+    block_kernel[(num_blocks, num_rows)](scores, values, tokens, sums, size, COUNT=count, BLOCK=_BLOCK, num_warps=_BLOCK_WARPS)
     row_kernel: Any = _rank_rows
     row_kernel[(num_rows,)](
         values,
@@ -90,6 +90,6 @@ def rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, 
         COUNT=count,
         BLOCKS=triton.next_power_of_2(num_blocks),
         ENTRIES=triton.next_power_of_2(num_blocks * count),
-        num_warps=4,
+        num_warps=_ROW_WARPS,
     )
     return best, choice, confidence
