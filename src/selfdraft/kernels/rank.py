@@ -77,7 +77,9 @@ def rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, 
     choice = torch.empty(num_rows, count, dtype=torch.int64, device=device)
     confidence = torch.empty(num_rows, dtype=torch.float32, device=device)
     block_kernel: Any = _rank_blocks
-    block_kernel[(num_blocks, num_rows)](scores, values, tokens, sums, size, COUNT=count, BLOCK=_BLOCK, num_warps=_BLOCK_WARPS)
+    block_kernel[(num_blocks, num_rows)](
+        scores, values, tokens, sums, size, COUNT=count, BLOCK=_BLOCK, num_warps=_BLOCK_WARPS
+    )
     row_kernel: Any = _rank_rows
     row_kernel[(num_rows,)](
         values,

@@ -25,7 +25,7 @@ from .cache import SlotCache, StoragePool
 from .checks import check_eval
 from .decoder import Decoder
 from .device import Device
-from .graphs import MAX_BYTES, CudaRecorder, Graphs, Recorder, Recording, RecordingError, record_parts
+from .graphs import MAX_BYTES, CudaRecorder, Graphs, Recorder, Recording, RecordingError
 from .recorded_draft import DraftGraphs, DraftOutputs, record_draft, run_draft
 from .recorded_pass import Ahead, Choices, GraphKey, Launches, Outbox, PassGraph
 from .runners import EagerRunner
@@ -256,21 +256,15 @@ class GraphRunner(EagerRunner):
             buffers.tokens[: len(starts), :num_tokens].copy_(there)
 
         def build(record: Recorder) -> PassGraph:
-            body, bare = self._bodies[number], cache.without_lease()
             kept: dict[str, torch.Tensor] = {}
 
-            def begin() -> Any:
-                return body.begin(buffers, bare, end, skip)
-
-            def finish(state: Any) -> None:
-                scores, captured = body.finish(state, capture)
+            def run() -> None:
+                state = self._bodies[number].begin(buffers, cache, end, skip)
+                scores, captured = self._bodies[number].finish(state, capture)
                 outbox.choices.copy_(self.best_token(scores))
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
-            if width == 1:  # mostly it runs ahead, and the host is in no hurry
-                recording, _ = record(lambda: finish(begin()))
-            else:
-                recording = record_parts(record, begin, finish)
+            recording, _ = record(run)
             return PassGraph(recording, outbox, kept.pop("scores"), kept)
 
         key = GraphKey("pass", number, rows, width, end, skip, capture, self._cache_key(number, cache, first_row))

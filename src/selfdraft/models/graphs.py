@@ -37,28 +37,6 @@ class Recorder(Protocol):
         ...
 
 
-class Parts:
-    """Recordings that follow each other. While the first short one runs, the host launches the long one behind it."""
-
-    def __init__(self, *parts: Recording, state: object = None) -> None:
-        self._parts = parts
-        self._state = state  # what one part takes over from another: its memory must stay
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(part.num_bytes for part in self._parts)
-
-    def replay(self) -> None:
-        for part in self._parts:
-            part.replay()
-
-
-def record_parts(record: Recorder, begin: Callable[[], T], finish: Callable[[T], None]) -> Parts:
-    first, state = record(begin)
-    second, _ = record(lambda: finish(state), first.replay)
-    return Parts(first, second, state=state)
-
-
 class RecordingError(RuntimeError):
     """What cannot be recorded on this device; the message says why."""
 
