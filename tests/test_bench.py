@@ -740,3 +740,17 @@ def test_a_peer_that_fails_leaves_the_model_whole(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RuntimeError, match="half-way"):
         ways._run_peer(engine, [1, 2, 3], 4, {})
     assert model.config.num_hidden_layers == NUM_LAYERS
+
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/gpu.md"])
+def test_the_tables_shown_are_those_of_the_result(page: str) -> None:
+    document = json.loads((REPOSITORY / "benchmarks/results/gpu-h200.json").read_text(encoding="utf-8"))
+    lines = (REPOSITORY / page).read_text(encoding="utf-8").splitlines()
+    shown = [
+        line for line in lines if line.startswith(("| selfdraft ", "| transformers ", "| against one ", "| a4-5,"))
+    ]
+    assert len(shown) >= len([row for row in document["rows"] if row["kind"] == "ours"])
+    assert set(shown) <= set(report.as_markdown(document).splitlines())
