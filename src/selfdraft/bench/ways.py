@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -122,13 +123,13 @@ def _run_peer(engine: Engine, prompt: Sequence[int], num_tokens: int, options: M
 
 def _peer_first_token(engine: Engine, prompt: Sequence[int], num_tokens: int, options: Mapping[str, Any]) -> float:
     """With room for all tokens: a static cache of another length would be compiled anew."""
-    criteria = StoppingCriteriaList([_stops])
+    criteria = StoppingCriteriaList([partial(_is_longer, len(prompt))])
     return _run_peer(engine, prompt, num_tokens, {**options, "stopping_criteria": criteria}).call_seconds
 
 
-def _stops(tokens: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
-    """A stopping criterion that every text meets."""
-    return torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+def _is_longer(length: int, tokens: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
+    """A stopping criterion."""
+    return torch.full((len(tokens),), tokens.shape[1] > length, device=tokens.device)
 
 
 @contextmanager
