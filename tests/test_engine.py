@@ -13,6 +13,7 @@ from transformers import OPTConfig, OPTForCausalLM
 
 from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet, UnsupportedModelError
+from selfdraft.engine.state import TextSequence
 from selfdraft.registry import STRATEGIES
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -136,6 +137,22 @@ class TestStreaming:
         assert "".join(piece.text for piece in pieces) == expected.text == stream.generation.text
         assert tuple(piece.token for piece in pieces) == expected.tokens
         assert tuple(piece.source for piece in pieces) == expected.sources
+
+    def test_every_token_of_an_interrupted_text_has_its_source(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        honest, calls = TextSequence.reason_to_stop, itertools.count(1)
+
+        def interrupted(sequence: TextSequence, token: int) -> Any:
+            if next(calls) == 12:
+                raise KeyboardInterrupt
+            return honest(sequence, token)
+
+        monkeypatch.setattr(TextSequence, "reason_to_stop", interrupted)
+        stream = engine.stream(PROMPT, max_new_tokens=30)
+        with pytest.raises(KeyboardInterrupt):
+            list(stream)
+        assert len(stream.generation.tokens) == len(stream.generation.sources) == 12
 
     def test_rounds_arrive_as_they_are_decoded(self, engine: Engine) -> None:
         stream = engine.stream(PROMPT, max_new_tokens=30)

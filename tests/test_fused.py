@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from selfdraft import Engine  # noqa: E402
 from selfdraft.errors import SelfTestError  # noqa: E402
+from selfdraft.models import bodies  # noqa: E402
 from selfdraft.models.bodies import prove  # noqa: E402
 from selfdraft.models.fused import FusedBody, reason_against  # noqa: E402
 from selfdraft.models.graph_runner import CudaRecorder, GraphRunner  # noqa: E402
@@ -36,6 +37,12 @@ SIZES = {
     "max_position_embeddings": 512,
     "initializer_range": 0.3,
 }
+
+
+@pytest.fixture(autouse=True)
+def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models would begin a pass with none of them."""
+    monkeypatch.setattr(bodies, "HEAD_START", 3)
 
 
 class Again:

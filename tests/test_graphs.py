@@ -22,7 +22,7 @@ from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
 from selfdraft.errors import OptionError
-from selfdraft.models import graph_runner, recorded_draft
+from selfdraft.models import bodies, graph_runner, recorded_draft
 from selfdraft.models.bodies import DecoderBody
 from selfdraft.models.buffers import PassBuffers
 from selfdraft.models.cache import StoragePool
@@ -52,6 +52,12 @@ def new_runner(model: Any, *_: Any, **options: Any) -> GraphRunner:
 def new_engine(model: Any, make: Callable[..., Any] = new_runner, **options: Any) -> Engine:
     with mock.patch.object(engine_module, "make_runner", make):
         return Engine(model, settings=SETTINGS, **options)
+
+
+@pytest.fixture(autouse=True)
+def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models would begin a pass with none of them."""
+    monkeypatch.setattr(bodies, "HEAD_START", 3)
 
 
 @functools.cache

@@ -78,13 +78,12 @@ class TextSequence:
 
     def append(self, verdict: Verdict) -> Verdict:
         """Commit token by token; the first stop rule that strikes discards the rest."""
-        for count, token in enumerate(verdict.tokens, start=1):
+        for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
             self.tokens.append(token)
+            self.sources.append(source)
             self.finish_reason = self.reason_to_stop(token)
             if self.finish_reason is not None:
-                verdict = verdict.cut(count)
-                break
-        self.sources += verdict.sources
+                return verdict.cut(count)
         return verdict
 
     def record(self, step: StepRecord, round_seconds: float) -> None:

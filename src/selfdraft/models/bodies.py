@@ -13,13 +13,18 @@ from ..types import SkipSet
 from .buffers import PassBuffers
 from .cache import SlotCache
 from .checks import relative_error, tolerance_of
-from .decoder import Decoder, Halfway
+from .decoder import Decoder, Halfway, SubLayer
 from .device import Device
 from .placement import Placement
 
 _PROOF_SLOTS = 64
 HEAD_START = 10
 """A pass is begun with one of so many parts of its sub-layers: enough for the host to answer, little to waste."""
+
+
+def head_start(sublayers: Sequence[SubLayer]) -> int:
+    """How many of them `begin` runs."""
+    return len(sublayers) // HEAD_START
 
 
 class Body(Protocol):
@@ -61,7 +66,7 @@ class DecoderBody:
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Halfway:
         first_row = int(buffers.host["header"][3])
         placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, first_row)
-        num_first = len(self._decoder.active_sublayers(skip)) // HEAD_START
+        num_first = head_start(self._decoder.active_sublayers(skip))
         return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first)
 
     def finish(

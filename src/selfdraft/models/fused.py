@@ -18,7 +18,7 @@ from ..kernels.attention import Heads, Place, attend
 from ..kernels.gated import gated
 from ..kernels.norm import add_norm
 from ..types import SkipSet
-from .bodies import HEAD_START
+from .bodies import head_start
 from .buffers import PassBuffers
 from .cache import SlotCache
 from .decoder import Decoder, SubLayer
@@ -66,7 +66,7 @@ class FusedBody:
         sublayers = self._decoder.active_sublayers(skip)
         place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
         stream = F.embedding(buffers.tokens.flatten(), self._decoder.embedding)
-        return _run(Midway(place, sublayers, stream), len(sublayers) // HEAD_START)
+        return _run(Midway(place, sublayers, stream), head_start(sublayers))
 
     def finish(
         self, state: Midway, capture: Sequence[str] = (), vocabulary: int | None = None
