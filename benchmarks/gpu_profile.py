@@ -63,23 +63,23 @@ def profiled(engine: Any, max_new_tokens: int, method: Mapping[str, Any]) -> Res
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         generation = engine.generate(PROMPT, max_new_tokens=max_new_tokens, **method)
         torch.cuda.synchronize()
-    seconds: Counter[str] = Counter()
+    micros: Counter[str] = Counter()
     launches: Counter[str] = Counter()
     spans = []
     for event in found.events():
         if event.device_type == torch.autograd.DeviceType.CUDA and event.time_range.end > event.time_range.start:
             kind = kind_of(event.name)
-            seconds[kind] += event.time_range.elapsed_us()
+            micros[kind] += event.time_range.elapsed_us()
             launches[kind] += 1
             spans.append((event.time_range.start, event.time_range.end))
     for gap in gaps(spans):
-        seconds[WAITING if gap > LAUNCH_GAP else BETWEEN] += gap
-    return seconds, launches, len(generation.tokens)
+        micros[WAITING if gap > LAUNCH_GAP else BETWEEN] += gap
+    return micros, launches, len(generation.tokens)
 
 
 def cells(result: Result, kind: str) -> str:
-    seconds, launches, num_tokens = result
-    us, count = (by.total() if kind == "all" else by[kind] for by in (seconds, launches))
+    micros, launches, num_tokens = result
+    us, count = (by.total() if kind == "all" else by[kind] for by in (micros, launches))
     return f"{us / num_tokens:.0f} | {count / num_tokens:.1f}"
 
 

@@ -516,24 +516,24 @@ class Watched:
         prompts = [BenchPrompt(str(number), "code", "a" * length) for number, length in enumerate(lengths)]
         variants = {"uniform": {}, "lookup": {"drafter": "lookup"}}
         self.calls: list[tuple[str, int, int]] = []
+        self.first_tokens: list[int] = []
         self.bench = gpu.GpuBench(
             pico("llama"), letter_tokenizer(), gpu.GpuPlan(prompts, variants, [], 8, context=8, **plan)
         )
         honest = ways._run_ours
-        generate = self.bench.engine.generate
+        first_token = ways._our_first_token
 
         def run_ours(engine: Any, prompt: Any, num_tokens: int, method: Any) -> ways.Output:
             name = next(way.name for way in self.bench.ways if way.options is method)
             self.calls.append((name, len(prompt), num_tokens))
             return honest(engine, prompt, num_tokens, method)
 
-        def warm_up(prompt: Any, **options: Any) -> Any:
-            if "cancel" not in options and options["max_new_tokens"] == 1:
-                self.calls.append(("prefill", len(prompt), 1))
-            return generate(prompt, **options)
+        def time_first(engine: Any, prompt: Any, num_tokens: int, method: Any) -> float:
+            self.first_tokens.append(len(prompt))
+            return first_token(engine, prompt, num_tokens, method)
 
         patch.setattr(ways, "_run_ours", run_ours)
-        patch.setattr(self.bench.engine, "generate", warm_up)
+        patch.setattr(ways, "_our_first_token", time_first)
 
 
 def test_ways_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,7 +548,7 @@ def test_ways_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_every_padded_prompt_length_is_met_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched((65, 66, 130, 9, 60), monkeypatch)
     watched.bench._warm_up()
-    assert [length for name, length, _ in watched.calls if name == "prefill"] == [60, 66, 130]
+    assert watched.first_tokens == [60] * 3 + [66] * 3 + [130] * 3
 
 
 def test_a_soak_meets_every_length_with_every_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,9 +556,9 @@ def test_a_soak_meets_every_length_with_every_way_first(monkeypatch: pytest.Monk
     monkeypatch.setattr(Soak, "_sample", lambda self, count: watched.calls.append(("sample", 0, count)))
     watched.bench._soak()
     names, lengths = ("off", "uniform", "lookup"), (8, 1, 4, 1, 2)
-    calls = [(name, count) for name, _, count in watched.calls if name != "prefill"]
+    calls = [(name, count) for name, _, count in watched.calls]
     assert calls[:15] == [(name, length) for name in names for length in lengths]
-    assert calls[15:] == [("sample", 0), ("off", 8), ("sample", 1), ("uniform", 1), ("sample", 2)]
+    assert calls[15:] == [("sample", 0), ("off", 8), ("sample", 1), ("off", 1), ("sample", 2)]
 
 
 def test_a_peer_that_always_differs_is_not_comparable(run: Run) -> None:
@@ -754,3 +754,47 @@ def test_the_tables_shown_are_those_of_the_result(page: str) -> None:
     ]
     assert len(shown) >= len([row for row in document["rows"] if row["kind"] == "ours"])
     assert set(shown) <= set(report.as_markdown(document).splitlines())
+
+
+def test_a_soak_mixes_all_ways_with_all_lengths() -> None:
+    met: list[tuple[str, int]] = []
+    fakes = [
+        SimpleNamespace(run=lambda engine, prompt, length, name=name: met.append((name, length))) for name in "ABCDE"
+    ]
+    soak = Soak(Engine(pico("llama")), cast("Any", fakes), [[1, 2]], 64)
+    soak.run(25, lambda text: None)
+    assert len(met) == 50
+    assert len(set(met)) == 25
+    assert set(met[25:]) == set(met)
+
+
+def test_no_peers_and_one_of_them() -> None:
+    with pytest.raises(OptionError, match="none stands alone"):
+        ways.check_peers(["none", "eager"])
+
+
+def test_a_result_that_cannot_be_kept_is_printed(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(file: str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    def done(model: Any, tokenizer: Any, plan: Any, began: float, say: Any, save: Any) -> Any:
+        save(run[2])
+        return SimpleNamespace(run=lambda: run[2], is_interrupted=False)
+
+    monkeypatch.setattr("selfdraft.cli.bench.GpuBench", done)
+    monkeypatch.setattr("selfdraft.cli.bench.write_file", full)
+    file = str(tmp_path / "result.json")
+    assert bench(folder, "--output", file) == 1
+    captured = capsys.readouterr()
+    assert last_line(captured.out)["rows"] == run[2]["rows"]
+    assert f"cannot write {file}: [Errno 28] No space left on device" in captured.err
+
+
+def test_a_peer_with_fewer_tokens_says_so() -> None:
+    document = {"options": {"max_new_tokens": 256}}
+    assert (
+        report.label(document, {"label": "transformers eager", "max_new_tokens": 8}) == "transformers eager (8 tokens)"
+    )
+    assert report.label(document, {"label": "selfdraft off", "max_new_tokens": 256}) == "selfdraft off"

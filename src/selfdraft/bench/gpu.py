@@ -55,7 +55,7 @@ class GpuBench:
     plan: GpuPlan
     began: float = field(default_factory=time.perf_counter)
     say: Say = lambda text: None
-    save: Callable[[dict[str, Any]], None] = lambda document: None
+    save: Callable[[dict[str, Any]], object] = lambda document: None
     costs: Costs = field(init=False)
     is_interrupted: bool = False
     num_measured: int = 0
@@ -125,10 +125,11 @@ class GpuBench:
         self.costs = self.meter.measure(draft_kinds(used))
 
     def _warm_up_prefill(self) -> None:
-        """A prompt of each padded length: the first of each waits for what libraries prepare for it."""
+        """A prompt of each padded length, with every way: the first waits for what libraries prepare for it."""
         by_steps = {-(-(len(tokens) - 1) // PREFILL_STEP): tokens for _, tokens in self.prompts}
         for tokens in by_steps.values():
-            self.engine.generate(tokens, max_new_tokens=1, strategy=OFF)
+            for way in self.ways:
+                way.first_token_seconds(self.engine, tokens)
 
     def _warm_up_tokens(self, way: Way) -> int:
         """All of them where something is compiled or captured on the way; it must not happen while measuring."""
@@ -183,6 +184,7 @@ class GpuBench:
             soak.run(self.plan.soak, self.say)
         except KeyboardInterrupt:
             self.is_interrupted = True
+            self.say("soak: interrupted")
         self.soak_figures = soak.figures()
 
     def document(self) -> dict[str, Any]:

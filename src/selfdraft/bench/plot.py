@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtraError
+from .report import label
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 """Okabe and Ito's, which colour-blind readers can tell apart; beyond eight rows hatches help."""
@@ -39,7 +40,7 @@ def draw(document: Mapping[str, Any], file: str | Path) -> None:
     figure, axes = pyplot.subplots(figsize=(width, 5.0), layout="constrained")
     styles = _styles(rows, document["baseline"])
     for position, (row, style) in enumerate(zip(rows, styles, strict=True)):
-        _draw_row(axes, row, domains, position, len(rows), style)
+        _draw_row(axes, row, domains, position, len(rows), {"label": label(document, row), **style})
     _draw_baseline(axes, rows, domains, document["baseline"])
     axes.set_xticks(range(len(domains)), domains)
     axes.set_ylabel("tokens per second, whole calls")
@@ -70,7 +71,7 @@ def _draw_row(
     width = 0.84 / num_rows
     places = [group + (position - (num_rows - 1) / 2) * width for group in range(len(domains))]
     heights = [_speed(row, domain) for domain in domains]
-    bars = axes.bar(places, heights, width * 0.9, label=row["label"], edgecolor="white", linewidth=0, **style)
+    bars = axes.bar(places, heights, width * 0.9, edgecolor="white", linewidth=0, **style)
     axes.bar_label(bars, fmt="{:.0f}", padding=4, fontsize=8, rotation=90)
 
 
@@ -78,9 +79,9 @@ def _draw_baseline(axes: Any, rows: list[Mapping[str, Any]], domains: list[str],
     row = next((row for row in rows if _is_baseline(row, baseline)), None)
     if row is not None:
         for group, domain in enumerate(domains):
-            label = f"baseline: {row['label']}" if not group else None
+            name = f"baseline: {row['label']}" if not group else None
             height = _speed(row, domain)
-            axes.plot([group - 0.45, group + 0.45], [height, height], "--", color="black", linewidth=1, label=label)
+            axes.plot([group - 0.45, group + 0.45], [height, height], "--", color="black", linewidth=1, label=name)
 
 
 def _is_baseline(row: Mapping[str, Any], baseline: str | None) -> bool:

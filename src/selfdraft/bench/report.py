@@ -48,6 +48,12 @@ def _domain(document: Document, domain: str) -> str:
     return f"{domain} {count} prompt{'s' if count != 1 else ''}, {num_tokens} tokens"
 
 
+def label(document: Document, row: Mapping[str, Any]) -> str:
+    """With the number of new tokens, where it is not that of the others."""
+    count = row["max_new_tokens"]
+    return row["label"] if count == document["options"]["max_new_tokens"] else f"{row['label']} ({count} tokens)"
+
+
 def tables(document: Document) -> list[Table]:
     return [table for table in (_calls(document), _decoding(document), _passes(document), _drafts(document)) if table]
 
@@ -60,12 +66,12 @@ def _calls(document: Document) -> Table:
     rows = []
     for row in document["rows"]:
         if row["error"]:
-            rows.append([row["label"], f"failed: {row['error']}", *[""] * (len(header) - 2)])
+            rows.append([label(document, row), f"failed: {row['error']}", *[""] * (len(header) - 2)])
             continue
         total = row["total"]
         rows.append(
             [
-                row["label"],
+                label(document, row),
                 _number(total["tokens_per_second"], ".1f"),
                 *(_number(_of(row, domain, "tokens_per_second"), ".1f") for domain in domains),
                 *(_times(total["speedup"]) for _ in base),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from ..engine.engine import Engine
@@ -30,12 +30,13 @@ class Soak:
         self._lengths = [max(1, round(self.max_new_tokens * share)) for share in _SHARES]
 
     def run(self, count: int, say: Callable[[str], None]) -> None:
-        for index, (way, length) in enumerate(product(self.ways, self._lengths)):
+        pairs = list(itertools.product(self.ways, self._lengths))
+        for index, (way, length) in enumerate(pairs):
             self._generate(index, way, length)
         self._sample(0)
-        for index in range(count):
+        for index, (way, length) in zip(range(count), itertools.cycle(pairs), strict=False):
             with self._watch.watching():
-                self._generate(index, self.ways[index % len(self.ways)], self._lengths[index % len(self._lengths)])
+                self._generate(index, way, length)
             done = index + 1
             if done * _NUM_SAMPLES // count > index * _NUM_SAMPLES // count:
                 self._sample(done)

@@ -76,10 +76,13 @@ class Way:
 
     def measure(self, engine: Engine, prompt: Sequence[int]) -> Output | None:
         """A whole call; and the same call again, left behind its first round: that long one waits for a first token."""
-        time_first = _peer_first_token if self.is_peer else _our_first_token
         output = self.run(engine, prompt)
-        seconds = self._try(lambda: time_first(engine, prompt, self.num_tokens, self.options))
+        seconds = self.first_token_seconds(engine, prompt)
         return None if output is None or seconds is None else replace(output, first_token_seconds=seconds)
+
+    def first_token_seconds(self, engine: Engine, prompt: Sequence[int]) -> float | None:
+        time_first = _peer_first_token if self.is_peer else _our_first_token
+        return self._try(lambda: time_first(engine, prompt, self.num_tokens, self.options))
 
     def _try(self, call: Callable[[], T]) -> T | None:
         if not self.is_peer:
@@ -176,6 +179,8 @@ def _our_way(name: str, method: Mapping[str, Any], num_tokens: int) -> Way:
 def check_peers(names: Sequence[str]) -> list[str]:
     if list(names) == ["none"]:
         return []
+    if "none" in names:
+        raise OptionError(f"--peers {' '.join(names)}: none stands alone; leave it out, or give nothing else")
     for name in names:
         if name not in PEERS:
             raise unknown_name("peer", name, [*PEERS, "none"])

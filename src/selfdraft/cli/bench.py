@@ -151,20 +151,30 @@ def run_gpu(options: argparse.Namespace) -> int:
         asked = {"selfdraft": __version__, "model": _name(options.model), "options": _options(options)}
         return {**asked, **document, **({"commit": options.commit} if options.commit else {})}
 
-    def save(document: dict[str, Any]) -> None:
-        if options.output:
-            write_file(options.output, json.dumps(complete(document), indent=1) + "\n")
+    def save(document: dict[str, Any]) -> bool:
+        return _save(complete(document), options.output)
 
     bench = GpuBench(model, tokenizer, plan, began, _say, save)
     document = complete(bench.run())
-    save(document)
+    is_saved = save(document)
     print(report.as_text(document))
     is_drawn = _draw(document, options.plot)
     print(json.dumps(document))
     if bench.is_interrupted:
         return 130
     is_different = any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"])
-    return 1 if is_different or not is_drawn else 0
+    return 1 if is_different or not is_drawn or not is_saved else 0
+
+
+def _save(document: dict[str, Any], file: str | None) -> bool:
+    """What cannot be kept can still be printed in the end."""
+    try:
+        if file:
+            write_file(file, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        _say(f"selfdraft bench: error: cannot write {file}: {error}")
+        return False
+    return True
 
 
 def _draw(document: dict[str, Any], file: str | None) -> bool:
