@@ -25,7 +25,7 @@ from transformers import (
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.engine import accept
-from selfdraft.engine.draft import Rule
+from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel, halves_of
 from selfdraft.models.host import recording
@@ -191,12 +191,11 @@ class TestPlantedDefects:
     def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
         """Coupled acceptance does not care what is offered; rejection must know that it was drawn."""
 
-        def choose(self: Rule, *arguments: Any) -> Choice:
-            choice = original(self, *arguments)
-            return replace(choice, candidates=choice.candidates.clamp(min=0))
+        def levels(self: GroupDraft, *arguments: Any) -> list[list[int]]:
+            return [[*level, *[0] * (6 - len(level))] for level in original(self, *arguments)]
 
-        original = Rule.__call__
-        monkeypatch.setattr(Rule, "__call__", choose)
+        original = GroupDraft._levels
+        monkeypatch.setattr(GroupDraft, "_levels", levels)
         settings = {**SETTINGS, "siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
