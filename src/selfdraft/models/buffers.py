@@ -43,10 +43,6 @@ class Packed:
         self._sent.wait()
         return self.host
 
-    def _write(self, numbers: Sequence[int]) -> None:
-        self.open()
-        self._numbers[: len(numbers)] = numbers
-
     def send(self) -> None:
         self.data.copy_(self._mirror, non_blocking=True)
         self._sent.set()
@@ -78,20 +74,13 @@ class PassBuffers(Packed):
         cache: SlotCache,
         first_row: int,
         tree: TreeMask | None = None,
+        more: Sequence[int] = (),
     ) -> None:
-        """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves."""
-        self._write(self._numbers_of(tokens, starts, width, cache, first_row, tree))
+        """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-    def _numbers_of(
-        self,
-        tokens: Sequence[Sequence[int]] | Ints,
-        starts: Sequence[int],
-        width: int,
-        cache: SlotCache,
-        first_row: int,
-        tree: TreeMask | None = None,
-    ) -> list[int]:
-        """In the order of the mirror, as a plain list: a call of numpy for each part costs more than all numbers."""
+        `more` are numbers for what stands behind `sees`. All goes into one plain list, in the order of the mirror: a
+        call of numpy for each part costs more than all numbers.
+        """
         rows = len(starts)
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
@@ -101,7 +90,9 @@ class PassBuffers(Packed):
             for line in square:
                 numbers += [*line, *padding[width:]]
             numbers += padding * (self.rows - rows)
-        return numbers
+        numbers += more
+        self.open()
+        self._numbers[: len(numbers)] = numbers
 
 
 class DraftBuffers(PassBuffers):
@@ -117,7 +108,7 @@ class DraftBuffers(PassBuffers):
     def fill_task(
         self, task: DraftTask, tokens: Sequence[int], starts: Sequence[int], cache: SlotCache, first_row: int
     ) -> None:
-        numbers = self._numbers_of([[token] for token in tokens], starts, 1, cache, first_row)
+        numbers: list[int] = []
         padding = [0] * (self.rows - len(starts))
         active = [int(cap > 0) for cap in task.caps]
         for column in (*zip(*task.places, strict=True), task.sequence_ids, task.caps, active):
@@ -125,4 +116,4 @@ class DraftBuffers(PassBuffers):
         numbers += [1] * self.rows  # depth
         numbers += [0] * self.rows  # nothing
         numbers += [task.seed & 0xFFFFFFFF, task.seed >> 32]
-        self._write(numbers)
+        self.fill([[token] for token in tokens], starts, 1, cache, first_row, more=numbers)
