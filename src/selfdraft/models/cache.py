@@ -11,6 +11,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -139,11 +140,21 @@ class SlotCache:
         return CacheView(self, placement)
 
 
+class KeyValues(Protocol):
+    """Where the attention of a pass leaves its keys and values, and what it reads."""
+
+    def write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def at(self, placement: Placement) -> CacheView: ...
+
+
 @dataclass(frozen=True)
 class CacheView:
     """What a transformers attention module sees as `past_key_values` during one pass."""
 
-    cache: SlotCache
+    cache: KeyValues
     placement: Placement
 
     def update(

@@ -18,7 +18,7 @@ import torch
 from ..errors import SelfTestError, UnsupportedModelError, unknown_name
 from ..protocols import PassOutput, Resume
 from ..types import SkipSet
-from .cache import CacheView, LayerShape, SlotCache
+from .cache import CacheView, KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_eval, check_rotary, relative_error, tolerance_of
 from .families import Branch, Family, family_of
 from .lean import lean_attention, lean_head, lean_mlp, lean_norm
@@ -32,7 +32,7 @@ class Pass:
     """What every sub-layer of one pass shares."""
 
     placement: Placement
-    cache: SlotCache
+    cache: KeyValues
     rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
     block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
@@ -189,7 +189,7 @@ class Decoder:
         num_sublayers: int = 0,
     ) -> Halfway:
         """The embedded tokens behind the first `num_sublayers` that are not skipped."""
-        hidden, step = self._begin(tokens, placement, cache)
+        hidden, step = self.embed(tokens, placement, cache)
         sublayers, streams = self.active_sublayers(skip), {"embedding": hidden}
         for sublayer in sublayers[:num_sublayers]:
             hidden = streams[sublayer.name] = sublayer.run(hidden, step)
@@ -205,18 +205,25 @@ class Decoder:
                 hidden = sublayer.run(hidden, halfway.step)
         if not needs_scores and "norm" not in capture:
             return PassOutput(hidden[:, :0], captured)
-        hidden = self._final_norm(hidden)
+        normed = self._final_norm(hidden)
         if "norm" in capture:
-            captured["norm"] = hidden
+            captured["norm"] = normed
         if not needs_scores:
             return PassOutput(hidden[:, :0], captured)
-        return PassOutput(self.family.scores(self.config, self._head(hidden)), captured)
+        return PassOutput(self._scores(normed), captured)
+
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, width, vocabulary] of the stream behind the last sub-layer."""
+        return self._scores(self._final_norm(hidden))
+
+    def _scores(self, normed: torch.Tensor) -> torch.Tensor:
+        return self.family.scores(self.config, self._head(normed))
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         first = self._points.index(point)
         return all(self._points.index(wanted) > first for wanted in capture)
 
-    def _begin(self, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> tuple[torch.Tensor, Pass]:
+    def embed(self, tokens: torch.Tensor, placement: Placement, cache: KeyValues) -> tuple[torch.Tensor, Pass]:
         """The embedded tokens, and what their sub-layers share."""
         hidden = self._embed(tokens)
         if self._embedding_multiplier != 1:
@@ -231,7 +238,7 @@ class Decoder:
         """The stream behind the known point: only columns whose state is not known go through what is before it."""
         first = self._points.index(resume.point)
         rest, columns = placement.behind(resume.num_known)
-        hidden, step = self._begin(tokens.gather(1, columns), rest, cache)
+        hidden, step = self.embed(tokens.gather(1, columns), rest, cache)
         for sublayer in self.sublayers[:first]:
             hidden = sublayer.run(hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
