@@ -18,6 +18,7 @@ from selfdraft.strategies.knapsack import Item, solve
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 
 
+@torch.inference_mode()
 def probe_of(model: object, num_tokens: int = 5) -> Probe:
     decoder = Decoder(model)
     cache = decoder.new_cache(1, len(TEXT))

@@ -65,6 +65,7 @@ class States:
 class Probe:
     """`tokens` stand from position `first` on, behind and among what row `row` of the cache holds of the same text."""
 
+    @torch.inference_mode()
     def __init__(self, decoder: Decoder, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> None:
         device, width = decoder.device, len(tokens)
         self._decoder = decoder
