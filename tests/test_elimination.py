@@ -1,0 +1,82 @@
+"""Greedy elimination of sub-layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from pico import NUM_LAYERS, pico
+from selfdraft.strategies import elimination
+from selfdraft.strategies.elimination import Sample, eliminate, qualities, sample
+from test_knapsack import probe_of, zeroed
+
+FREE = dict.fromkeys(range(2, 2 * NUM_LAYERS), 1.0)
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    return [sample(probe_of(pico("llama"), count)) for count in (5, 9)]
+
+
+def test_nothing_skipped_is_the_target(samples: list[Sample]) -> None:
+    (whole,) = qualities(samples, frozenset())
+    assert whole.match == 1.0
+    assert whole.lost == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_candidates_share_a_pass(family: str) -> None:
+    samples = [sample(probe_of(pico(family), count)) for count in (5, 9)]
+    skipped, candidates = frozenset({2, 7}), [3, 4, 8]
+    together = qualities(samples, skipped, candidates)
+    alone = [qualities(samples, skipped | extra)[0] for extra in (set(), *({number} for number in candidates))]
+    for one, other in zip(together, alone, strict=True):
+        assert one.lost == pytest.approx(other.lost, abs=1e-4)
+        assert one.match == other.match
+
+
+@pytest.mark.parametrize(("attention", "mlp"), [([2], []), ([], [3]), ([1], [2])])
+def test_what_does_nothing_goes_first(attention: Sequence[int], mlp: Sequence[int]) -> None:
+    samples = [sample(probe_of(zeroed(attention, mlp)))]
+    planted = {*(2 * layer for layer in attention), *(2 * layer + 1 for layer in mlp)}
+    points = list(eliminate(samples, FREE))
+    assert points[len(planted)].skipped == planted
+    assert points[len(planted)].quality.match == 1.0
+
+
+def test_seconds_saved_count(samples: list[Sample]) -> None:
+    """What saves a thousand times as much goes first, whatever it loses."""
+    assert next(itertools.islice(eliminate(samples, FREE), 1, None)).skipped != {5}
+    assert next(itertools.islice(eliminate(samples, {**FREE, 5: 1000.0}), 1, None)).skipped == {5}
+
+
+def test_it_ends_where_the_draft_is_of_no_use(samples: list[Sample]) -> None:
+    points = list(eliminate(samples, FREE, min_match=0.6))
+    assert all(point.quality.match >= 0.6 for point in points[:-1])
+    assert [len(point.skipped) for point in points] == list(range(len(points)))
+    assert not any({0, 1} & point.skipped for point in points)
+
+
+def test_it_goes_on_behind_what_is_known(samples: list[Sample]) -> None:
+    points = list(eliminate(samples, FREE, batch=100))
+    assert list(eliminate(samples, FREE, batch=100, known=points[:3])) == points[3:]
+
+
+def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, scored = elimination.qualities, []
+
+    def counted(samples: Sequence[Sample], skipped: frozenset[int], candidates: Sequence[int] = ()) -> object:
+        scored.append(len(candidates))
+        return honest(samples, skipped, candidates)
+
+    monkeypatch.setattr(elimination, "qualities", counted)
+    eager_points = list(eliminate(samples, FREE, batch=100))
+    num_eager = sum(scored)
+    scored.clear()
+    lazy_points = list(eliminate(samples, FREE, batch=2))
+    assert sum(scored) < num_eager
+    assert lazy_points[1] == eager_points[1]
+    assert torch.tensor([len(point.skipped) for point in lazy_points]).diff().eq(1).all()
