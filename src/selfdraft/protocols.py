@@ -253,6 +253,11 @@ class Strategy(Protocol):
 
     Options: ClassVar[type[Any]]
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification
+    prefill_needs: tuple[str, ...]  # and those to capture during prefill alone
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """What to keep of the states [rows, tokens, hidden] of a part of the prefill: tensors [rows, tokens, ...]."""
+        ...
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None: ...
 

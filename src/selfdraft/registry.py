@@ -17,6 +17,7 @@ STRATEGIES: Mapping[str, str] = {
     "fixed": "selfdraft.strategies.fixed:Fixed",
     "uniform": "selfdraft.strategies.uniform:Uniform",
     "early-exit": "selfdraft.strategies.early_exit:EarlyExit",
+    "asd": "selfdraft.strategies.asd:Asd",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",

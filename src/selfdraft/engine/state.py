@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -153,7 +154,7 @@ def prefill(runner: Runner, state: State, strategy: Strategy) -> None:
     for length, group in itertools.groupby(state.active, key=lambda sequence: sequence.num_cached):
         sequences = list(group)
         began = runner.seconds()
-        captured = _prefill_rows(runner, state, sequences, first_row, length, strategy.needs)
+        captured = _prefill_rows(runner, state, sequences, first_row, length, strategy)
         seconds = runner.seconds() - began
         for index, sequence in enumerate(sequences):
             sequence.prefill_seconds = seconds
@@ -168,15 +169,16 @@ def _prefill_rows(
     sequences: Sequence[TextSequence],
     first_row: int,
     length: int,
-    needs: Sequence[str],
+    strategy: Strategy,
 ) -> dict[str, torch.Tensor]:
-    """Captured hidden states as [rows, length, hidden]; none for prompts of one token."""
-    captured: dict[str, list[torch.Tensor]] = {name: [] for name in needs}
+    """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
+    needs = tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
+    captured: dict[str, list[torch.Tensor]] = defaultdict(list)
     for start in range(0, length, PREFILL_CHUNK):
         end = min(start + PREFILL_CHUNK, length)
         chunk = torch.tensor([sequence.tokens[start:end] for sequence in sequences], device=runner.device)
         starts = [start] * len(sequences)
         output = runner.forward(chunk, starts, state.cache, first_row=first_row, capture=needs, needs_scores=False)
-        for name, parts in captured.items():
-            parts.append(output.captured[name])
-    return {name: torch.cat(parts, dim=1) for name, parts in captured.items() if parts}
+        for name, states in strategy.condense(output.captured).items():
+            captured[name].append(states)
+    return {name: torch.cat(parts, dim=1) for name, parts in captured.items()}

@@ -15,7 +15,11 @@ class PlainStrategy:
 
     Options: ClassVar[type[Any]]
     needs: tuple[str, ...] = ()
+    prefill_needs: tuple[str, ...] = ()
     known_plans: Sequence[Plan] = ()
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return captured
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         pass

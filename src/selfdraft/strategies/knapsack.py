@@ -6,7 +6,7 @@ run behind the state j, or it is skipped behind the state j - weight, whichever 
 tokens) to the target's own stream at that depth. States below `min_cosine` are dropped. A state is the best by this
 recurrence, not of all sub-networks of its weight.
 
-CLaSp: arXiv:2505.24196; KnapSpec: arXiv:2602.20217, section 4.
+CLaSp: in-context layer skip (ACL 2025); KnapSpec: arXiv:2602.20217, section 4.
 """
 
 from __future__ import annotations

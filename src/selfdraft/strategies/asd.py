@@ -1,0 +1,62 @@
+"""`asd`: skip the attentions that hardly turn the prompt's hidden states, and every third layer.
+
+Adaptive self-speculative decoding (Draft on the Fly, arXiv:2410.01028, algorithm 1): no search, a set for each prompt.
+With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden states before and behind attention l:
+
+- attention l is skipped where C_l >= similarity,
+- attention and MLP of every m-th layer are skipped (rule 1),
+- the last n layers are kept in both cases (rule 2).
+
+The similarities come with the prefill; nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..options import setting
+from ..types import Plan, PlanContext, SkipSet
+from .base import PlainStrategy
+
+
+class Asd(PlainStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        similarity: float = setting(
+            0.985, "skip attentions whose mean cosine is at least this; above 1: none", minimum=-1.0, maximum=2.0
+        )
+        every: int = setting(3, "skip attention and MLP of every m-th layer; 0: of none (4 for code models)", minimum=0)
+        last: int = setting(2, "never skip the last n layers; 0: they may go (3 for code models)", minimum=0)
+
+    def __init__(self, options: Options, num_layers: int) -> None:
+        self._options, self._num_layers = options, num_layers
+        points = [f"{kind}{layer}" for layer in range(num_layers) for kind in "am"]
+        self.prefill_needs = ("embedding", *points[:-1])
+        self._plans: dict[int, Plan] = {}
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The cosine around every attention, [rows, tokens, layers]."""
+        streams = [captured[point].float() for point in self.prefill_needs]
+        pairs = zip(streams[::2], streams[1::2], strict=True)  # before and behind attention 0, 1, ...
+        return {"cosines": torch.stack([torch.cosine_similarity(*pair, dim=-1) for pair in pairs], dim=-1)}
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        cosines = prefill["cosines"].mean(0).tolist() if prefill else []
+        self._plans[sequence_id] = Plan(skip_set(cosines, self._num_layers, self._options))
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        return self._plans[sequence_id]
+
+    def end(self, sequence_id: int) -> None:
+        self._plans.pop(sequence_id, None)
+
+
+def skip_set(cosines: Sequence[float], num_layers: int, options: Asd.Options) -> SkipSet:
+    """`cosines` of the attentions, none for a prompt of one token; layers from 0 on."""
+    num_open = max(num_layers - options.last, 0)
+    similar = {layer for layer, cosine in enumerate(cosines[:num_open]) if cosine >= options.similarity}
+    regular = set(range(options.every - 1, num_open, options.every)) if options.every else set()
+    return SkipSet.of(sorted(similar | regular), sorted(regular))

@@ -1,0 +1,69 @@
+"""`asd`: which sub-layers the three rules skip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pico import NUM_LAYERS, pico
+from selfdraft import Engine, SkipSet
+from selfdraft.strategies.asd import Asd, skip_set
+from test_knapsack import TEXT, zeroed
+
+COSINES = [0.2, 0.99, 0.99, 0.5, 0.985, 0.9, 0.99, 0.99, 0.99]
+
+
+@pytest.mark.parametrize(
+    ("options", "skipped"),
+    [
+        ({}, "a1-2,a4-6,m2,m5"),  # one-based: 2, 3, 5, 7 by cosine, 3 and 6 by the rule, 8 and 9 kept
+        ({"last": 0}, "a1-2,a4-8,m2,m5,m8"),
+        ({"every": 0}, "a1-2,a4,a6"),
+        ({"similarity": 1.5}, "a2,a5,m2,m5"),
+        ({"similarity": 1.5, "every": 0}, ""),
+        ({"every": 4, "last": 3}, "a1-4,m3"),
+    ],
+)
+def test_the_rules(options: dict[str, Any], skipped: str) -> None:
+    assert skip_set(COSINES, len(COSINES), Asd.Options(**options)) == SkipSet.parse(skipped)
+
+
+def test_a_prompt_of_one_token_has_no_cosines() -> None:
+    assert skip_set([], 9, Asd.Options()) == SkipSet.parse("a2,a5,m2,m5")
+
+
+@pytest.mark.parametrize("attention", [[2], [1, 3]])
+def test_an_attention_that_does_nothing_is_skipped(attention: list[int]) -> None:
+    settings = {"asd": {"similarity": 0.9999, "every": 0, "last": 0}}
+    found = Engine(zeroed(attention, [])).generate(TEXT, max_new_tokens=4, strategy="asd", settings=settings)
+    assert {step.plan.skip for step in found.steps} == {SkipSet.of(attention, [])}
+
+
+def test_similarities_are_those_of_the_prompt() -> None:
+    """Whatever the parts the prefill comes in."""
+    asd = Asd(Asd.Options(), NUM_LAYERS)
+    runner = Engine(pico("llama")).runner
+    cache = runner.new_cache(1, 64)
+    tokens = torch.tensor([TEXT])
+    whole = asd.condense(runner.forward(tokens, [0], cache, capture=asd.prefill_needs, needs_scores=False).captured)
+    parts = [
+        asd.condense(
+            runner.forward(tokens[:, a:b], [a], cache, capture=asd.prefill_needs, needs_scores=False).captured
+        )["cosines"]
+        for a, b in ((0, 7), (7, len(TEXT)))
+    ]
+    assert whole["cosines"].shape == (1, len(TEXT), NUM_LAYERS)
+    torch.testing.assert_close(torch.cat(parts, 1), whole["cosines"], rtol=1e-4, atol=1e-5)
+
+
+def test_each_text_of_a_batch_has_its_own_set() -> None:
+    settings = {"asd": {"similarity": 0.6, "every": 0, "last": 0}}
+    prompts = [TEXT, [90, 91, 92, 17, 18], [5]]
+    together = Engine(pico("llama")).generate(prompts, max_new_tokens=4, strategy="asd", settings=settings)
+    alone = [
+        Engine(pico("llama")).generate(prompt, max_new_tokens=4, strategy="asd", settings=settings)
+        for prompt in prompts
+    ]
+    assert [one.steps[0].plan for one in together] == [one.steps[0].plan for one in alone]
