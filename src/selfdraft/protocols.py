@@ -317,17 +317,14 @@ class DraftRule(Hashable, Protocol):
 
 @dataclass(frozen=True)
 class DraftTask:
-    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number.
-
-    `meanwhile` is for a runner that waits for its device: work of the host that would otherwise be done afterwards.
-    """
+    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number."""
 
     rule: DraftRule
     caps: Sequence[int]
     places: Sequence[Place]
     sequence_ids: Sequence[int]
     seed: int
-    meanwhile: Callable[[], object] = lambda: None
+    meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
 
 
 @dataclass(frozen=True)
