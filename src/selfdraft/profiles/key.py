@@ -58,7 +58,7 @@ def as_file_name(text: str) -> str:
 
 
 def fingerprint(model: Any) -> str:
-    """`llama-` and 32 hexadecimal digits. Reads little: tens of milliseconds for billions of weights."""
+    """`llama-` and 32 hexadecimal digits. The time goes with the number of tensors, not with their sizes."""
     config = json.dumps(_essence(model.config.to_diff_dict()), sort_keys=True, default=str)
     digest = hashlib.sha256(f"{type(model).__name__}\n{config}\n".encode())
     for name, weight in sorted(model.state_dict().items()):
