@@ -121,6 +121,7 @@ def test_the_public_names():
         "OptionError",
         "Piece",
         "Plan",
+        "ProfileError",
         "PromptError",
         "SelfTestError",
         "SelfdraftError",

@@ -7,6 +7,7 @@ SelfdraftError
 |   |-- UnsupportedModelError   no family row, or an attention implementation we cannot drive
 |   `-- SelfTestError           attached, but the decoder's logits differ from the model's own
 |-- DownloadError        weights that could not be fetched, are incomplete or do not match their checksum
+|-- ProfileError         a profile that is damaged, made for something else, or cannot be kept
 `-- MissingExtraError    an optional dependency that this command needs                     (also ImportError)
 """
 
@@ -41,6 +42,10 @@ class SelfTestError(ModelError):
 
 
 class DownloadError(SelfdraftError):
+    pass
+
+
+class ProfileError(SelfdraftError):
     pass
 
 
