@@ -7,12 +7,11 @@ a whole pass over a chain of its width; `early-exit`, which goes on behind its d
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..types import SkipSet, StepRecord
+from ..types import SkipSet, StepRecord, seconds_of_width
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,7 @@ class Costs:
     is_recorded: bool = False
 
     def verify_seconds(self, width: int) -> float:
-        """Interpolated where nothing is padded; beyond the last width the line goes on."""
-        known = sorted(self.width_seconds)
-        if self.is_recorded and width <= known[-1]:
-            return self.width_seconds[known[bisect.bisect_left(known, width)]]
-        if width in self.width_seconds or len(known) == 1:
-            return self.width_seconds.get(width, self.width_seconds[known[0]])
-        right = min(max(bisect.bisect(known, width), 1), len(known) - 1)
-        low, high = known[right - 1], known[right]
-        slope = (self.width_seconds[high] - self.width_seconds[low]) / (high - low)
-        return self.width_seconds[low] + slope * (width - low)
+        return seconds_of_width(self.width_seconds, width, self.is_recorded)
 
     def predict_seconds(self, rounds: Mapping[Round, int]) -> float | None:
         """The passes of these rounds and nothing else; None where some of them were not ours to measure."""

@@ -12,16 +12,13 @@ import torch
 
 from ..engine.draft import Rule
 from ..engine.state import PREFILL_CHUNK
+from ..models.latency import ROOM, WIDTHS, fitting_length
 from ..options import GenerateOptions, NoOptions
 from ..protocols import DraftedChain, DraftTask, Runner
 from ..registry import DEFAULTS, find, options_for
 from ..types import SkipSet
 from .costs import Costs, DraftKind
 
-WIDTHS = (1, 2, 4, 8, 16, 32)
-"""Measured where the runner records none, and shown in tables."""
-ROOM = 64
-"""Tokens behind the text that is measured behind."""
 SHORT_DRAFT, LONG_DRAFT = 8, 16
 _MAX_PASSES = ROOM - 2
 _BATCHES = 5
@@ -37,10 +34,8 @@ class PassMeter:
     """
 
     def __init__(self, runner: Runner, context: int) -> None:
-        buckets = runner.recorded_slots(context + 1)
-        limits = [*buckets[-1:], *filter(None, [runner.context_length])]
-        self.context = max(1, min([context, *(limit - ROOM for limit in limits)]))
-        self._runner, self._is_recorded, self._rule = runner, bool(buckets), _chain_rule()
+        self.context = fitting_length(runner, context)
+        self._runner, self._is_recorded, self._rule = runner, bool(runner.recorded_slots(1)), _chain_rule()
 
     def measure(self, drafts: Iterable[DraftKind]) -> Costs:
         costs = Costs(self._width_seconds(), is_recorded=self._is_recorded)

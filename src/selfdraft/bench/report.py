@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .meter import WIDTHS
+from ..models.latency import WIDTHS
 from .ways import OFF, STATIC
 
 Document = Mapping[str, Any]

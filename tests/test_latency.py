@@ -1,0 +1,405 @@
+"""Latency: planted costs are recovered, and what follows from them is right. The clock is planted, too."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from pico import NUM_LAYERS, pico
+from selfdraft.errors import ModelError, OptionError
+from selfdraft.models import latency
+from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.latency import PLAIN, WHOLE, Kind, Sample, fit_samples, fitting_length, least_squares, measure
+from selfdraft.models.payoff import best_length, expected_tokens, integer_weights, tokens_per_second
+from selfdraft.models.runners import EagerRunner
+from selfdraft.protocols import PassOutput
+from selfdraft.types import LatencyFit, Line, SkipSet
+from tape import TapeRecorder
+
+HALF = SkipSet.parse("a1-4,m1-4")
+LAYERS = 8
+
+
+@dataclasses.dataclass
+class FakeRunner:
+    """A model whose passes take what is planted here, by a clock that nothing else moves."""
+
+    attention: Line = Line(2e-6, 3e-4)
+    mlp: float = 5e-4
+    rest: float = 2e-3
+    reading: float = 1e-4
+    per_column: Line = Line(1e-7, 4e-4)
+    """What each column behind the first adds."""
+    per_prompt_token: float = 1e-5
+    drift: float = 0.0
+    num_layers: int = LAYERS
+    recorded_widths: Sequence[int] = ()
+    buckets: Sequence[int] = ()
+    context_length: int | None = None
+    vocab_size: int = 100
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.lengths: list[int] = []
+        self.num_passes = 0
+
+    def seconds(self) -> float:
+        return self.now
+
+    def recorded_slots(self, num_slots: int) -> Sequence[int]:
+        smaller = [size for size in self.buckets if size < num_slots]
+        return self.buckets[: len(smaller) + 1]
+
+    def new_cache(self, num_rows: int, num_slots: int) -> Any:
+        self.lengths.append(num_slots - latency.ROOM)
+        return SimpleNamespace()
+
+    def width_taken(self, width: int) -> int:
+        return next((known for known in self.recorded_widths if known >= width), width) if self.buckets else width
+
+    def pass_seconds(self, width: int, start: int, skip: SkipSet = SkipSet()) -> float:  # noqa: B008 - frozen
+        attentions, mlps = self.num_layers - len(skip.attention), self.num_layers - len(skip.mlp)
+        one = attentions * self.attention.at(start) + mlps * self.mlp + self.rest
+        return one + (self.width_taken(width) - 1) * self.per_column.at(start)
+
+    def forward(
+        self,
+        tokens: list[list[int]],
+        starts: list[int],
+        cache: Any,
+        *,
+        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
+        needs_scores: bool = True,
+        ahead: bool = False,
+    ) -> PassOutput:
+        width = len(tokens[0])
+        assert all(0 <= token < self.vocab_size for token in tokens[0])
+        assert self.context_length is None or starts[0] + width <= self.context_length
+        if not needs_scores:
+            self.now += width * self.per_prompt_token
+            return PassOutput(torch.zeros(1, 0, 1))
+        self.num_passes += 1
+        self.now += (1 + self.drift * self.num_passes) * self.pass_seconds(width, starts[0], skip)
+        return PassOutput(torch.zeros(1, width, 1), read_choices=self._read)
+
+    def _read(self) -> list[list[int]]:
+        self.now += self.reading
+        return [[7]]
+
+
+def measured(runner: Any, *arguments: Any, **options: Any) -> LatencyFit:
+    return measure(cast(Any, runner), *arguments, **options)
+
+
+def a_fit(**changes: Any) -> LatencyFit:
+    """Attention costs as much as an MLP behind 500 slots; verification hardly more than a plain pass."""
+    fit = LatencyFit(
+        attention=Line(1e-6, 5e-4),
+        mlp_seconds=1e-3,
+        rest_seconds=1e-3,
+        plain=Line(8e-6, 13e-3),
+        widths=(1, 2, 4, 8),
+        verify=(Line(8e-6, 13e-3), Line(9e-6, 14e-3), Line(11e-6, 16e-3), Line(15e-6, 24e-3)),
+        is_recorded=False,
+        lengths=(64, 512),
+        rms_error=0.0,
+        max_error=0.0,
+    )
+    return dataclasses.replace(fit, **changes)
+
+
+class TestMeasure:
+    @pytest.mark.parametrize("lengths", [(64, 512, 2048), (16, 300), (5, 700, 100)])
+    def test_planted_costs_are_recovered(self, lengths: tuple[int, ...]) -> None:
+        runner = FakeRunner()
+        fit = measured(runner, lengths)
+        assert fit.lengths == tuple(sorted(lengths))
+        assert fit.attention.per_slot == pytest.approx(runner.attention.per_slot)
+        assert fit.attention.base == pytest.approx(runner.attention.base)
+        assert fit.mlp_seconds == pytest.approx(runner.mlp)
+        assert fit.rest_seconds == pytest.approx(runner.rest)
+        assert fit.max_error == pytest.approx(0, abs=1e-9)
+        assert fit.rms_error == pytest.approx(0, abs=1e-9)
+        assert fit.clamped == ()
+        assert not fit.is_recorded
+
+    @pytest.mark.parametrize("num_context", [1, 200, 4000])
+    def test_what_was_not_measured_is_predicted(self, num_context: int) -> None:
+        runner = FakeRunner()
+        fit = measured(runner)
+        for skip in (SkipSet(), HALF, SkipSet.parse("a2"), SkipSet.parse("m0-7")):
+            expected = runner.pass_seconds(1, num_context, skip)
+            assert fit.draft_seconds(skip, num_context, LAYERS) == pytest.approx(expected)
+        for width in (1, 2, 3, 8, 11, 32, 40):
+            assert fit.verify_seconds(width, num_context) == pytest.approx(runner.pass_seconds(width, num_context))
+        assert fit.plain_seconds(num_context) == pytest.approx(runner.pass_seconds(1, num_context) + runner.reading)
+
+    def test_recorded_widths_are_measured_and_padded_to(self) -> None:
+        runner = FakeRunner(recorded_widths=(1, 2, 4, 6, 64), buckets=(256, 1024, 4096))
+        fit = measured(runner)
+        assert fit.is_recorded
+        assert fit.widths == (1, 2, 4, 6, 64)
+        assert fit.verify_seconds(5, 100) == pytest.approx(runner.pass_seconds(6, 100))
+        assert fit.verify_seconds(7, 100) == pytest.approx(runner.pass_seconds(64, 100))
+
+    def test_a_runner_that_gave_up_recording_takes_the_usual_widths(self) -> None:
+        fit = measured(FakeRunner(recorded_widths=(1, 64)))
+        assert fit.widths == latency.WIDTHS
+        assert not fit.is_recorded
+
+    def test_a_single_length_says_nothing_of_growth(self) -> None:
+        runner = FakeRunner()
+        fit = measured(runner, [64])
+        assert fit.attention.per_slot == 0
+        assert fit.attention.base == pytest.approx(runner.attention.at(64))
+        assert fit.mlp_seconds == pytest.approx(runner.mlp)
+        assert fit.rest_seconds == pytest.approx(runner.rest)
+
+    def test_drift_hits_all_alike(self) -> None:
+        """A machine that becomes slower all the time: the ratio of the sub-layers stays."""
+        steady, slowing = measured(FakeRunner()), measured(FakeRunner(drift=1e-4))
+        ratio = slowing.mlp_seconds / steady.mlp_seconds
+        assert ratio > 1.04
+        assert slowing.attention_seconds(512) / steady.attention_seconds(512) == pytest.approx(ratio, rel=0.02)
+
+    def test_an_outlier_is_left_out(self) -> None:
+        runner = FakeRunner()
+        original = runner.forward
+
+        def forward(*arguments: Any, **options: Any) -> PassOutput:
+            if runner.num_passes == 500:
+                runner.now += 0.5
+            return original(*arguments, **options)
+
+        runner.forward = forward  # type: ignore[method-assign]
+        assert measured(runner).max_error == pytest.approx(0, abs=1e-9)
+        assert runner.num_passes > 1000, "it came in the middle"
+
+    def test_texts_stay_within_the_context(self) -> None:
+        runner = FakeRunner(context_length=256)
+        assert measured(runner).lengths == (64, 192)
+        assert measured(FakeRunner(context_length=20)).widths == (1, 2, 4, 8, 16)
+
+    def test_texts_leave_room_in_their_bucket(self) -> None:
+        runner = FakeRunner(buckets=(256, 1024))
+        assert [fitting_length(cast(Any, runner), length) for length in (64, 192, 250, 256, 900, 1000)] == [
+            64,
+            192,
+            192,
+            256,
+            900,
+            960,
+        ]
+
+    def test_the_budget_leaves_out_long_texts_and_rounds(self) -> None:
+        slow, quick = FakeRunner(per_prompt_token=0.01), FakeRunner()
+        fit = measured(slow, (64, 512, 2048), 20.0)
+        assert fit.lengths == (64, 512)
+        assert slow.lengths == [64, 512], "and never read the third"
+        assert slow.now < 20
+        measured(quick, (64, 512), 5.0)
+        assert quick.now < 5
+        hurried = FakeRunner()
+        assert measured(hurried, (64, 512), 0.0).lengths == (64,)
+
+    def test_progress_tells_seconds_of_the_budget(self) -> None:
+        told: list[tuple[int, int | None, str]] = []
+        measured(FakeRunner(), (64, 512), 10.0, lambda *told_now: told.append(told_now))
+        done = [now for now, _, _ in told]
+        assert done == sorted(done)
+        assert told[-1] == (10, 10, "measuring passes")
+        assert {total for _, total, _ in told} == {10}
+
+    def test_what_cannot_be_measured_is_said(self) -> None:
+        with pytest.raises(OptionError, match=r"texts of \[64, 0\] tokens: give lengths of at least 1"):
+            measured(FakeRunner(), [64, 0])
+        with pytest.raises(OptionError, match="at least 1"):
+            measured(FakeRunner(), [])
+        with pytest.raises(ModelError, match="single layer"):
+            measured(FakeRunner(num_layers=1))
+
+
+class TestRealRunners:
+    def test_eager(self) -> None:
+        fit = measure(EagerRunner(pico("llama")), (8, 64), 0.5)
+        assert fit.lengths[0] == 8
+        assert fit.widths == latency.WIDTHS
+        assert fit.draft_seconds(SkipSet(), 64, NUM_LAYERS) > 0
+        assert fit.verify_seconds(5, 64) > 0
+        assert fit.plain_seconds(64) > 0
+        assert LatencyFit.from_json(json.loads(json.dumps(fit.to_json()))) == fit
+
+    def test_recorded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(latency, "_BATCH_SECONDS", 0.0)
+        runner = GraphRunner(pico("llama"), make_recorder=TapeRecorder)
+        fit = measure(runner, (8,), 0.0)
+        assert fit.is_recorded
+        assert fit.widths == tuple(runner.recorded_widths)
+        assert runner.num_hits > 0, "plain passes run ahead"
+
+    def test_an_interrupt_leaves_nothing_behind(self) -> None:
+        runner, caches = EagerRunner(pico("llama")), []
+        runner.new_cache = watched(runner.new_cache, caches)  # type: ignore[method-assign]
+        fresh = runner.forward([[1, 2, 3]], [0], runner.decoder.new_cache(1, 8)).choices()
+        with pytest.raises(KeyboardInterrupt):
+            measure(runner, (8, 16), 5.0, interrupt_after(12))
+        gc.collect()
+        assert len(caches) == 2
+        assert [cache() for cache in caches] == [None, None]
+        assert runner.forward([[1, 2, 3]], [0], runner.decoder.new_cache(1, 8)).choices() == fresh
+
+
+def watched(new_cache: Callable[..., Any], caches: list[Any]) -> Callable[..., Any]:
+    def make(*arguments: Any) -> Any:
+        cache = new_cache(*arguments)
+        caches.append(weakref.ref(cache))
+        return cache
+
+    return make
+
+
+def interrupt_after(num_calls: int) -> Callable[[int, int | None, str], None]:
+    calls = iter(range(num_calls))
+
+    def progress(done: int, total: int | None, label: str) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+class TestFit:
+    def samples(self, seconds: Callable[[Kind, int], float]) -> list[Sample]:
+        kinds = [PLAIN, WHOLE, Kind(4), *(Kind(skip=skip) for skip in latency._all_but_first(LAYERS))]
+        return [Sample(kind, length, seconds(kind, length)) for kind in kinds for length in (64, 512)]
+
+    def test_negative_seconds_are_clamped_and_said(self) -> None:
+        """Longer texts seem to be quicker."""
+        fit = fit_samples(
+            self.samples(lambda kind, length: 0.02 - 0.01 * len(kind.skip) / 14 - 1e-6 * length), 8, False
+        )
+        assert fit.attention.per_slot == 0
+        assert {"attention per slot", "plain per slot", "width 1 per slot", "width 4 per slot"} <= set(fit.clamped)
+        assert fit.attention.base > 0
+        assert fit.max_error > 0.005, "what was clamped is no longer explained"
+        parts = (fit.attention.base, fit.mlp_seconds, fit.rest_seconds, *(line.base for line in fit.verify))
+        assert min(parts) >= 0
+
+    def test_zero_is_no_clamping(self) -> None:
+        runner = FakeRunner(attention=Line(0.0, 3e-4), rest=0.0)
+        fit = measured(runner)
+        assert fit.clamped == ()
+        assert fit.attention_seconds(9999) == pytest.approx(3e-4)
+        assert fit.mlp_seconds == pytest.approx(5e-4)
+
+    def test_errors_are_relative(self) -> None:
+        """Three lengths that are on no line."""
+        kinds = [PLAIN, WHOLE, *(Kind(skip=skip) for skip in latency._all_but_first(LAYERS))]
+        bump = {64: 1.0, 512: 1.1, 960: 1.0}
+        samples = [Sample(kind, length, 0.01 * factor) for kind in kinds for length, factor in bump.items()]
+        small, large = (
+            fit_samples([dataclasses.replace(s, seconds=s.seconds * scale) for s in samples], LAYERS, False)
+            for scale in (1, 1000)
+        )
+        assert 0.03 < small.rms_error <= small.max_error < 0.1
+        assert large.rms_error == pytest.approx(small.rms_error)
+
+    def test_least_squares_none_negative(self) -> None:
+        """Against every point of a grid."""
+        shares = torch.tensor([[1.0, 2.0, 0.5], [0.5, 3.0, 1.0], [2.0, 2.5, 0.1], [1.5, 0.2, 0.7]]).double().numpy()
+        found, free = least_squares(shares)
+        assert (found >= 0).all()
+        error = ((shares @ found - 1) ** 2).sum()
+        assert error >= ((shares @ free - 1) ** 2).sum() - 1e-12
+        steps = torch.linspace(0, 1.5, 31).double()
+        grid = torch.cartesian_prod(steps, steps, steps)
+        errors = ((grid @ torch.from_numpy(shares).T - 1) ** 2).sum(1)
+        assert error <= errors.min() + 1e-12
+
+
+class TestFitValue:
+    def test_json_both_ways(self) -> None:
+        fit = a_fit(clamped=("mlp",))
+        document = json.loads(json.dumps(fit.to_json()))
+        assert LatencyFit.from_json(document) == fit
+        assert hash(LatencyFit.from_json(document)) == hash(fit)
+        assert document["attention"] == {"per_slot": 1e-6, "base": 5e-4}
+
+    def test_a_draft_is_what_it_does_not_skip(self) -> None:
+        seconds = a_fit().draft_seconds(SkipSet.parse("a1-3,m2"), 500, 4)
+        assert seconds == pytest.approx(1 * 1e-3 + 3 * 1e-3 + 1e-3)
+
+    @pytest.mark.parametrize(("width", "seconds"), [(1, 13e-3), (3, 15e-3), (6, 20e-3), (8, 24e-3), (9, 26e-3)])
+    def test_widths_are_interpolated(self, width: int, seconds: float) -> None:
+        assert a_fit().verify_seconds(width, 0) == pytest.approx(seconds)
+
+    @pytest.mark.parametrize(("width", "seconds"), [(1, 13e-3), (3, 16e-3), (5, 24e-3), (8, 24e-3), (9, 26e-3)])
+    def test_widths_are_padded_where_recorded(self, width: int, seconds: float) -> None:
+        assert a_fit(is_recorded=True).verify_seconds(width, 0) == pytest.approx(seconds)
+
+    def test_verification_grows_with_the_context(self) -> None:
+        assert a_fit().verify_seconds(3, 1000) == pytest.approx(15e-3 + 10e-3)
+
+    def test_never_negative(self) -> None:
+        fit = a_fit(widths=(1, 2), verify=(Line(0, 2e-3), Line(0, 1e-3)))
+        assert fit.verify_seconds(9, 0) == 0
+
+
+class TestPayoff:
+    def test_weights_change_as_the_context_grows(self) -> None:
+        weights = [integer_weights(a_fit(), num_context) for num_context in (0, 500, 1500, 2500, 10**6)]
+        assert weights == [(1, 2), (1, 1), (2, 1), (3, 1), (5, 1)]
+
+    def test_weights_of_what_costs_nothing(self) -> None:
+        assert integer_weights(a_fit(mlp_seconds=0.0), 0) == (5, 1)
+        assert integer_weights(a_fit(attention=Line(0, 0)), 0) == (1, 5)
+        assert integer_weights(a_fit(attention=Line(0, 0), mlp_seconds=0.0), 0) == (1, 1)
+
+    @pytest.mark.parametrize(("acceptance", "expected"), [(0, 1), (0.5, 1.875), (1, 4)])
+    def test_expected_tokens(self, acceptance: float, expected: float) -> None:
+        assert expected_tokens(acceptance, 3) == pytest.approx(expected)
+        assert expected_tokens(acceptance, 0) == 1
+
+    def test_expected_tokens_close_to_1(self) -> None:
+        assert expected_tokens(1 - 1e-12, 3) == pytest.approx(4, rel=1e-3)
+
+    def test_tokens_per_second(self) -> None:
+        fit = a_fit()
+        draft = 4 * 1e-3 + 4 * 1e-3 + 1e-3
+        verify = fit.verify_seconds(4, 500)
+        speed = tokens_per_second(0.5, 3, fit, HALF, 500, LAYERS)
+        assert speed == pytest.approx(1.875 / (3 * draft + verify))
+        assert tokens_per_second(0.5, 0, fit, HALF, 500, LAYERS) == pytest.approx(1 / fit.plain_seconds(500))
+
+    def test_off_where_drafting_cannot_pay(self) -> None:
+        fit = a_fit()
+        off = 1 / fit.plain_seconds(100)
+        assert best_length(1.0, 10, fit, SkipSet(), 100, LAYERS) == (0, off), "a draft as dear as the target"
+        assert best_length(0.0, 10, fit, HALF, 100, LAYERS) == (0, off), "a draft that is never right"
+        assert best_length(1.0, 0, fit, HALF, 100, LAYERS) == (0, off)
+
+    def test_a_draft_that_costs_nothing_pays(self) -> None:
+        skip = SkipSet.parse("a1-7,m1-7")
+        lengths = [best_length(acceptance, 7, a_fit(), skip, 100, LAYERS)[0] for acceptance in (0.1, 0.5, 0.9, 1.0)]
+        assert lengths[0] == 0
+        assert lengths == sorted(lengths)
+        assert lengths[-1] == 7
+
+    def test_the_length_chosen_is_the_best(self) -> None:
+        speeds = [tokens_per_second(0.8, length, a_fit(), HALF, 100, LAYERS) for length in range(11)]
+        length, speed = best_length(0.8, 10, a_fit(), HALF, 100, LAYERS)
+        assert (length, speed) == (speeds.index(max(speeds)), max(speeds))
+
+    def test_padded_widths_are_filled(self) -> None:
+        """The next token is verified for nothing up to a recorded width."""
+        fit = a_fit(is_recorded=True)
+        lengths = {best_length(acceptance, 7, fit, SkipSet.parse("a1-7,m1-7"), 0, LAYERS)[0] for acceptance in (0.8, 1)}
+        assert lengths <= {0, 1, 3, 7}
