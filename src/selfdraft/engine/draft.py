@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 
@@ -125,9 +126,6 @@ class Branches:
     def by_row(self) -> list[Sequence[Path]]:
         return [self.tree.branches(text) if cap else () for text, cap in zip(self.texts, self.caps, strict=True)]
 
-    def look_up(self) -> None:
-        self.by_row  # noqa: B018 - kept for whoever asks next
-
 
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
@@ -148,9 +146,9 @@ class GroupDraft:
     ) -> None:
         self._session, self._rule, self._rows = session, rule, rows
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
-        self._branches = Branches(rule.tree, rows.committed, caps)
-        seed, meanwhile = sampler.options.seed, self._branches.look_up
-        self._task = DraftTask(rule, caps, places, rows.sequence_ids, seed, meanwhile)
+        self._branches = branches = Branches(rule.tree, rows.committed, caps)
+        seed = sampler.options.seed
+        self._task = DraftTask(rule, caps, places, rows.sequence_ids, seed, meanwhile=lambda: branches.by_row)
         self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
@@ -212,15 +210,14 @@ class GroupDraft:
             levels = self._levels(chain, row)
             branches = [*self._branches.by_row[row], *self._session.branches(row)] if cap else []
             length = len(levels)
-            tokens, parents, num_drawn = grow_nodes(levels, branches, cap, max_nodes)
             drafts.append(
-                Draft(
-                    tokens,
-                    parents,
-                    length,
+                grow(
+                    levels,
+                    branches,
+                    cap,
+                    max_nodes,
+                    is_drawn=scores is not None,
                     confidences=tuple([column[row] for column in chain.confidences[:length]]),
-                    num_draft_steps=length,
-                    num_drawn=0 if scores is None else num_drawn,
                     scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
@@ -229,19 +226,18 @@ class GroupDraft:
 
 
 def grow(
-    levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None = None
+    levels: Sequence[Sequence[int]],
+    branches: Sequence[Path],
+    max_depth: int,
+    max_nodes: int | None = None,
+    *,
+    is_drawn: bool = True,
+    **more: Any,
 ) -> Draft:
-    tokens, parents, num_drawn = grow_nodes(levels, branches, max_depth, max_nodes)
-    return Draft(tokens, parents, len(levels), num_draft_steps=len(levels), num_drawn=num_drawn)
+    """A tree: `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree.
 
-
-def grow_nodes(
-    levels: Sequence[Sequence[int]], branches: Sequence[Path], max_depth: int, max_nodes: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The tokens and parents of a tree, and how many of its nodes were drawn.
-
-    `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree. Where `max_nodes`
-    are reached, later siblings and branches are left out; never the chain.
+    Where `max_nodes` are reached, later siblings and branches are left out; never the chain. `is_drawn`: the levels
+    come from a distribution. `more`: what else is known of the draft.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
     limit = None if max_nodes is None else max(len(tokens), max_nodes)
@@ -258,9 +254,9 @@ def grow_nodes(
     for depth, level in enumerate(levels):
         for token in level[1:]:
             add(depth - 1, token)
-    num_drawn = len(tokens)
+    num_drawn = len(tokens) if is_drawn else 0
     for branch in branches:
         node: int | None = ROOT
         for token in branch[:max_depth]:
             node = add(node, token) if node is not None else None
-    return tuple(tokens), tuple(parents), num_drawn
+    return Draft(tuple(tokens), tuple(parents), len(levels), num_draft_steps=len(levels), num_drawn=num_drawn, **more)
