@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from learned import knowledge
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, SkipSet
 from selfdraft.strategies.asd import Asd, skip_set
@@ -43,7 +44,7 @@ def test_an_attention_that_does_nothing_is_skipped(attention: list[int]) -> None
 
 def test_similarities_are_those_of_the_prompt() -> None:
     """Whatever the parts the prefill comes in."""
-    asd = Asd(Asd.Options(), NUM_LAYERS)
+    asd = Asd(Asd.Options(), knowledge(NUM_LAYERS))
     runner = Engine(pico("llama")).runner
     cache = runner.new_cache(1, 64)
     tokens = torch.tensor([TEXT])

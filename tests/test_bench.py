@@ -27,7 +27,8 @@ from selfdraft.cli.main import main
 from selfdraft.engine.metrics import Comparison
 from selfdraft.errors import OptionError
 from selfdraft.models.graph_runner import GraphRunner
-from selfdraft.protocols import DraftedChain, DraftTask, PassOutput
+from selfdraft.passes import PassOutput
+from selfdraft.protocols import DraftedChain, DraftTask
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 from tape import TapeRecorder
 

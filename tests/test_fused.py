@@ -22,7 +22,7 @@ from selfdraft.models.bodies import prove  # noqa: E402
 from selfdraft.models.fused import FusedBody, reason_against  # noqa: E402
 from selfdraft.models.graph_runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.models.runners import EagerRunner  # noqa: E402
-from selfdraft.protocols import TreeMask  # noqa: E402
+from selfdraft.passes import TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
 
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)

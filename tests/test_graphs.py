@@ -31,7 +31,8 @@ from selfdraft.models.device import Device
 from selfdraft.models.graph_runner import GraphRunner, make_runner
 from selfdraft.models.graphs import Graphs, RecordingError
 from selfdraft.models.runners import EagerRunner
-from selfdraft.protocols import DraftRows, PassOutput
+from selfdraft.passes import PassOutput
+from selfdraft.protocols import DraftRows
 from selfdraft.strategies.base import PlainStrategy
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft

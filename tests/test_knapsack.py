@@ -12,7 +12,8 @@ import torch
 from pico import NUM_LAYERS, pico
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.placement import Placement
-from selfdraft.models.probe import Probe, States
+from selfdraft.models.probe import Probe
+from selfdraft.passes import States
 from selfdraft.strategies.knapsack import Item, solve
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]

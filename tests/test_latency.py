@@ -20,7 +20,7 @@ from selfdraft.models.graph_runner import GraphRunner
 from selfdraft.models.latency import PLAIN, WHOLE, Kind, Sample, fit_samples, fitting_length, least_squares, measure
 from selfdraft.models.payoff import best_length, expected_tokens, integer_weights, tokens_per_second
 from selfdraft.models.runners import EagerRunner
-from selfdraft.protocols import PassOutput
+from selfdraft.passes import PassOutput
 from selfdraft.types import LatencyFit, Line, SkipSet
 from tape import TapeRecorder
 
@@ -365,11 +365,12 @@ class TestPayoff:
 
     @pytest.mark.parametrize(("acceptance", "expected"), [(0, 1), (0.5, 1.875), (1, 4)])
     def test_expected_tokens(self, acceptance: float, expected: float) -> None:
-        assert expected_tokens(acceptance, 3) == pytest.approx(expected)
-        assert expected_tokens(acceptance, 0) == 1
+        found = expected_tokens([acceptance], 3)[0]
+        assert found[3] == pytest.approx(expected)
+        assert found[0] == 1
 
     def test_expected_tokens_close_to_1(self) -> None:
-        assert expected_tokens(1 - 1e-12, 3) == pytest.approx(4, rel=1e-3)
+        assert expected_tokens([1 - 1e-12], 3)[0, 3] == pytest.approx(4, rel=1e-3)
 
     def test_tokens_per_second(self) -> None:
         fit = a_fit()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cases import MODES, SAMPLED, SETTINGS, Case, matrix, name, pairwise
+from learned import profile
 from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
 from selfdraft.engine import decode
@@ -25,7 +26,7 @@ PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9
 
 @functools.cache
 def engine_for(family: str) -> Engine:
-    return Engine(pico(family), settings=SETTINGS)
+    return Engine(pico(family), settings=SETTINGS, profile=profile())
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from pico import VARIANTS, pico
 from selfdraft import SkipSet
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.placement import Placement
-from selfdraft.models.probe import Probe, States
+from selfdraft.models.probe import Probe
+from selfdraft.passes import States
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4]
 SKIPS = ["a1", "m1", "a2,m2", "a1-3,m2-3", "a3,m1"]

@@ -26,7 +26,7 @@ from selfdraft.profiles.key import ProfileKey, fingerprint
 from selfdraft.profiles.profile import SCHEMA, Artefact
 from selfdraft.profiles.store import Store
 
-KEY = ProfileKey("llama-0123", "NVIDIA H200", "bfloat16", "my model")
+KEY = ProfileKey("llama-0123", "NVIDIA H200", "bfloat16", name="my model")
 COMMAND = "selfdraft calibrate 'my model'"
 OLD, NEW = torch.arange(6.0).reshape(2, 3), torch.arange(8, dtype=torch.bfloat16)
 QUESTION = {"prompts": "abc", "seed": 0}
@@ -172,7 +172,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def put_another_in_its_place(kept: Store) -> None:
-    other = ProfileKey("llama-0123", "NVIDIA H100", "bfloat16", "my model")
+    other = ProfileKey("llama-0123", "NVIDIA H100", "bfloat16", name="my model")
     kept.update(other, "knn", Artefact())
     os.replace(kept.path_of(other), kept.path_of(KEY))
 

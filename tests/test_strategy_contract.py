@@ -17,8 +17,9 @@ from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.models.cache import SlotCache
 from selfdraft.models.runners import EagerRunner
 from selfdraft.options import NoOptions
+from selfdraft.protocols import Knowledge, PlanContext
 from selfdraft.registry import STRATEGIES
-from selfdraft.types import OFF, PlanContext
+from selfdraft.types import OFF
 
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5], [16, 18, 3])
 PLANS = (
@@ -48,7 +49,7 @@ class Restless:
     needs = ("embedding", "a1", "m2", "norm")
     last: Restless
 
-    def __init__(self, options: NoOptions, num_layers: int) -> None:
+    def __init__(self, options: NoOptions, knowledge: Knowledge) -> None:
         self.prefills: dict[int, Mapping[str, torch.Tensor]] = {}
         self.contexts: dict[int, list[PlanContext]] = {}
         self.steps: dict[int, list[StepRecord]] = {}

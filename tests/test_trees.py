@@ -15,7 +15,7 @@ from selfdraft import Engine, OptionError
 from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
 from selfdraft.models.runners import EagerRunner
-from selfdraft.protocols import Resume
+from selfdraft.passes import Resume
 from selfdraft.trees.siblings import Siblings, read_table
 from selfdraft.types import ROOT, Draft
 

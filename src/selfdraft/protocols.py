@@ -3,63 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from .types import Plan, PlanContext, Reuse, SkipSet, StepRecord
-
-Tokens = torch.Tensor | Sequence[Sequence[int]]
-"""[rows, width]: numbers on the host, or a tensor on any device."""
-
-
-@dataclass(frozen=True)
-class PassOutput:
-    """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
-
-    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
-    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
-    read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
-
-    def choices(self) -> list[list[int]]:
-        """The best token behind each column of each row, on the host."""
-        if self.read_choices is not None:
-            return self.read_choices()
-        best: list[list[int]] = self.scores.argmax(-1).tolist()
-        return best
-
-
-@dataclass(frozen=True)
-class TreeMask:
-    """How the columns of one pass hang together: column 0 is the last committed token, the others draft nodes.
-
-    On the host: a runner sends it to its device as it likes.
-    """
-
-    depths: Sequence[Sequence[int]]  # [row][column] tokens behind column 0
-    sees: Sequence[Sequence[int]]  # [row][column] the columns it attends to, itself included: bit j is column j
-
-    @property
-    def matrix(self) -> npt.NDArray[np.bool_]:
-        """`sees` as [rows, width, width]."""
-        columns = range(len(self.depths[0]))
-        return np.array([[[bits >> column & 1 for column in columns] for bits in row] for row in self.sees], dtype=bool)
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Columns of a pass whose hidden states behind the capture point `point` are known: they start there.
-
-    Row i knows its first `num_known[i]` columns; their keys and values below the point are in the cache.
-    """
-
-    point: str
-    num_known: tuple[int, ...]
-    hidden: torch.Tensor  # [rows, width, hidden]; read in the known columns only
+from .passes import DraftStats, PassOutput, Place, Resume, Seed, Spots, States, Tokens, TreeMask
+from .types import LatencyFit, Plan, Reuse, SkipSet, StepRecord
 
 
 class Cache(Protocol):
@@ -146,6 +96,10 @@ class Runner(Protocol):
         """
         ...
 
+    def probe(self, cache: Any, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
+        """Look at `tokens`, which stand from position `first` on in the text of that row of the cache."""
+        ...
+
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         """Whether a pass that starts behind `point` still comes by all of `capture`."""
         ...
@@ -155,77 +109,25 @@ class Runner(Protocol):
         ...
 
 
-Place = tuple[int, int, int]
-"""Where a row chooses: the caller's number of the text, position in the generated text, rounds behind it."""
-Salt = torch.Tensor | int
-Seed = int | tuple[Salt, Salt]
-"""As one number or as its two 32-bit halves, the low one first."""
+class Probe(Protocol):
+    """What sub-networks make of known tokens beside the target's own keys and values; nothing of it is kept.
 
-
-@dataclass(frozen=True)
-class Spots:
-    """Where tokens are chosen; noise is a function of it. Each [n]."""
-
-    sequences: torch.Tensor  # the caller's number of the text
-    indices: torch.Tensor  # position in the generated text
-    rounds: torch.Tensor  # rounds the text has behind it
-
-    @classmethod
-    def of(cls, places: Sequence[Place], device: torch.device) -> Spots:
-        return cls(*torch.tensor(places, device=device).unbind(1))
-
-    def at(self, rows: torch.Tensor) -> Spots:
-        return Spots(self.sequences[rows], self.indices[rows], self.rounds[rows])
-
-    def ahead(self, count: torch.Tensor | int) -> Spots:
-        """The same texts, `count` tokens on."""
-        return Spots(self.sequences, self.indices + count, self.rounds)
-
-
-@dataclass(frozen=True)
-class DraftStats:
-    """What a lookahead may look at after a token was drafted; each value is computed when it is read.
-
-    `scores` are the draft's after prefix-dependent processors and before temperature and truncation. A drafter
-    without a distribution (prompt lookup) has none: it is a point mass.
+    Sub-layers by number: attention 0, MLP 0, attention 1, ...
     """
 
-    depth: torch.Tensor  # [rows] tokens drafted in this round, this one included
-    index: torch.Tensor  # [rows] position of the drafted token in the generated text
-    match_length: torch.Tensor  # [rows] length of the n-gram a lookup matched, else 0
-    sequence_ids: torch.Tensor  # [rows]
-    scores: torch.Tensor | None = None  # [rows, vocabulary]
-    peak: torch.Tensor | None = None  # [rows] the largest probability, where it is known already
+    num_sublayers: int
 
-    NUM_TOP: ClassVar[int] = 10
+    def begin(self) -> States:
+        """One row: the embedded tokens."""
+        ...
 
-    @cached_property
-    def log_probs(self) -> torch.Tensor:
-        """[rows, vocabulary], float32."""
-        if self.scores is None:
-            return torch.zeros(len(self.index), 1, device=self.index.device)
-        return torch.log_softmax(self.scores.float(), dim=-1)
+    def run(self, number: int, states: States) -> States: ...
 
-    @cached_property
-    def confidence(self) -> torch.Tensor:
-        """[rows] the draft's largest probability (never the drawn token's)."""
-        if self.peak is not None:
-            return self.peak
-        if self.scores is None:
-            return torch.ones(len(self.index), device=self.index.device)
-        scores = self.scores.float()
-        return torch.exp(scores.amax(-1) - scores.logsumexp(-1))
+    def skip(self, number: int, states: States) -> States: ...
 
-    @cached_property
-    def top_probs(self) -> torch.Tensor:
-        """[rows, 10] the largest probabilities, largest first, zero-filled."""
-        best = self.log_probs.topk(min(self.NUM_TOP, self.log_probs.shape[-1]), dim=-1).values.exp()
-        return torch.nn.functional.pad(best, (0, self.NUM_TOP - best.shape[-1]))
-
-    @cached_property
-    def entropy(self) -> torch.Tensor:
-        """[rows] in nats."""
-        return -torch.xlogy(self.log_probs.exp(), self.log_probs.exp()).sum(-1)
+    def scores(self, states: States) -> torch.Tensor:
+        """[rows, tokens, vocabulary] behind the last sub-layer."""
+        ...
 
 
 class Lookahead(Protocol):
@@ -245,13 +147,40 @@ class Lookahead(Protocol):
     def observe(self, step: StepRecord) -> None: ...
 
 
-class Strategy(Protocol):
-    """WHICH sub-layers draft. It proposes and observes; it never decodes.
+@dataclass(frozen=True)
+class Knowledge:
+    """What a strategy may know of the model before it sees a text. Asked for when needed: it may have to be found."""
 
-    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand.
+    num_layers: int
+    latency: Callable[[], LatencyFit]
+    """As the profile has it, else measured now, in a few seconds."""
+    artefact: Callable[[str], Mapping[str, Any]]
+    """What `fit` found for the strategy of that name; a ProfileError with the command to run where nothing was."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What a strategy may know when it plans: the text so far, and a look at how sub-networks continue it."""
+
+    tokens: Sequence[int]
+    num_generated_tokens: int
+    look: Callable[[int], Probe]
+    """At so many of the last tokens, 1 at least."""
+
+    @property
+    def num_context_tokens(self) -> int:
+        return len(self.tokens)
+
+
+class Strategy(Protocol):
+    """WHICH sub-layers draft. It proposes and observes; it never decodes. It is built of its options and `Knowledge`.
+
+    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand, and
+    define `fit(kit: Kit)`, which finds what it needs to know: what it returns is kept in the profile.
     """
 
     Options: ClassVar[type[Any]]
+    pairs_with: ClassVar[Mapping[str, Any]]  # what its paper uses on the other axes, and their settings
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification
     prefill_needs: tuple[str, ...]  # and those to capture during prefill alone
 
@@ -397,3 +326,33 @@ class Host:
 
     runner: Runner
     tokenizer: Any = None
+
+
+class Kit(Protocol):
+    """What a strategy is fitted with: a model, texts that it wrote itself, and a clock."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def latency(self) -> LatencyFit: ...
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        """A look at each calibration text: at the tokens that stand before those the model generated."""
+        ...
+
+    @property
+    def done(self) -> Sequence[Mapping[str, Any]]:
+        """What an interrupted fit had kept."""
+        ...
+
+    def keep(self, found: Mapping[str, Any]) -> None:
+        """Remember a step of the fit, should it be interrupted."""
+        ...
+
+    def has_time(self) -> bool:
+        """Whether the budget allows another step."""
+        ...
+
+    def progress(self, done: int, count: int) -> None: ...

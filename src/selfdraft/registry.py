@@ -18,6 +18,9 @@ STRATEGIES: Mapping[str, str] = {
     "uniform": "selfdraft.strategies.uniform:Uniform",
     "early-exit": "selfdraft.strategies.early_exit:EarlyExit",
     "asd": "selfdraft.strategies.asd:Asd",
+    "clasp": "selfdraft.strategies.clasp:Clasp",
+    "knapspec": "selfdraft.strategies.knapspec:KnapSpec",
+    "prune": "selfdraft.strategies.prune:Prune",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",
@@ -60,6 +63,20 @@ def find(axis: str, name: str) -> Any:
         raise unknown_name(axis, name, table)
     module, _, attribute = table[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
+    """A method with nothing left open: what was chosen (the last one counts), what the strategy pairs with, defaults.
+
+    The settings that come with a pairing hold where its method was not chosen, each unless it was set.
+    """
+    chosen = {name: value for choice in choices for name, value in choice.items() if value is not None}
+    pairs: Mapping[str, Any] = find("strategy", chosen.get("strategy", DEFAULTS["strategy"])).pairs_with
+    settings = {name: dict(values) for name, values in chosen.get("settings", {}).items()}
+    for axis in AXES:
+        if axis in pairs and axis not in chosen:
+            settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}
+    return {**DEFAULTS, **{axis: pairs[axis] for axis in AXES if axis in pairs}, **chosen, "settings": settings}
 
 
 def options_for(axis: str, name: str, settings: Settings) -> Any:

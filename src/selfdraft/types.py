@@ -3,7 +3,7 @@
 SkipSet     which sub-layers a draft leaves out          Plan        what one sequence drafts with this round
 Draft       the tree of tokens one round proposed        Verdict     what the target kept of it
 StepRecord  one round of one sequence                    Generation  what the caller gets back
-LatencyFit  the seconds of a pass on one machine
+LatencyFit  the seconds of a pass on one machine         FrontierPoint  a skip set and how well it drafts
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class SkipSet:
     @classmethod
     def of(cls, attention: Iterable[int] = (), mlp: Iterable[int] = ()) -> SkipSet:
         return cls(frozenset(attention), frozenset(mlp))
+
+    @classmethod
+    def of_numbers(cls, numbers: Iterable[int]) -> SkipSet:
+        """Of sub-layers in the order they run: attention 0, MLP 0, attention 1, ..."""
+        numbers = tuple(numbers)
+        return cls.of((n // 2 for n in numbers if n % 2 == 0), (n // 2 for n in numbers if n % 2))
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset([*(2 * layer for layer in self.attention), *(2 * layer + 1 for layer in self.mlp)])
 
     @classmethod
     def parse(cls, text: str) -> SkipSet:
@@ -109,14 +119,6 @@ class Plan:
 
 OFF = Plan(max_draft_tokens=0)
 """Decode this round plainly."""
-
-
-@dataclass(frozen=True)
-class PlanContext:
-    """What a strategy may know when it plans: where the sequence stands."""
-
-    num_context_tokens: int
-    num_generated_tokens: int
 
 
 @dataclass(frozen=True)
@@ -335,3 +337,19 @@ def seconds_of_width(known: Mapping[int, float], width: int, is_recorded: bool) 
     low, high = widths[right - 1], widths[right]
     slope = (known[high] - known[low]) / (high - low)
     return known[low] + slope * (width - low)
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A skip set and what became of the target's choices under it: log-probability lost, and the share still met."""
+
+    skip: SkipSet
+    lost: float
+    match: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"skip": str(self.skip), "lost": self.lost, "match": self.match}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> FrontierPoint:
+        return cls(SkipSet.parse(document["skip"]), float(document["lost"]), float(document["match"]))

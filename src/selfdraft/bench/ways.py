@@ -17,7 +17,7 @@ from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..models.loading import quiet
 from ..options import parse_settings
-from ..registry import AXES, DEFAULTS, options_for
+from ..registry import AXES, DEFAULTS, options_for, resolve
 from ..types import Generation
 from .meter import device_seconds
 
@@ -171,8 +171,9 @@ def our_ways(variants: Mapping[str, Mapping[str, Any]], num_tokens: int) -> list
 
 
 def _our_way(name: str, method: Mapping[str, Any], num_tokens: int) -> Way:
-    vocabulary = options_for("drafter", "self", method.get("settings") or {}).vocabulary or None
-    drafter = method.get("drafter", DEFAULTS["drafter"])
+    whole = resolve(method)
+    vocabulary = options_for("drafter", "self", whole["settings"]).vocabulary or None
+    drafter = whole["drafter"]
     return Way(name, f"selfdraft {name}", False, method, num_tokens, drafter=drafter, vocabulary=vocabulary)
 
 

@@ -16,7 +16,7 @@ from ..engine.text import OnePrompt, encode_prompts
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, make
-from ..registry import AXES, DEFAULTS
+from ..registry import AXES, resolve
 from ..types import Generation
 from . import terminal
 from .document import shaping_options
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
     generation = _generate(engine, prompt, call, options)
     plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
-    rule = rule_for(method.get("acceptance", DEFAULTS["acceptance"]), make(GenerateOptions, call, "generate"))
+    rule = rule_for(resolve(method)["acceptance"], make(GenerateOptions, call, "generate"))
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
         document = _document(engine, options, method, generation, plain, comparison)
@@ -193,7 +193,7 @@ def _document(
         "model": options.model or DEFAULT_MODEL,
         "device": str(engine.device),
         "dtype": str(engine.dtype).removeprefix("torch."),
-        **{axis: method.get(axis, DEFAULTS[axis]) for axis in AXES},
+        **{axis: resolve(method)[axis] for axis in AXES},
         "seed": int(options.seed or 0),
         **_output(generation),
         "finish_reason": generation.finish_reason,

@@ -13,7 +13,7 @@ from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
 from ..models.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, parse_settings
-from ..registry import AXES, DEFAULTS, check_settings, find
+from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
@@ -69,8 +69,9 @@ def read_method(options: argparse.Namespace) -> dict[str, Any]:
 
 def check_method_names(method: Mapping[str, Any]) -> None:
     """Raise for a method, an option or a value that does not exist."""
-    for axis in AXES:
-        find(axis, method.get(axis, DEFAULTS[axis]))
+    for axis, name in resolve(method).items():
+        if axis in AXES:
+            find(axis, name)
     check_settings(method["settings"])
 
 

@@ -13,7 +13,8 @@ import torch
 
 from ..errors import OptionError
 from ..options import check, setting
-from ..protocols import Cache, DraftedChain, DraftRows, DraftStats, DraftTask, Proposal, Runner, Spots
+from ..passes import DraftStats, Spots
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
 from ..types import PAD
 from .base import PlainDrafter, PlainSession
 

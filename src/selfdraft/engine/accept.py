@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from ..protocols import PassOutput, Place, Spots
+from ..passes import PassOutput, Place, Spots
 from ..types import ROOT, Draft, Verdict
 from .sampling import Ranked, Sampler, uniform
 

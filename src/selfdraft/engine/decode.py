@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from ..protocols import Runner
+from ..protocols import PlanContext, Probe, Runner, Strategy
 from ..types import Draft, Plan, StepRecord, Verdict
 from .accept import Targets
 from .draft import run_drafts
@@ -26,7 +26,7 @@ def decode(
         prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
             began = runner.seconds()
-            plans = [strategy.plan(sequence.sequence_id, sequence.context) for sequence in state.active]
+            plans = make_plans(runner, state, strategy)
             planned = runner.seconds()
             drafts = run_drafts(runner, state, plans, method, sampler)
             drafted = runner.seconds()
@@ -46,6 +46,22 @@ def decode(
     finally:
         state.cancel()
         end(method, state, list(state.begun.values()))
+
+
+def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
+    """What each row drafts with."""
+    contexts = (context_of(runner, state, row) for row in range(len(state.active)))
+    return [strategy.plan(row.sequence_id, context) for row, context in zip(state.active, contexts, strict=True)]
+
+
+def context_of(runner: Runner, state: State, row: int) -> PlanContext:
+    sequence = state.active[row]
+
+    def look(num_tokens: int) -> Probe:
+        first = max(0, len(sequence.tokens) - num_tokens)
+        return runner.probe(state.cache, sequence.tokens[first:], first, row)
+
+    return PlanContext(sequence.tokens, sequence.num_generated, look)
 
 
 def make_records(

@@ -11,21 +11,8 @@ import torch
 
 from ..kernels.top import top
 from ..options import GenerateOptions
-from ..protocols import (
-    Choice,
-    DraftedChain,
-    DraftRows,
-    DraftSession,
-    DraftStats,
-    DraftTask,
-    Lookahead,
-    Path,
-    Place,
-    Runner,
-    Seed,
-    Spots,
-    Tree,
-)
+from ..passes import DraftStats, Place, Seed, Spots
+from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler

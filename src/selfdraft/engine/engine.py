@@ -15,11 +15,13 @@ from ..errors import OptionError, PromptError, unknown_name
 from ..models import loading
 from ..models.graph_runner import make_runner
 from ..options import GenerateOptions, Settings, make
+from ..profiles.profile import Profile
 from ..protocols import Host, Runner
-from ..registry import AXES, DEFAULTS, check_settings, find, options_for
+from ..registry import AXES, check_settings, find, options_for, resolve
 from ..types import FinishReason, Generation
 from .decode import decode
 from .judge import Claim, Progress, Verification, rule_for, verify_text
+from .memory import Given, Memory
 from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .prepare import prepare
@@ -41,9 +43,21 @@ class Engine:
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself.
+
+    What `selfdraft calibrate` learned about the model on this device (its profile) is read when a strategy asks for
+    it; another one may be given as `profile`, None for none. `name` is what messages call the model.
     """
 
-    def __init__(self, model: Any = None, tokenizer: Any = None, *, graphs: bool = True, **method: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        tokenizer: Any = None,
+        *,
+        graphs: bool = True,
+        profile: Given = "stored",
+        name: str | None = None,
+        **method: Any,
+    ) -> None:
         if model is None:
             model, tokenizer = loading.load(None)
         elif isinstance(model, str | Path):
@@ -53,6 +67,7 @@ class Engine:
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
+        self._memory = Memory(model, self._runner, name, profile)
         self._method({})
 
     @classmethod
@@ -63,16 +78,27 @@ class Engine:
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
         graphs: bool = True,
+        profile: Given = "stored",
         **method: Any,
     ) -> Engine:
         """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
         model, tokenizer = loading.load(name, device=device, dtype=dtype)
-        return cls(model, tokenizer, graphs=graphs, **method)
+        return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
 
     @property
     def runner(self) -> Runner:
         """What runs the model's passes; for measuring them one by one."""
         return self._runner
+
+    @property
+    def memory(self) -> Memory:
+        """What was learned about the model on its device."""
+        return self._memory
+
+    def remember(self, profile: Profile | None) -> None:
+        """Go by another profile from now on: strategies begin anew."""
+        self._memory = Memory(self.model, self._runner, self._memory.name, profile)
+        self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
 
     @property
     def device(self) -> torch.device:
@@ -167,7 +193,7 @@ class Engine:
             else Claim(tokens, finish_reason, text)
         )
         method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        names = {**DEFAULTS, **self._defaults, **check_method(method)}
+        names = resolve(self._defaults, check_method(method))
         settings = make(GenerateOptions, options, "generate")
         rule = rule_for(names["acceptance"], settings)
         self._check_call(settings)
@@ -253,11 +279,11 @@ class Engine:
         return torch.cat(parts)
 
     def _method(self, overrides: Mapping[str, Any]) -> Method:
-        names = {**DEFAULTS, **self._defaults, **check_method(overrides)}
-        settings: Settings = names.get("settings") or {}
+        names = resolve(self._defaults, check_method(overrides))
+        settings: Settings = names["settings"]
         host = Host(self._runner, self.tokenizer)
         return Method(
-            strategy=self._part("strategy", names["strategy"], settings, self._runner.num_layers),
+            strategy=self._part("strategy", names["strategy"], settings, self._memory.knowledge),
             lookahead=self._part("lookahead", names["lookahead"], settings),
             drafters=Parts(lambda name: self._part("drafter", name, settings, host), names["drafter"]),
             drafter=names["drafter"],

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..protocols import Drafter, Lookahead, Spots, Strategy, Tree
+from ..passes import Spots
+from ..protocols import Drafter, Lookahead, Strategy, Tree
 from ..types import Plan, Verdict
 from .sampling import Ranked, Sampler
 

@@ -16,7 +16,7 @@ import torch
 from ..errors import OptionError
 from ..models.host import reads_are_free
 from ..options import GenerateOptions
-from ..protocols import Salt, Seed
+from ..passes import Salt, Seed
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",

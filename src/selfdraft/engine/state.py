@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..protocols import Cache, Place, Runner, Strategy
-from ..types import FinishReason, PlanContext, Source, StepRecord, Verdict
+from ..passes import Place
+from ..protocols import Cache, Runner, Strategy
+from ..types import FinishReason, Source, StepRecord, Verdict
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
@@ -72,10 +73,6 @@ class TextSequence:
     def max_draft_tokens(self) -> int:
         """A round emits one token more than it drafts, so the last token needs no draft."""
         return self.max_new_tokens - self.num_generated - 1
-
-    @property
-    def context(self) -> PlanContext:
-        return PlanContext(num_context_tokens=len(self.tokens), num_generated_tokens=self.num_generated)
 
     def append(self, verdict: Verdict) -> Verdict:
         """Commit token by token; the first stop rule that strikes discards the rest."""

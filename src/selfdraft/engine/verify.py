@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..protocols import Resume, Runner, TreeMask
+from ..passes import Resume, TreeMask
+from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Targets
 from .sampling import Sampler

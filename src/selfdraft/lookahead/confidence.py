@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..options import setting
-from ..protocols import DraftStats
+from ..passes import DraftStats
 from ..types import StepRecord
 
 

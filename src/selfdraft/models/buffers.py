@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..protocols import DraftTask, TreeMask
+from ..passes import TreeMask
+from ..protocols import DraftTask
 from .cache import SlotCache
 from .device import Device
 

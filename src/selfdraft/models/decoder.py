@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import SelfTestError, UnsupportedModelError, unknown_name
-from ..protocols import PassOutput, Resume
+from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import CacheView, KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_eval, check_rotary, relative_error, tolerance_of

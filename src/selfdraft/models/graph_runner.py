@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from ..kernels.top import runs_triton, top
-from ..protocols import DraftedChain, DraftRule, DraftTask, PassOutput, Resume, Tokens, TreeMask
+from ..passes import PassOutput, Resume, Tokens, TreeMask
+from ..protocols import DraftedChain, DraftRule, DraftTask
 from ..types import SkipSet
 from .bodies import Body, DecoderBody, prove
 from .buffers import MAX_WIDTH, DraftBuffers, PassBuffers

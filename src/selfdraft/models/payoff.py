@@ -6,7 +6,14 @@ nothing at all (length 0, plain decoding) is one of the choices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from ..types import LatencyFit, SkipSet
+
+Array = npt.NDArray[np.float64]
 
 MAX_WEIGHT = 5
 
@@ -24,34 +31,46 @@ def _weight(seconds: float, other: float) -> int:
     return MAX_WEIGHT if seconds >= MAX_WEIGHT * other else round(seconds / other)
 
 
-def expected_tokens(acceptance: float, num_drafted: int) -> float:
-    """Of a round, the target's own token included, where each drafted token is kept with probability `acceptance`."""
-    if acceptance >= 1:
-        return num_drafted + 1.0
-    return float((1 - acceptance ** (num_drafted + 1)) / (1 - acceptance))
+def expected_tokens(acceptances: Sequence[float] | Array, max_drafted: int) -> Array:
+    """[acceptances, lengths from 0 on]: of a round that drafts so many tokens, the target's own included.
+
+    Each drafted token is kept with that probability, if those before it were.
+    """
+    alpha = np.asarray(acceptances, dtype=np.float64)[:, None]
+    found: Array = np.cumsum(alpha ** np.arange(max_drafted + 1), axis=1)
+    return found
+
+
+def speed_table(
+    acceptances: Sequence[float] | Array,
+    max_drafted: int,
+    fit: LatencyFit,
+    skips: Sequence[SkipSet],
+    num_context: float,
+    num_layers: int,
+) -> Array:
+    """[skip sets, lengths from 0 on]: tokens per second of rounds that draft so many tokens; 0: of plain decoding."""
+    lengths = np.arange(1, max_drafted + 1)
+    drafting = np.array([fit.draft_seconds(skip, num_context, num_layers) for skip in skips])
+    verifying = np.array([fit.verify_seconds(int(length) + 1, num_context) for length in lengths])
+    plain = np.full((len(skips), 1), fit.plain_seconds(num_context))
+    seconds = np.hstack((plain, drafting[:, None] * lengths + verifying))
+    with np.errstate(divide="ignore"):
+        speeds: Array = expected_tokens(acceptances, max_drafted) / seconds
+    return speeds
 
 
 def tokens_per_second(
     acceptance: float, num_drafted: int, fit: LatencyFit, skip: SkipSet, num_context: float, num_layers: int
 ) -> float:
     """Of rounds that draft so many tokens; 0: of plain decoding."""
-    if num_drafted == 0:
-        return _rate(1.0, fit.plain_seconds(num_context))
-    drafting = num_drafted * fit.draft_seconds(skip, num_context, num_layers)
-    return _rate(expected_tokens(acceptance, num_drafted), drafting + fit.verify_seconds(num_drafted + 1, num_context))
-
-
-def _rate(num_tokens: float, seconds: float) -> float:
-    return num_tokens / seconds if seconds > 0 else float("inf")
+    return float(speed_table([acceptance], num_drafted, fit, [skip], num_context, num_layers)[0, -1])
 
 
 def best_length(
     acceptance: float, max_drafted: int, fit: LatencyFit, skip: SkipSet, num_context: float, num_layers: int
 ) -> tuple[int, float]:
     """How many tokens to draft, 0: none (OFF), and the tokens per second to be expected; the shortest of equals."""
-    speeds = [
-        tokens_per_second(acceptance, num_drafted, fit, skip, num_context, num_layers)
-        for num_drafted in range(max_drafted + 1)
-    ]
-    best = max(speeds)
-    return speeds.index(best), best
+    speeds = speed_table([acceptance], max_drafted, fit, [skip], num_context, num_layers)[0]
+    best = int(speeds.argmax())
+    return best, float(speeds[best])

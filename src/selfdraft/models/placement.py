@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..protocols import TreeMask
+from ..passes import TreeMask
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..passes import States
 from .cache import CacheView, SlotCache
 from .decoder import Decoder
 from .placement import Placement, Sight
@@ -36,30 +37,6 @@ class ReadOnlyCache:
 
     def at(self, placement: Placement) -> CacheView:
         return CacheView(self, placement)
-
-
-@dataclass(frozen=True)
-class States:
-    """The streams of some sub-networks [rows, tokens, hidden] somewhere in the model.
-
-    `source`: what the MLP of a parallel block will read, between its attention and itself; None: the stream.
-    """
-
-    hidden: torch.Tensor
-    source: torch.Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.hidden)
-
-    def pick(self, rows: torch.Tensor | Sequence[int] | slice) -> States:
-        return States(self.hidden[rows], None if self.source is None else self.source[rows])
-
-    @classmethod
-    def join(cls, parts: Sequence[States]) -> States:
-        hidden = torch.cat([part.hidden for part in parts])
-        if all(part.source is None for part in parts):
-            return cls(hidden)
-        return cls(hidden, torch.cat([part.hidden if part.source is None else part.source for part in parts]))
 
 
 class Probe:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from ..kernels.top import runs_triton
-from ..protocols import Choice, DraftedChain, DraftRule, DraftStats, Spots
+from ..passes import DraftStats, Spots
+from ..protocols import Choice, DraftedChain, DraftRule
 from ..types import PAD, SkipSet
 from .bodies import Body
 from .buffers import DraftBuffers

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..protocols import Tokens
+from ..passes import Tokens
 from ..types import SkipSet
 from .cache import SlotCache
 from .device import Device, Readback

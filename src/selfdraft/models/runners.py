@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from ..protocols import DraftedChain, DraftTask, PassOutput, Resume, Tokens, TreeMask
+from ..passes import PassOutput, Resume, Tokens, TreeMask
+from ..protocols import DraftedChain, DraftTask
 from ..types import SkipSet
 from .cache import SlotCache
 from .checks import check_eval
 from .decoder import Decoder
 from .placement import Placement
+from .probe import Probe
 
 
 class EagerRunner:
@@ -93,6 +95,9 @@ class EagerRunner:
         vocabulary: int | None = None,
     ) -> DraftedChain | None:
         return None
+
+    def probe(self, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
+        return Probe(self.decoder, cache, tokens, first, row)
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         return self.decoder.can_resume(point, capture)

@@ -1,4 +1,4 @@
-"""Whose profile it is: the model by what it computes with, the device by its name, the dtype.
+"""Whose profile it is: the model by what it computes with, the device by its name, the dtype, our version.
 
 A model is known by its config and by samples of all its weights, so it has one fingerprint wherever it lies and
 whatever it is called, on a CPU as on a GPU, before and after an engine was attached. Weights count as they are in
@@ -7,12 +7,15 @@ memory: cast to another dtype it is another model.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,14 @@ _SAYS_NOTHING_ABOUT_SCORES = {
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+@functools.cache
+def installed_version(package: str) -> str:
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
 @dataclass(frozen=True)
 class ProfileKey:
     """`name` is what a user calls the model: it stands in messages and is not compared."""
@@ -36,18 +47,19 @@ class ProfileKey:
     fingerprint: str
     device: str
     dtype: str
+    version: str = field(default_factory=lambda: installed_version("selfdraft"))
     name: str = field(default="MODEL", compare=False)
 
     @classmethod
     def of(cls, model: Any, name: str | None = None) -> ProfileKey:
         dtype = str(model.dtype).removeprefix("torch.")
         called = name or getattr(model.config, "_name_or_path", None) or "MODEL"
-        return cls(fingerprint(model), device_name(model.device), dtype, str(called))
+        return cls(fingerprint(model), device_name(model.device), dtype, name=str(called))
 
     @property
     def stem(self) -> str:
         """The key as a file name."""
-        return "-".join(map(as_file_name, (self.fingerprint, self.device, self.dtype)))
+        return "-".join(map(as_file_name, (self.fingerprint, self.device, self.dtype, self.version)))
 
 
 def as_file_name(text: str) -> str:

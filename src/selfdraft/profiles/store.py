@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,12 @@ from ..errors import ProfileError
 from ..models.catalogue import cache_home
 from .document import Document, member, packed_artefacts
 from .journal import Journal
-from .key import ProfileKey
+from .key import ProfileKey, installed_version
 from .lock import locked
 from .profile import SCHEMA, Artefact, Profile, as_json
 
 PROFILE = "profile.json"
+_KEY = ("fingerprint", "device", "dtype", "version")
 LOCK_SECONDS = 60.0
 """So long a change waits for another one; each takes milliseconds."""
 
@@ -137,11 +136,13 @@ class Store:
         try:
             yield
         except ValueError as error:
-            raise ProfileError(f"cannot use the profile {path}: {error}. Make it anew with: {_command(key)}") from error
+            raise ProfileError(
+                f"cannot use the profile {path}: {error}. Make it anew with: {calibrate_command(key)}"
+            ) from error
         except OSError as error:
             raise ProfileError(
                 f"cannot read the profile {path}: {error}. Make it readable, or set SELFDRAFT_HOME to another folder "
-                f"and run: {_command(key)}"
+                f"and run: {calibrate_command(key)}"
             ) from error
 
     @contextlib.contextmanager
@@ -152,7 +153,7 @@ class Store:
         except OSError as error:
             raise ProfileError(
                 f"could not write to {self.folder}: {error}. What was there is intact. Free some space or set "
-                f"SELFDRAFT_HOME to another folder, then run: {_command(key)}"
+                f"SELFDRAFT_HOME to another folder, then run: {calibrate_command(key)}"
             ) from error
 
 
@@ -163,7 +164,7 @@ def _new(key: ProfileKey) -> dict[str, Any]:
     return {
         "selfdraft_profile": SCHEMA,
         "model": key.name,
-        "key": {"fingerprint": key.fingerprint, "device": key.device, "dtype": key.dtype},
+        "key": {name: getattr(key, name) for name in _KEY},
         "created": _now(),
         "updated": "",
         "versions": {},
@@ -176,9 +177,9 @@ def _check(content: Mapping[str, Any], key: ProfileKey) -> None:
     """Everything but the artefacts; those are checked as they are read."""
     _check_schema(content)
     if (found := _key(content)) != key:
-        names = [name for name in ("fingerprint", "device", "dtype") if getattr(found, name) != getattr(key, name)]
+        names = [name for name in _KEY if getattr(found, name) != getattr(key, name)]
         there, asked = (", ".join(f"{name} {getattr(which, name)}" for name in names) for which in (found, key))
-        raise ValueError(f"it was made for another model or device ({there}; asked for: {asked})")
+        raise ValueError(f"it was made for another model, device or version ({there}; asked for: {asked})")
     for name, kind in (("created", str), ("updated", str), ("versions", dict)):
         member(content, name, kind)
     packed_artefacts(content)
@@ -197,8 +198,7 @@ def _check_schema(content: Mapping[str, Any]) -> None:
 
 def _key(content: Mapping[str, Any]) -> ProfileKey:
     names = member(content, "key", dict)
-    fingerprint, device, dtype = (member(names, name, str) for name in ("fingerprint", "device", "dtype"))
-    return ProfileKey(fingerprint, device, dtype, member(content, "model", str))
+    return ProfileKey(**{name: member(names, name, str) for name in _KEY}, name=member(content, "model", str))
 
 
 def _profile(content: Mapping[str, Any], key: ProfileKey, artefacts: Mapping[str, Artefact]) -> Profile:
@@ -206,7 +206,7 @@ def _profile(content: Mapping[str, Any], key: ProfileKey, artefacts: Mapping[str
     return Profile(key=key, schema=SCHEMA, artefacts=artefacts, **told)
 
 
-def _command(key: ProfileKey) -> str:
+def calibrate_command(key: ProfileKey) -> str:
     return f"selfdraft calibrate {shlex.quote(key.name)}"
 
 
@@ -215,12 +215,4 @@ def _now() -> str:
 
 
 def _versions() -> dict[str, str]:
-    return {package: _version(package) for package in ("selfdraft", "torch", "transformers")}
-
-
-@functools.cache
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
+    return {package: installed_version(package) for package in ("selfdraft", "torch", "transformers")}

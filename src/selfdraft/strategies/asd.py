@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
 from ..options import setting
-from ..types import Plan, PlanContext, SkipSet
+from ..protocols import Knowledge, PlanContext
+from ..types import Plan, SkipSet
 from .base import PlainStrategy
 
 
@@ -31,9 +33,14 @@ class Asd(PlainStrategy):
         every: int = setting(3, "skip attention and MLP of every m-th layer; 0: of none (4 for code models)", minimum=0)
         last: int = setting(2, "never skip the last n layers; 0: they may go (3 for code models)", minimum=0)
 
-    def __init__(self, options: Options, num_layers: int) -> None:
-        self._options, self._num_layers = options, num_layers
-        points = [f"{kind}{layer}" for layer in range(num_layers) for kind in "am"]
+    pairs_with: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "settings": {"confidence": {"threshold": 0.8}},
+    }
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        self._options, self._num_layers = options, knowledge.num_layers
+        points = [f"{kind}{layer}" for layer in range(knowledge.num_layers) for kind in "am"]
         self.prefill_needs = ("embedding", *points[:-1])
         self._plans: dict[int, Plan] = {}
 

@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..types import Plan, PlanContext, StepRecord
+from ..protocols import PlanContext
+from ..types import Plan, StepRecord
 
 
 class PlainStrategy:
     """A strategy that learns nothing from what becomes of its plans, and does not know them beforehand."""
 
     Options: ClassVar[type[Any]]
+    pairs_with: ClassVar[Mapping[str, Any]] = {}
     needs: tuple[str, ...] = ()
     prefill_needs: tuple[str, ...] = ()
     known_plans: Sequence[Plan] = ()

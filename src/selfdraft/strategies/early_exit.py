@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import OptionError
 from ..options import setting
+from ..protocols import Knowledge
 from ..types import Plan, SkipSet
 from .base import ConstantStrategy
 
@@ -20,7 +21,8 @@ class EarlyExit(ConstantStrategy):
     class Options:
         layers: int = setting(0, "draft with so many of the first layers; 0: half of them", minimum=0)
 
-    def __init__(self, options: Options, num_layers: int) -> None:
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        num_layers = knowledge.num_layers
         num_drafting = options.layers or num_layers // 2
         if not 0 < num_drafting < num_layers:
             raise OptionError(

@@ -16,7 +16,8 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-from ..models.probe import Probe, States
+from ..passes import States
+from ..protocols import Probe
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import OptionError
 from ..options import setting
+from ..protocols import Knowledge
 from ..types import Plan, SkipSet
 from .base import ConstantStrategy
 
@@ -15,9 +16,9 @@ class Fixed(ConstantStrategy):
     class Options:
         skip: str = setting("", "sub-layers to skip, for example a3,a5-7,m4 (attention 3, 5, 6, 7 and MLP 4)")
 
-    def __init__(self, options: Options, num_layers: int) -> None:
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
         skip = SkipSet.parse(options.skip)
-        skip.check(num_layers)
+        skip.check(knowledge.num_layers)
         if not skip:
             raise OptionError(
                 "the strategy 'fixed' needs a skip set: pass settings={'fixed': {'skip': 'a3,a5-7,m4'}}, on the "

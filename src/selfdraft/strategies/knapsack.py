@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.probe import Probe, States
+from ..passes import States
+from ..protocols import Probe
 
 
 @dataclass(frozen=True)

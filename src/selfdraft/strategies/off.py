@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..options import NoOptions
+from ..protocols import Knowledge
 from ..types import OFF
 from .base import ConstantStrategy
 
@@ -10,5 +11,5 @@ from .base import ConstantStrategy
 class Off(ConstantStrategy):
     Options = NoOptions
 
-    def __init__(self, options: NoOptions, num_layers: int) -> None:
+    def __init__(self, options: NoOptions, knowledge: Knowledge) -> None:
         super().__init__(OFF)

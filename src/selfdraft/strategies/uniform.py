@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..options import setting
+from ..protocols import Knowledge
 from ..types import Plan, SkipSet
 from .base import ConstantStrategy
 
@@ -26,6 +27,6 @@ class Uniform(ConstantStrategy):
     class Options:
         ratio: float = setting(0.25, "share of the layers to skip", minimum=0.0, maximum=1.0)
 
-    def __init__(self, options: Options, num_layers: int) -> None:
-        layers = spread(num_layers, options.ratio)
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        layers = spread(knowledge.num_layers, options.ratio)
         super().__init__(Plan(SkipSet.of(layers, layers)))

@@ -1,0 +1,77 @@
+"""What was learned about the engine's model on its device: the profile, and what is measured where there is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ..errors import ProfileError
+from ..models.latency import measure
+from ..profiles.key import ProfileKey
+from ..profiles.profile import Profile
+from ..profiles.store import Store, calibrate_command
+from ..protocols import Knowledge, Runner
+from ..types import LatencyFit
+
+QUICK_LENGTHS, QUICK_SECONDS = (64, 512), 3.0
+"""How long passes are measured where no profile tells what they take."""
+Given = Profile | Literal["stored"] | None
+_LOGGER = logging.getLogger(__name__)
+
+
+class Memory:
+    """Read when it is first asked for; `profile` may also be given, or None for nothing at all."""
+
+    def __init__(self, model: Any, runner: Runner, name: str | None, profile: Given) -> None:
+        self._model, self._runner, self.name = model, runner, name
+        self._profile = profile
+        self._key: ProfileKey | None = None
+        self._latency: LatencyFit | None = None
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return Knowledge(self._runner.num_layers, self.latency, self.artefact)
+
+    @property
+    def key(self) -> ProfileKey:
+        if self._key is None:
+            self._key = ProfileKey.of(self._model, self.name)
+        return self._key
+
+    @property
+    def profile(self) -> Profile | None:
+        if self._profile == "stored":
+            self._profile = Store().load(self.key)
+        assert self._profile is None or isinstance(self._profile, Profile)
+        return self._profile
+
+    def latency(self) -> LatencyFit:
+        if self._latency is None:
+            self._latency = self._read_latency() or self._measure_latency()
+        return self._latency
+
+    def _read_latency(self) -> LatencyFit | None:
+        profile = self.profile
+        if profile is None or profile.latency is None:
+            return None
+        try:
+            return LatencyFit.from_json(profile.latency)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ProfileError(
+                f"the profile's latency cannot be read ({type(error).__name__}: {error}). Measure it anew with: "
+                f"{calibrate_command(self.key)}"
+            ) from error
+
+    def _measure_latency(self) -> LatencyFit:
+        _LOGGER.info("no profile: measuring passes for %g seconds; `selfdraft calibrate` keeps them", QUICK_SECONDS)
+        return measure(self._runner, QUICK_LENGTHS, QUICK_SECONDS)
+
+    def artefact(self, name: str) -> Mapping[str, Any]:
+        profile = self.profile
+        if profile is None or name not in profile.artefacts:
+            raise ProfileError(
+                f"the strategy {name!r} needs to know the model, and nothing has been learned about it on this device "
+                f"({self.key.device}, {self.key.dtype}) yet. Run: {calibrate_command(self.key)} --strategy {name}"
+            )
+        return profile.artefacts[name].values

@@ -1,0 +1,33 @@
+"""`clasp`: skip so many whole layers; which ones, the last accepted token's hidden states tell.
+
+CLaSp: in-context layer skip for self-speculative decoding (ACL 2025): the dynamic programme of knapsack.py over whole
+layers, each of weight 1, at the token that was accepted last. The first and the last layer always run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..options import setting
+from ..protocols import Knowledge, PlanContext
+from ..types import Plan, SkipSet
+from .knapsack import Item, solve
+from .replanning import Replanner
+
+
+class Clasp(Replanner):
+    @dataclass(frozen=True)
+    class Options:
+        ratio: float = setting(0.4, "share of the layers to skip", minimum=0.0, maximum=1.0)
+        interval: int = setting(64, "plan anew after so many rounds, or a quarter more text", minimum=1)
+        budget: float = setting(0.05, "plan only while that takes at most this share of the time", minimum=0.0)
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        super().__init__(1, options.interval, options.budget)
+        last = knowledge.num_layers - 1
+        self._items = [Item((2 * layer, 2 * layer + 1), 1, layer in (0, last)) for layer in range(last + 1)]
+        self._num_skipped = min(round(options.ratio * (last + 1)), max(0, last - 1))
+
+    def choose(self, context: PlanContext, num_tokens: int) -> Plan:
+        candidates, _ = solve(context.look(1), self._items, self._num_skipped, min_cosine=-1.0)
+        return Plan(SkipSet.of_numbers(candidates[-1].skipped))

@@ -1,0 +1,86 @@
+"""`knapspec`: what to skip, and how far to draft, is a knapsack: measured seconds against closeness to the target.
+
+KnapSpec (arXiv:2602.20217). Attention grows dearer with the text, an MLP does not; so the sub-layers' weights are their
+seconds behind the text as it is, as small whole numbers. The tokens of the last rounds are run through a dynamic
+programme (knapsack.py) that finds for each weight skipped a sub-network close to the target. How often each of these
+would have drafted what the target said there gives its acceptance, (hits + 1) / (tokens + 2); the one with the most
+tokens per second, at its best length, drafts.
+
+Unlike the paper's code, the length found is used, a verification costs what it was measured to cost at its width, and
+not to draft at all is one of the choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..models.payoff import best_length, integer_weights
+from ..options import setting
+from ..passes import States
+from ..protocols import Knowledge, PlanContext, Probe
+from ..types import OFF, Plan, SkipSet
+from .knapsack import Item, solve
+from .replanning import Replanner
+
+
+class KnapSpec(Replanner):
+    @dataclass(frozen=True)
+    class Options:
+        window: int = setting(5, "look at the tokens of so many rounds", minimum=1)
+        interval: int = setting(64, "plan anew after so many rounds, or a quarter more text", minimum=1)
+        max_tokens: int = setting(10, "draft at most so many tokens", minimum=1)
+        min_cosine: float = setting(0.5, "drop sub-networks below this", minimum=-1.0, maximum=1.0)
+        share: float = setting(0.5, "of the seconds of all sub-layers: skip at most", minimum=0.0, maximum=1.0)
+        bound: bool = setting(False, "skip attention and MLP of a layer together or not at all (the ablation)")
+        budget: float = setting(0.05, "plan only while that takes at most this share of the time", minimum=0.0)
+
+    pairs_with: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "tree": "chain",
+        "settings": {"confidence": {"threshold": 0.7, "max_tokens": 10}},
+    }
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        super().__init__(options.window, options.interval, options.budget)
+        self._options, self._num_layers = options, knowledge.num_layers
+        self._latency = knowledge.latency()
+
+    def choose(self, context: PlanContext, num_tokens: int) -> Plan:
+        options, length = self._options, context.num_context_tokens
+        weights = integer_weights(self._latency, length)
+        budget = int(options.share * sum(weights) * self._num_layers)
+        probe = context.look(num_tokens)
+        candidates, states = solve(probe, items(self._num_layers, weights, options.bound), budget, options.min_cosine)
+        best, best_speed = OFF, 0.0
+        for candidate, acceptance in zip(candidates, acceptances(probe, states), strict=True):
+            skip = SkipSet.of_numbers(candidate.skipped)
+            num_drafted, speed = best_length(
+                acceptance, options.max_tokens, self._latency, skip, length, self._num_layers
+            )
+            if speed > best_speed:
+                best, best_speed = (Plan(skip, max_draft_tokens=num_drafted) if num_drafted else OFF), speed
+        return best
+
+
+def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> list[Item]:
+    """Every sub-layer, or every layer; the first and the last layer always run."""
+    found = []
+    for layer in range(num_layers):
+        is_pinned = layer in (0, num_layers - 1)
+        numbers = (2 * layer, 2 * layer + 1)
+        if is_bound:
+            found.append(Item(numbers, sum(weights), is_pinned))
+        else:
+            found += [Item((number,), weight, is_pinned) for number, weight in zip(numbers, weights, strict=True)]
+    return found
+
+
+def acceptances(probe: Probe, states: States) -> Sequence[float]:
+    """Of each sub-network, the first of which is the target: how often it says the same."""
+    choices = torch.stack([probe.scores(states.pick([row]))[0].argmax(-1) for row in range(len(states))])
+    hits = (choices == choices[0]).sum(1)
+    return [(count + 1) / (choices.shape[1] + 2) for count in hits.tolist()]

@@ -1,0 +1,154 @@
+"""`prune`: sub-layers dropped one after the other, whichever costs least; how many to go without is decided by seconds.
+
+Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves
+(elimination.py), and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most
+tokens per second here: by the seconds measured on this device, behind a text of this length, and at the acceptance to
+be expected. That is the share of the target's choices that the set met in calibration, corrected by how much more or
+less often drafts of this text fail. Where no set promises more than plain decoding, nothing is drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from ..errors import OptionError, ProfileError
+from ..models.payoff import speed_table
+from ..options import setting
+from ..protocols import Kit, Knowledge, PlanContext
+from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
+from .base import PlainStrategy
+from .elimination import Point, Quality, eliminate, sample
+
+KNOWN_LENGTHS = (128, 512, 2048)
+"""Texts for which the plan is recorded beforehand where passes are recorded."""
+USUAL_LENGTH = 512
+"""For which sub-layers are weighed against each other."""
+_INTERVAL = 8
+"""Rounds between two looks at what promises most."""
+_PRIOR_FAILURES = 2.0
+"""So many failed drafts of a text weigh as much as all that calibration says."""
+_MEMORY = 0.98
+"""What a round leaves of the weight of those before it."""
+
+
+@dataclass
+class Text:
+    """How often drafts of one text failed, and how often they would have in calibration."""
+
+    plan: Plan = OFF
+    num_rounds: int = 0
+    failed: float = 0.0
+    expected: float = 0.0
+
+    def observe(self, step: StepRecord, match: float) -> None:
+        num_steps = step.draft.num_draft_steps
+        self.num_rounds += 1
+        self.failed = _MEMORY * self.failed + max(0, num_steps - step.verdict.num_accepted)
+        self.expected = _MEMORY * self.expected + num_steps * (1 - match)
+
+    @property
+    def failure_ratio(self) -> float:
+        return (self.failed + _PRIOR_FAILURES) / (self.expected + _PRIOR_FAILURES)
+
+
+class Prune(PlainStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        max_tokens: int = setting(12, "draft at most so many tokens", minimum=1)
+        gain: float = setting(0.03, "change the skip set for so much more speed, not for less", minimum=0.0)
+        always: bool = setting(False, "draft even where plain decoding promises more")
+
+    pairs_with: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "tree": "siblings",
+        "settings": {"confidence": {"threshold": 0.9}, "siblings": {"table": "swift", "lookup": 2}},
+    }
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        self._options, self._num_layers = options, knowledge.num_layers
+        points = read_frontier(knowledge.artefact("prune"), knowledge.num_layers)
+        self._latency = knowledge.latency()
+        self._skips = [point.skip for point in points]
+        self._match = np.array([point.match for point in points])
+        self._match_of = {point.skip: point.match for point in points}
+        self._texts: dict[int, Text] = {}
+        self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        self._texts[sequence_id] = Text()
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        text = self._texts[sequence_id]
+        if text.num_rounds % _INTERVAL == 0:
+            text.plan = self._best(context.num_context_tokens, text)
+        return text.plan
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        self._texts[sequence_id].observe(step, self._match_of.get(step.plan.skip, 1.0))
+
+    def end(self, sequence_id: int) -> None:
+        self._texts.pop(sequence_id, None)
+
+    def _best(self, num_context: int, text: Text) -> Plan:
+        """What promises most tokens per second; the plan there is where that promises about as many."""
+        acceptance = np.clip(1 - (1 - self._match) * text.failure_ratio, 0, 1)
+        speeds = speed_table(
+            acceptance, self._options.max_tokens, self._latency, self._skips, num_context, self._num_layers
+        )
+        by_plan = {Plan(skip): float(speed) for skip, speed in zip(self._skips, speeds[:, 1:].max(1), strict=True)}
+        if not self._options.always:
+            by_plan[OFF] = float(speeds[0, 0])
+        best = max(by_plan, key=lambda plan: by_plan[plan])
+        is_worth_it = by_plan[best] > (1 + self._options.gain) * by_plan.get(text.plan, 0.0)
+        return best if is_worth_it else text.plan
+
+    @staticmethod
+    def fit(kit: Kit) -> dict[str, Any]:
+        """The frontier, point by point; goes on behind the points that an interrupted fit had kept."""
+        known = [FrontierPoint.from_json(point) for point in kit.done]
+        points = list(known)
+        samples = [sample(probe) for probe in kit.probes]
+        found = eliminate(samples, savings(kit), known=[_point(point) for point in known], progress=kit.progress)
+        for point in found:
+            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
+            kit.keep(points[-1].to_json())
+            if not kit.has_time():
+                break
+        return {"frontier": [point.to_json() for point in points]}
+
+
+def savings(kit: Kit) -> dict[int, float]:
+    """Seconds that each sub-layer takes behind a text of usual length; layer 0 must never be skipped."""
+    attention, mlp = kit.latency.attention_seconds(USUAL_LENGTH), kit.latency.mlp_seconds
+    least = 0.05 * (attention + mlp)  # what is too quick to be measured is not free
+    parts = [max(attention, least), max(mlp, least)]
+    return {number: parts[number % 2] for number in range(2, 2 * kit.num_layers)}
+
+
+def _point(point: FrontierPoint) -> Point:
+    return Point(point.skip.numbers, Quality(point.lost, point.match))
+
+
+def read_frontier(artefact: Mapping[str, Any], num_layers: int) -> Sequence[FrontierPoint]:
+    """The points that skip something."""
+    try:
+        points = [FrontierPoint.from_json(point) for point in artefact["frontier"]]
+        for point in points:
+            point.skip.check(num_layers)
+    except (LookupError, TypeError, ValueError, OptionError) as error:
+        raise ProfileError(
+            f"the profile's frontier of `prune` cannot be read ({type(error).__name__}: {error}). Make it anew with: "
+            "selfdraft calibrate MODEL --strategy prune"
+        ) from error
+    kept = [point for point in points if point.skip]
+    if not kept:
+        raise ProfileError(
+            "the profile's frontier of `prune` has no skip set yet. Go on with: "
+            "selfdraft calibrate MODEL --strategy prune"
+        )
+    return kept

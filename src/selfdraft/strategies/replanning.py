@@ -1,0 +1,89 @@
+"""What strategies share that plan anew while a text grows: when to look at it, and how much time that may take."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..protocols import PlanContext
+from ..types import OFF, Plan, StepRecord
+from .base import PlainStrategy
+
+GROWTH = 1.25
+"""A plan was made for a length; beyond this multiple of it, either way, it is made anew."""
+
+
+@dataclass
+class Text:
+    """Where one text stands with its plan."""
+
+    plan: Plan | None = None
+    num_planned: int = 0  # tokens of the text when the plan was made
+    num_rounds: int = 0  # since then
+    window: deque[int] = field(default_factory=deque)  # tokens that the last rounds emitted
+
+
+@dataclass
+class Account:
+    """Seconds spent on planning, and on everything, over all texts."""
+
+    planning: float = 0.0
+    total: float = 0.0
+
+    def add(self, step: StepRecord) -> None:
+        self.planning += step.optimise_seconds
+        self.total += step.optimise_seconds + step.draft_seconds + step.verify_seconds
+
+
+class Replanner(PlainStrategy):
+    """Looks at what the last rounds emitted once these are there, then every `interval` rounds or a quarter of length.
+
+    A text begins with the plan of the one before if that had about its length, else plainly. Planning may take
+    `budget` of all seconds: where it would take more, it waits.
+    """
+
+    def __init__(self, window: int, interval: int, budget: float) -> None:
+        self._window, self._interval, self._budget = window, interval, budget
+        self._texts: dict[int, Text] = {}
+        self._account = Account()
+        self._last = Text()
+
+    @abstractmethod
+    def choose(self, context: PlanContext, num_tokens: int) -> Plan:
+        """Plan by a look at the last `num_tokens` tokens."""
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        self._texts[sequence_id] = Text(window=deque(maxlen=self._window))
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        text = self._texts[sequence_id]
+        if text.plan is None and self._last.plan is not None and _is_about(context, self._last):
+            text.plan, text.num_planned, text.num_rounds = self._last.plan, self._last.num_planned, self._interval
+        if self._is_due(text, context):
+            text.plan = self.choose(context, sum(text.window))
+            text.num_planned, text.num_rounds = context.num_context_tokens, 0
+            self._last = text
+        return text.plan or OFF
+
+    def _is_due(self, text: Text, context: PlanContext) -> bool:
+        if len(text.window) < self._window or self._account.planning > self._budget * self._account.total:
+            return False
+        return text.plan is None or text.num_rounds >= self._interval or not _is_about(context, text)
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        text = self._texts[sequence_id]
+        text.window.append(len(step.verdict.tokens))
+        text.num_rounds += 1
+        self._account.add(step)
+
+    def end(self, sequence_id: int) -> None:
+        self._texts.pop(sequence_id, None)
+
+
+def _is_about(context: PlanContext, text: Text) -> bool:
+    """Whether a text still has about the length that the plan was made for."""
+    return text.num_planned <= context.num_context_tokens * GROWTH <= text.num_planned * GROWTH**2
