@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -24,10 +23,12 @@ from .inputs import (
     add_device_options,
     add_method_options,
     check_method_names,
+    count,
     method_help,
     read_file,
     read_method,
 )
+from .outputs import check_output, write_file
 
 EXAMPLES = """\
 examples:
@@ -96,7 +97,7 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     )
     parser.add_argument("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
-    add, number = parser.add_argument, {"metavar": "N", "type": _count}
+    add, number = parser.add_argument, {"metavar": "N", "type": count}
     add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
     add("--per-domain", **number, help="the first N prompts of each domain (default: all)")
     add("--max-new-tokens", **number, default=256, help="default: %(default)s")
@@ -118,16 +119,6 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     )
     add_method_options(parser)
     parser.set_defaults(run=run_gpu)
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return value
 
 
 def _seconds(text: str) -> float:
@@ -170,7 +161,7 @@ def _save(document: dict[str, Any], file: str | None) -> bool:
     """What cannot be kept can still be printed in the end."""
     try:
         if file:
-            write_file(file, json.dumps(document, indent=1) + "\n")
+            write_file(file, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
         _say(f"selfdraft bench: error: cannot write {file}: {error}")
         return False
@@ -236,11 +227,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     if options.plot:
         plot.require_matplotlib()
     for file in filter(None, (options.output, options.plot)):
-        folder = Path(file).absolute().parent
-        if not folder.is_dir():
-            raise OptionError(f"cannot write {file}: there is no folder {folder}")
-        if Path(file).is_dir() or not os.access(folder, os.W_OK):
-            raise OptionError(f"cannot write {file}; name a file in a folder that you may write to")
+        check_output(file)
 
 
 def _read_document(file: str) -> dict[str, Any]:
@@ -251,20 +238,6 @@ def _read_document(file: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("benchmark") != "gpu":
         raise OptionError(f"{file} is no document of `selfdraft bench gpu`; make one with its --output")
     return document
-
-
-def write_file(file: str, text: str) -> None:
-    """Beside it first, then renamed: whoever reads it finds the old text or the new one. Not for pipes and devices."""
-    target = Path(file).resolve()
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
-        return
-    beside = Path(f"{target}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _name(model: str | None) -> str:
