@@ -1,0 +1,290 @@
+"""A profile as one picture: what is skipped, what that costs and keeps, what passes cost. Needs matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..bench.plot import COLORS
+from ..errors import MissingExtraError
+from ..models.payoff import integer_weights
+from ..types import SkipSet
+from .profile_sets import KnownSet, Learned
+from .profile_text import thinned
+
+BLUE, ORANGE, GREEN, PINK, _, RED = COLORS[:6]
+GREY, LIGHT, SKIPPED = "#5F5F5F", "#C9C9C9", "#EFEFEF"
+MAX_SETS = 6
+VERIFIED = 8
+SHORTEST, LONGEST = 64, 16384
+"""Tokens in front of a pass, in the panel of seconds."""
+SPEED_UPS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+
+
+def require_matplotlib() -> None:
+    """Refuse, before any work, when nothing can draw."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            "drawing a profile needs matplotlib. Install with: pip install matplotlib. Or read it as text with: "
+            "selfdraft profile show --all"
+        )
+
+
+def picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
+    """A PNG. Shown are the `asked` sets; none: some of the frontier, what is chosen among them."""
+    require_matplotlib()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [learned.find(skip) for skip in asked] or _some(learned)
+    strip_inches = 0.95 + 0.46 * max(2, len(shown))
+    style = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
+    with pyplot.rc_context(style):
+        figure = pyplot.figure(figsize=(12.5, strip_inches + 5.2), layout="constrained")
+        figure.suptitle(title, fontsize=11)
+        figure.get_layout_engine().set(h_pad=0.08, w_pad=0.1)
+        strip, below = figure.subfigures(2, 1, height_ratios=[strip_inches, 4.8])
+        left, right = below.subfigures(1, 2, width_ratios=[1, 1])
+        _draw_strip(strip.subplots(), learned, shown)
+        _draw_frontier(left.subplots(), learned, shown)
+        seconds, weights = right.subplots(2, 1, sharex=True, height_ratios=[1, 0.075])
+        _draw_seconds(seconds, learned)
+        _draw_weights(weights, learned)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+        pyplot.close(figure)
+    return buffer.getvalue()
+
+
+def _some(learned: Learned) -> list[KnownSet]:
+    """Of the frontier, in its order; the one that is nearest to the chosen set makes room for it."""
+    places = [place for place, _ in thinned(list(enumerate(learned.frontier)), MAX_SETS)]
+    skips = [one.skip for one in learned.frontier]
+    if learned.chosen in skips and skips.index(learned.chosen) not in places:
+        chosen = skips.index(learned.chosen)
+        places[min(range(len(places)), key=lambda index: abs(places[index] - chosen))] = chosen
+    return [learned.frontier[place] for place in places]
+
+
+def _is_chosen(learned: Learned, one: KnownSet) -> bool:
+    return bool(one.skip) and one.skip == learned.chosen
+
+
+def _choice_text(learned: Learned) -> str:
+    return f"chosen behind {learned.num_context} tokens"
+
+
+# ------------------------------------------------------------------------------------------------ which sub-layers
+
+
+def _draw_strip(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
+    axes.set_title("Which sub-layers draft", loc="left")
+    axes.set_xlabel("layer")
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.tick_params(length=0)
+    if not shown:
+        _say(axes, "no skip sets in this profile yet\nselfdraft calibrate --strategy prune")
+        return
+    layers = range(learned.num_layers)
+    for place, one in enumerate(shown):
+        for offset, skipped, color in ((-0.19, one.skip.attention, BLUE), (0.19, one.skip.mlp, ORANGE)):
+            colors = [SKIPPED if layer in skipped else color for layer in layers]
+            axes.barh([place + offset] * len(layers), 0.92, 0.34, [layer - 0.46 for layer in layers], color=colors)
+        _label_strip(axes, learned, one, place)
+    axes.set_yticks([])
+    axes.set_ylim(len(shown) - 0.45, -0.55)
+    axes.set_xlim(-0.6, learned.num_layers - 0.4)
+    step = max(1, round(learned.num_layers / 28))
+    axes.set_xticks(range(0, learned.num_layers, step))
+    _add_legend(axes)
+
+
+def _label_strip(axes: Any, learned: Learned, one: KnownSet, place: int) -> None:
+    is_chosen = _is_chosen(learned, one)
+    beside = {"va": "center", "fontweight": "bold" if is_chosen else "normal", "fontsize": 9, "annotation_clip": False}
+    counts = f"{len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP skipped"
+    left, right = axes.get_yaxis_transform(), (1.01, place)
+    axes.annotate(f"{counts}   ", (-0.035, place), xycoords=left, ha="right", **beside)
+    _badge(axes, place + 1, -0.022, place, is_chosen, transform=left)
+    facts = [f"cost {one.cost:.2f}"]
+    if one.match is not None:
+        facts = [f"match {one.match:.1%}", *facts, f"predicted {one.predicted:.2f}x"]
+    if one.measured is not None:
+        facts.append(f"measured {one.measured:.2f}x")
+    text = "   ".join(facts) + (f"\n{_choice_text(learned)}" if is_chosen else "")
+    axes.annotate(text, right, xycoords=left, ha="left", linespacing=1.4, **beside)
+
+
+def _badge(axes: Any, number: int, x: float, y: float, is_chosen: bool, **place: Any) -> None:
+    """A number in a circle: the same set in both panels."""
+    face = GREEN if is_chosen else "white"
+    circle = {"boxstyle": "circle,pad=0.22", "facecolor": face, "edgecolor": GREEN if is_chosen else GREY}
+    color = "white" if is_chosen else "black"
+    axes.text(
+        x, y, str(number), color=color, fontsize=8, ha="center", va="center", bbox=circle, zorder=6, **place
+    )
+
+
+def _add_legend(axes: Any) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=BLUE, label="attention"), Patch(color=ORANGE, label="MLP")]
+    handles.append(Patch(facecolor=SKIPPED, edgecolor=LIGHT, label="skipped"))
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, borderaxespad=0.2)
+
+
+# ------------------------------------------------------------------------------------------------ match against cost
+
+
+def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
+    axes.set_title("What they keep, and what they cost", loc="left", pad=34)
+    axes.set_xlabel("cost of a drafted token (plain pass = 1)")
+    axes.set_ylabel("match: share of the target's choices")
+    judged = [one for one in (*learned.frontier, *learned.tried, *shown) if one.match is not None]
+    _set_limits(axes, judged, [one.cost for one in (*judged, *shown)])
+    _draw_speed_ups(axes, learned)
+    frontier = learned.frontier
+    axes.plot([one.cost for one in frontier], [one.match for one in frontier], ".-", color=BLUE, markersize=4, lw=1.2)
+    for number, one in enumerate(shown, start=1):
+        is_judged = one.match is not None
+        height = one.match if is_judged else axes.get_ylim()[0]
+        _badge(axes, number, one.cost, height, _is_chosen(learned, one), clip_on=False)
+        if not is_judged:
+            axes.axvline(one.cost, color=LIGHT, linestyle=":", zorder=1)
+    _draw_trials(axes, [one for one in learned.tried if one.match is not None and one.measured is not None])
+    if judged and not learned.chosen and learned.frontier:
+        text = f"behind {learned.num_context} tokens plain decoding is chosen"
+        axes.annotate(text, (0.98, 0.03), xycoords="axes fraction", ha="right", color=GREY)
+
+
+def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -> None:
+    lowest, highest = min(costs, default=0.4), max(costs, default=1.0)
+    lowest, highest = min(lowest, 0.9), max(highest, 1.0)
+    margin = 0.06 * (highest - lowest)
+    axes.set_xlim(max(0.0, lowest - margin), highest + margin)
+    low = min((one.match or 0.0 for one in judged), default=0.5)
+    axes.set_ylim(max(0.0, low - 0.1 * (1 - low) - 0.01), 1.0)
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
+
+
+def _draw_speed_ups(axes: Any, learned: Learned) -> None:
+    """Lines of equal predicted speed-up. All that pass through the panel reach its upper edge: named there."""
+    costs, matches = np.linspace(*axes.get_xlim(), 250), np.linspace(*axes.get_ylim(), 250)
+    speeds = learned.speed_ups(matches, costs)
+    edge = speeds[-1][::-1]  # ascending: what costs less is faster
+    levels = [level for level in SPEED_UPS if edge[0] < level < edge[-1]]
+    axes.contourf(costs, matches, speeds, levels=[-1.0, 1.0], colors=["#F4F4F4"], zorder=0)
+    if levels:
+        shades = [GREY if level == 1 else LIGHT for level in levels]
+        axes.contour(costs, matches, speeds, levels=levels, colors=shades, linewidths=0.9, zorder=1)
+    above = axes.secondary_xaxis("top")
+    places = {level: float(np.interp(level, edge, costs[::-1])) for level in levels}
+    named = _apart(places, 0.05 * float(costs[-1] - costs[0]))
+    above.set_xticks([places[level] for level in named], [f"{level:g}x" for level in named], fontsize=8, color=GREY)
+    above.tick_params(length=3, color=LIGHT)
+    above.spines["top"].set_color(LIGHT)
+    text = "lines: predicted speed-up at the best draft length; shaded: slower than plain decoding"
+    axes.annotate(text, (0, 1), (0, 20), xycoords="axes fraction", textcoords="offset points", fontsize=8, color=GREY)
+
+
+def _apart(places: Mapping[float, float], least: float) -> list[float]:
+    """Those that stand at least so far from the one named before."""
+    named: list[float] = []
+    for level, place in places.items():
+        if not named or abs(places[named[-1]] - place) >= least:
+            named.append(level)
+    return named
+
+
+def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
+    """Diamonds, and what was measured to the right of them, one below the other."""
+    if not trials:
+        return
+    axes.plot(
+        [one.cost for one in trials], [one.match for one in trials], "D", color=RED, markersize=11, fillstyle="none",
+        zorder=5, linestyle="none",
+    )  # fmt: skip
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    place = high
+    for one in sorted(trials, key=lambda one: -(one.match or 0.0)):
+        assert one.match is not None
+        place = min(place - 0.06 * (high - low), one.match - 0.035 * (high - low))
+        axes.annotate(
+            f"measured {one.measured:.2f}x", (one.cost, one.match), (one.cost + 0.07 * (right - left), place),
+            fontsize=8.5, color=RED, va="center", zorder=5, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7},
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ seconds by length
+
+
+def _draw_seconds(axes: Any, learned: Learned) -> None:
+    fit = learned.fit
+    axes.set_title("What passes cost", loc="left", pad=34)
+    axes.set_ylabel("milliseconds")
+    rows = (
+        (f"verification of {VERIFIED}", lambda length: fit.verify_seconds(VERIFIED, length), PINK),
+        ("plain pass", fit.plain_seconds, "black"),
+        ("one attention", fit.attention_seconds, BLUE),
+        ("one MLP", lambda length: fit.mlp_seconds, ORANGE),
+    )
+    lengths = np.geomspace(SHORTEST, LONGEST, 200)
+    measured = np.array(fit.lengths, dtype=np.float64)
+    is_measured = (lengths >= measured.min()) & (lengths <= measured.max())
+    for name, seconds, color in rows:
+        values = np.array([1000 * seconds(length) for length in lengths])
+        axes.plot(lengths, values, ":", color=color, lw=1.4)
+        axes.plot(lengths[is_measured], values[is_measured], color=color, lw=2, label=name)
+        axes.plot(measured, [1000 * seconds(length) for length in measured], "o", color=color, markersize=5)
+    axes.axvline(learned.num_context, color=GREEN, lw=1, alpha=0.7, zorder=0)
+    axes.set(xscale="log", yscale="log", xlim=(SHORTEST * 0.9, LONGEST * 1.1))
+    axes.grid(axis="y", color=SKIPPED, which="both", lw=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(y=0.12)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=4, frameon=False, columnspacing=1.2)
+    axes.tick_params(axis="x", which="both", length=0)
+    _plain_ticks(axes.yaxis)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """0.2, 3, 40 instead of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, place: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _draw_weights(axes: Any, learned: Learned) -> None:
+    """Bands of equal weights, attention : MLP."""
+    lengths = np.geomspace(SHORTEST, LONGEST, 400)
+    weights = [integer_weights(learned.fit, length) for length in lengths]
+    begin = 0
+    for place in range(1, len(lengths) + 1):
+        if place < len(lengths) and weights[place] == weights[begin]:
+            continue
+        low, high = lengths[begin], lengths[min(place, len(lengths) - 1)]
+        axes.axvspan(low, high, color=BLUE, alpha=0.1 + 0.09 * (weights[begin][0] - 1), lw=0)
+        axes.axvline(high, color="white", lw=1.5)
+        if place - begin > 22:
+            text = "{} : {}".format(*weights[begin])
+            axes.text(np.sqrt(low * high), 0.5, text, ha="center", va="center", fontsize=8.5)
+        begin = place
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylabel("weights\nattn : MLP", rotation=0, ha="right", va="center", fontsize=8)
+    ticks = [64 * 4**power for power in range(5)]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("tokens in front of the pass (dots: measured there; weights: as KnapSpec counts)")
+
+
+def _say(axes: Any, text: str) -> None:
+    axes.set(xticks=[], yticks=[], xlabel="")
+    axes.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", color=GREY)

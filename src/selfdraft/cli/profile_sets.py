@@ -1,0 +1,146 @@
+"""The skip sets of a profile in figures: what each costs, what it promises, how fast it was when it was tried."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import OptionError, ProfileError
+from ..models.payoff import Array, expected_tokens, speed_table
+from ..profiles.profile import Profile
+from ..profiles.store import calibrate_command
+from ..protocols import Knowledge, PlanContext
+from ..strategies.prune import Prune
+from ..types import FrontierPoint, LatencyFit, SkipSet
+from .profile_text import MAX_DRAFTED
+
+FITTED = "prune"
+"""The strategy whose part of a profile is a frontier."""
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A skip set behind a text of some length. Seconds are counted in those of plain decoding."""
+
+    skip: SkipSet
+    cost: float  # of a drafted token
+    match: float | None = None  # share of the target's choices it met; None: not looked at
+    num_drafted: int | None = None  # tokens, where most is gained
+    predicted: float | None = None  # speed-up with so many
+    measured: float | None = None  # speed-up when it was tried
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a profile says at one length of text. `chosen` is what the strategy `prune` would draft with there."""
+
+    fit: LatencyFit
+    num_layers: int
+    num_context: int
+    frontier: Sequence[KnownSet] = ()
+    tried: Sequence[KnownSet] = ()  # also those on the frontier
+    chosen: SkipSet = SkipSet()  # empty: plain decoding
+
+    def find(self, skip: SkipSet) -> KnownSet:
+        """What is known of it; of a set that is not in the profile: its cost."""
+        skip.check(self.num_layers)
+        known = {one.skip: one for one in (*self.tried, *self.frontier)}
+        return known.get(skip) or _known(skip, None, None, self.fit, self.num_layers, self.num_context)
+
+    def speed_ups(self, matches: Array, costs: Array) -> Array:
+        """[matches, costs]: of drafting at the best length, as `predicted`."""
+        lengths = np.arange(1, MAX_DRAFTED + 1)
+        plain = self.fit.plain_seconds(self.num_context)
+        verifying = [self.fit.verify_seconds(int(length) + 1, self.num_context) / plain for length in lengths]
+        seconds = costs[:, None] * lengths + np.array(verifying)
+        found: Array = (expected_tokens(matches, MAX_DRAFTED)[:, None, 1:] / seconds).max(-1)
+        return found
+
+
+def read(profile: Profile, num_layers: int, num_context: int) -> Learned:
+    """Raises ProfileError where there is no latency, or where something cannot be read."""
+    if profile.latency is None:
+        raise ProfileError(
+            f"the profile of {profile.key.name} says nothing about seconds yet. Measure them with: "
+            f"{calibrate_command(profile.key)}"
+        )
+    with _reading("latency", profile):
+        fit = LatencyFit.from_json(profile.latency)
+    with _reading("skip sets", profile):
+        measured = _measured(profile)
+        points = _frontier(profile)
+        matches = {point.skip: point.match for point in points} | {skip: match for skip, (match, _) in measured.items()}
+        for skip in (*matches, *measured):
+            skip.check(num_layers)
+
+        def known(skip: SkipSet) -> KnownSet:
+            return _known(skip, matches[skip], measured.get(skip, (None, None))[1], fit, num_layers, num_context)
+
+        frontier = [known(point.skip) for point in points]
+        tried = [known(skip) for skip in measured]
+        chosen = _chosen(profile, fit, num_layers, num_context) if frontier else SkipSet()
+    return Learned(fit, num_layers, num_context, frontier, tried, chosen)
+
+
+def _frontier(profile: Profile) -> list[FrontierPoint]:
+    """The points that skip something."""
+    if FITTED not in profile.artefacts:
+        return []
+    points = map(FrontierPoint.from_json, profile.artefacts[FITTED].values["frontier"])
+    return [point for point in points if point.skip]
+
+
+def _measured(profile: Profile) -> dict[SkipSet, tuple[float | None, float | None]]:
+    """Match and measured speed-up of what was tried; of several trials of a set the last."""
+    found = {}
+    for _, artefact in sorted(profile.artefacts.items()):
+        for trial in artefact.values.get("trials", ()):
+            if skip := SkipSet.parse(trial["skip"]):
+                found[skip] = _number(trial, "match"), _number(trial, "measured")
+    return found
+
+
+def _number(trial: Mapping[str, float | None], name: str) -> float | None:
+    return None if trial[name] is None else float(trial[name])  # type: ignore[arg-type]
+
+
+def _known(
+    skip: SkipSet,
+    match: float | None,
+    measured: float | None,
+    fit: LatencyFit,
+    num_layers: int,
+    num_context: int,
+) -> KnownSet:
+    cost = fit.draft_seconds(skip, num_context, num_layers) / fit.plain_seconds(num_context)
+    if match is None:
+        return KnownSet(skip, cost, measured=measured)
+    speeds = speed_table([match], MAX_DRAFTED, fit, [skip], num_context, num_layers)[0]
+    best = int(speeds[1:].argmax()) + 1
+    return KnownSet(skip, cost, match, best, float(speeds[best] / speeds[0]), measured)
+
+
+def _chosen(profile: Profile, fit: LatencyFit, num_layers: int, num_context: int) -> SkipSet:
+    """By the strategy itself, before it has seen how its drafts of a text fare."""
+    knowledge = Knowledge(num_layers, lambda: fit, lambda name: profile.artefacts[name].values)
+    strategy = Prune(Prune.Options(), knowledge)
+    strategy.begin(0, {})
+    return strategy.plan(0, PlanContext(range(num_context), 0, _no_look)).skip
+
+
+def _no_look(num_tokens: int) -> None:
+    raise AssertionError("prune goes by the profile alone")
+
+
+@contextlib.contextmanager
+def _reading(what: str, profile: Profile) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError, OptionError) as error:
+        raise ProfileError(
+            f"the profile's {what} cannot be read ({type(error).__name__}: {error}). Make them anew with: "
+            f"{calibrate_command(profile.key)}"
+        ) from error
