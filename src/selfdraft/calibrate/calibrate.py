@@ -28,6 +28,7 @@ Say = Callable[[str], None]
 
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 """Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them."""
+GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
 
 
@@ -148,7 +149,7 @@ class _Calibration:
         values, points = self._fit(name, journal) if hasattr(find("strategy", name), "fit") else ({}, [])
         is_complete = bool(values.get("is_complete", True))
         if not is_complete and self._has_complete(name):
-            self.say(f"time is up after {len(points)} skip sets; the profile keeps the complete result that it has")
+            self.say(f"{name}: time is up, and the profile keeps the complete result that it has; {GO_ON}")
             return False
         values = {**self._circumstances(), **values, "trials": []}
         self._keep(name, values)

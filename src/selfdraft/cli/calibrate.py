@@ -6,13 +6,12 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
-from ..calibrate.calibrate import CalibrateOptions, calibrate, check_strategies
+from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..calibrate.texts import CalibrationPrompt
 from ..engine.engine import Engine
 from ..engine.text import check_prompt, encode_prompts
@@ -128,19 +127,14 @@ def _encode(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
-    """Where it is, how to use it, and how to go on with what the budget ended."""
-    lines = [f"kept in {Store().path_of(profile.key)}"]
-    for strategy in _incomplete(profile, options.strategy):
-        lines.append(
-            f"the budget of {terminal.duration(options.budget)} ended the fit of {strategy}; the same command with a "
-            "larger --budget goes on from there"
-        )
+    """Where it is, how to go on with what the budget ended, and how to use it."""
+    incomplete = [name for name in options.strategy if not profile.artefacts[name].values["is_complete"]]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
-    return [*lines, f'use it with: selfdraft generate{model} --strategy {options.strategy[0]} "Why is the sky blue?"']
-
-
-def _incomplete(profile: Profile, strategies: Sequence[str]) -> list[str]:
-    return [name for name in strategies if not profile.artefacts[name].values["is_complete"]]
+    return [
+        f"kept in {Store().path_of(profile.key)}",
+        *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
+        f'use it with: selfdraft generate{model} --strategy {options.strategy[0]} "Why is the sky blue?"',
+    ]
 
 
 def _say(text: str) -> None:
