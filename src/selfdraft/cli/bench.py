@@ -145,7 +145,7 @@ def run_gpu(options: argparse.Namespace) -> int:
     def save(document: dict[str, Any]) -> bool:
         return _save(complete(document), options.output)
 
-    bench = GpuBench(model, tokenizer, plan, began, _say, save)
+    bench = GpuBench(model, tokenizer, plan, began, _say, save, name=options.model or DEFAULT_MODEL)
     document = complete(bench.run())
     is_saved = save(document)
     print(report.as_text(document))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from ..models.payoff import speed_table
+from ..calibrate.trials import MAX_DRAFTED, predict, thinned
 from ..profiles.profile import Profile
 from ..types import FrontierPoint, LatencyFit, SkipSet
 
 SHORT, LONG = 512, 4096
 """Texts behind which seconds and speed-ups are told."""
-MAX_DRAFTED = 12
-"""Predicted is the best draft length up to this one."""
 MAX_ROWS = 8
 _DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
-
-Item = TypeVar("Item")
 
 
 def as_text(profile: Profile, num_layers: int) -> str:
@@ -92,11 +88,7 @@ def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, 
 
 
 def _predicted(point: FrontierPoint, latency: LatencyFit | None, num_layers: int) -> float | None:
-    """Of drafting at its best length, against plain decoding; below 1 it does not pay."""
-    if latency is None:
-        return None
-    speeds = speed_table([point.match], MAX_DRAFTED, latency, [point.skip], SHORT, num_layers)[0]
-    return float(speeds[1:].max() / speeds[0])
+    return None if latency is None else predict(point.match, point.skip, latency, SHORT, num_layers)
 
 
 def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
@@ -123,13 +115,6 @@ def _counts(skip: SkipSet) -> str:
 
 def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
-
-
-def thinned(items: Sequence[Item], count: int) -> list[Item]:
-    """At most `count` of them, evenly spread, the first and the last among them."""
-    if len(items) <= count:
-        return list(items)
-    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
