@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from ..engine.state import PREFILL_CHUNK
 from ..errors import UnsupportedModelError
 from ..models.checks import relative_error, tolerance_of
 from ..models.decoder import Decoder
@@ -27,6 +26,7 @@ from ..models.runners import EagerRunner
 from ..strategies.knapsack import Candidate, solve
 from ..strategies.knapspec import items
 from ..types import SkipSet
+from .texts import Text, look_at
 
 _CHUNK_BYTES = 2**26
 """Of the head's rows in float64 and the scores by them, at a time."""
@@ -117,18 +117,15 @@ class Lemma:
         self.num_sublayers = 2 * self._runner.num_layers
         if self._runner.num_layers < 3:
             raise UnsupportedModelError(
-                f"the model has {self._runner.num_layers} layers, and the first and the last always run: no sub-network "
-                "can be looked at. Take a model of at least 3 layers"
+                f"the model has {self._runner.num_layers} layers, and the first and the last always run: there is no "
+                "sub-network to look at. Take a model of at least 3 layers"
             )
 
     @torch.inference_mode()
-    def examine(self, text: Sequence[int], num_written: int) -> Judged:
-        """Where each of the last `num_written` tokens of `text` was chosen."""
-        runner, first = self._runner, len(text) - num_written - 1
-        cache = runner.new_cache(1, len(text))
-        for start in range(0, len(text), PREFILL_CHUNK):
-            runner.forward([text[start : start + PREFILL_CHUNK]], [start], cache, needs_scores=False)
-        probe = runner.probe(cache, text[first:-1], first)
+    def examine(self, text: Text) -> Judged:
+        """Where each of the tokens behind the prompt was chosen."""
+        runner = self._runner
+        probe = look_at(text, runner)
         candidates, states = solve(probe, items(runner.num_layers, (1, 1)), runner.num_layers, min_cosine=-1.0)
         normed = runner.decoder.final_norm(states.hidden)
         check_head(runner.decoder, normed[:1, :1], self._head)

@@ -86,17 +86,6 @@ def check_method_names(method: Mapping[str, Any]) -> None:
     check_settings(method["settings"])
 
 
-def count(text: str) -> int:
-    """The type of an option that counts something."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return value
-
-
 def read_standard_input(instead: str) -> str:
     if sys.stdin is None:
         raise PromptError(f"standard input is closed; pipe some text into it or {instead}")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..bench.plot import COLORS
+from ..calibrate.trials import thinned
 from ..errors import MissingExtraError
 from ..models.payoff import integer_weights
 from ..types import SkipSet
 from .profile_sets import KnownSet, Learned
-from .profile_text import thinned
 
 BLUE, ORANGE, GREEN, PINK, _, RED = COLORS[:6]
 GREY, LIGHT, SKIPPED = "#5F5F5F", "#C9C9C9", "#EFEFEF"
@@ -76,6 +76,11 @@ def _is_chosen(learned: Learned, one: KnownSet) -> bool:
     return bool(one.skip) and one.skip == learned.chosen
 
 
+def _measured_text(one: KnownSet) -> str:
+    """A strategy that is free to change its set is named."""
+    return f"{'' if one.tried_as == 'fixed' else f'{one.tried_as}: '}measured {one.measured:.2f}x"
+
+
 def _choice_text(learned: Learned) -> str:
     return f"chosen behind {learned.num_context} tokens"
 
@@ -116,7 +121,7 @@ def _label_strip(axes: Any, learned: Learned, one: KnownSet, place: int) -> None
     if one.match is not None:
         facts = [f"match {one.match:.1%}", *facts, f"predicted {one.predicted:.2f}x"]
     if one.measured is not None:
-        facts.append(f"measured {one.measured:.2f}x")
+        facts.append(_measured_text(one))
     text = "   ".join(facts) + (f"\n{_choice_text(learned)}" if is_chosen else "")
     axes.annotate(text, right, xycoords=left, ha="left", linespacing=1.4, **beside)
 
@@ -126,9 +131,7 @@ def _badge(axes: Any, number: int, x: float, y: float, is_chosen: bool, **place:
     face = GREEN if is_chosen else "white"
     circle = {"boxstyle": "circle,pad=0.22", "facecolor": face, "edgecolor": GREEN if is_chosen else GREY}
     color = "white" if is_chosen else "black"
-    axes.text(
-        x, y, str(number), color=color, fontsize=8, ha="center", va="center", bbox=circle, zorder=6, **place
-    )
+    axes.text(x, y, str(number), color=color, fontsize=8, ha="center", va="center", bbox=circle, zorder=6, **place)
 
 
 def _add_legend(axes: Any) -> None:
@@ -160,14 +163,14 @@ def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> No
     _draw_trials(axes, [one for one in learned.tried if one.match is not None and one.measured is not None])
     if judged and not learned.chosen and learned.frontier:
         text = f"behind {learned.num_context} tokens plain decoding is chosen"
-        axes.annotate(text, (0.98, 0.03), xycoords="axes fraction", ha="right", color=GREY)
+        axes.annotate(text, (0.98, 0.07), xycoords="axes fraction", ha="right", color=GREY)
 
 
 def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -> None:
     lowest, highest = min(costs, default=0.4), max(costs, default=1.0)
     lowest, highest = min(lowest, 0.9), max(highest, 1.0)
     margin = 0.06 * (highest - lowest)
-    axes.set_xlim(max(0.0, lowest - margin), highest + margin)
+    axes.set_xlim(max(0.0, lowest - margin), highest + 2 * margin)  # room for what was measured
     low = min((one.match or 0.0 for one in judged), default=0.5)
     axes.set_ylim(max(0.0, low - 0.1 * (1 - low) - 0.01), 1.0)
     axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
@@ -216,7 +219,7 @@ def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
         assert one.match is not None
         place = min(place - 0.06 * (high - low), one.match - 0.035 * (high - low))
         axes.annotate(
-            f"measured {one.measured:.2f}x", (one.cost, one.match), (one.cost + 0.07 * (right - left), place),
+            _measured_text(one), (one.cost, one.match), (one.cost + 0.07 * (right - left), place),
             fontsize=8.5, color=RED, va="center", zorder=5, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7},
         )  # fmt: skip
 
@@ -243,6 +246,8 @@ def _draw_seconds(axes: Any, learned: Learned) -> None:
         axes.plot(lengths[is_measured], values[is_measured], color=color, lw=2, label=name)
         axes.plot(measured, [1000 * seconds(length) for length in measured], "o", color=color, markersize=5)
     axes.axvline(learned.num_context, color=GREEN, lw=1, alpha=0.7, zorder=0)
+    near = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8.5, "va": "top"}
+    axes.annotate(f"{learned.num_context} tokens", (learned.num_context, 1), (4, -2), color=GREEN, **near)
     axes.set(xscale="log", yscale="log", xlim=(SHORTEST * 0.9, LONGEST * 1.1))
     axes.grid(axis="y", color=SKIPPED, which="both", lw=0.6)
     axes.set_axisbelow(True)

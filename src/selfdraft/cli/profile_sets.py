@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..calibrate.trials import MAX_DRAFTED
 from ..errors import OptionError, ProfileError
 from ..models.payoff import Array, expected_tokens, speed_table
 from ..profiles.profile import Profile
@@ -15,7 +16,6 @@ from ..profiles.store import calibrate_command
 from ..protocols import Knowledge, PlanContext
 from ..strategies.prune import Prune
 from ..types import FrontierPoint, LatencyFit, SkipSet
-from .profile_text import MAX_DRAFTED
 
 FITTED = "prune"
 """The strategy whose part of a profile is a frontier."""
@@ -31,6 +31,7 @@ class KnownSet:
     num_drafted: int | None = None  # tokens, where most is gained
     predicted: float | None = None  # speed-up with so many
     measured: float | None = None  # speed-up when it was tried
+    tried_as: str = "fixed"  # by this strategy; others than `fixed` may have used other sets, too
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Learned:
         """What is known of it; of a set that is not in the profile: its cost."""
         skip.check(self.num_layers)
         known = {one.skip: one for one in (*self.tried, *self.frontier)}
-        return known.get(skip) or _known(skip, None, None, self.fit, self.num_layers, self.num_context)
+        return known.get(skip) or _known(skip, None, self.fit, self.num_layers, self.num_context)
 
     def speed_ups(self, matches: Array, costs: Array) -> Array:
         """[matches, costs]: of drafting at the best length, as `predicted`."""
@@ -70,17 +71,18 @@ def read(profile: Profile, num_layers: int, num_context: int) -> Learned:
     with _reading("latency", profile):
         fit = LatencyFit.from_json(profile.latency)
     with _reading("skip sets", profile):
-        measured = _measured(profile)
-        points = _frontier(profile)
-        matches = {point.skip: point.match for point in points} | {skip: match for skip, (match, _) in measured.items()}
-        for skip in (*matches, *measured):
+        trials, points = _trials(profile), _frontier(profile)
+        matches = {point.skip: point.match for point in points}
+        for skip in (*trials, *matches):
             skip.check(num_layers)
 
         def known(skip: SkipSet) -> KnownSet:
-            return _known(skip, matches[skip], measured.get(skip, (None, None))[1], fit, num_layers, num_context)
+            trial = trials.get(skip)
+            one = _known(skip, trial.match if trial else matches[skip], fit, num_layers, num_context)
+            return one if trial is None else replace(one, measured=trial.measured, tried_as=trial.strategy)
 
         frontier = [known(point.skip) for point in points]
-        tried = [known(skip) for skip in measured]
+        tried = [known(skip) for skip in trials]
         chosen = _chosen(profile, fit, num_layers, num_context) if frontier else SkipSet()
     return Learned(fit, num_layers, num_context, frontier, tried, chosen)
 
@@ -93,34 +95,31 @@ def _frontier(profile: Profile) -> list[FrontierPoint]:
     return [point for point in points if point.skip]
 
 
-def _measured(profile: Profile) -> dict[SkipSet, tuple[float | None, float | None]]:
-    """Match and measured speed-up of what was tried; of several trials of a set the last."""
-    found = {}
+@dataclass(frozen=True)
+class _Trial:
+    strategy: str
+    match: float
+    measured: float
+
+
+def _trials(profile: Profile) -> dict[SkipSet, _Trial]:
+    """What was tried, by the set it mostly skipped; of several trials the one that did nothing else."""
+    found: dict[SkipSet, _Trial] = {}
     for _, artefact in sorted(profile.artefacts.items()):
         for trial in artefact.values.get("trials", ()):
-            if skip := SkipSet.parse(trial["skip"]):
-                found[skip] = _number(trial, "match"), _number(trial, "measured")
+            skip = SkipSet.parse(trial["skip"])
+            if skip and (skip not in found or trial["strategy"] == "fixed"):
+                found[skip] = _Trial(trial["strategy"], float(trial["match"]), float(trial["measured"]))
     return found
 
 
-def _number(trial: Mapping[str, float | None], name: str) -> float | None:
-    return None if trial[name] is None else float(trial[name])  # type: ignore[arg-type]
-
-
-def _known(
-    skip: SkipSet,
-    match: float | None,
-    measured: float | None,
-    fit: LatencyFit,
-    num_layers: int,
-    num_context: int,
-) -> KnownSet:
+def _known(skip: SkipSet, match: float | None, fit: LatencyFit, num_layers: int, num_context: int) -> KnownSet:
     cost = fit.draft_seconds(skip, num_context, num_layers) / fit.plain_seconds(num_context)
     if match is None:
-        return KnownSet(skip, cost, measured=measured)
+        return KnownSet(skip, cost)
     speeds = speed_table([match], MAX_DRAFTED, fit, [skip], num_context, num_layers)[0]
     best = int(speeds[1:].argmax()) + 1
-    return KnownSet(skip, cost, match, best, float(speeds[best] / speeds[0]), measured)
+    return KnownSet(skip, cost, match, best, float(speeds[best] / speeds[0]))
 
 
 def _chosen(profile: Profile, fit: LatencyFit, num_layers: int, num_context: int) -> SkipSet:

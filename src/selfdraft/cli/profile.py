@@ -1,0 +1,200 @@
+"""`selfdraft profile`: what `selfdraft calibrate` learned about models, as text and as a picture, and a lemma checked."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..engine.engine import Engine
+from ..errors import ProfileError
+from ..models import loading
+from ..models.catalogue import DEFAULT_MODEL
+from ..profiles.key import ProfileKey, installed_version
+from ..profiles.profile import Artefact, Profile
+from ..profiles.store import Entry, Store, calibrate_command
+from ..types import SkipSet
+from . import profile_lemma, terminal
+from .inputs import MODEL_HELP, add_device_options, count
+from .outputs import check_output, write_file
+from .profile_plot import picture, require_matplotlib
+from .profile_sets import KnownSet, Learned, read
+from .profile_text import SHORT, as_text
+
+EXAMPLES = """\
+A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load the
+model to find its own.
+
+examples:
+  selfdraft profile list                                   what is known about which models
+  selfdraft profile show smollm2-135m-instruct             seconds of passes, skip sets, speed-ups
+  selfdraft profile show --all --context 4096              every skip set, behind a text of 4096 tokens
+  selfdraft profile plot --output profile.png              the same as a picture
+  selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
+  selfdraft profile lemma                                  does a close state draft the same token?
+  selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns anew
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile",
+        help="show what was learned about models",
+        description="Show, draw, check and forget what `selfdraft calibrate` learned about models on this device.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="every profile there is", description="List every profile there is.").set_defaults(
+        run=run_list
+    )
+    show = _add_action(actions, "show", "seconds of passes, skip sets and their speed-ups", run_show)
+    show.add_argument("--all", action="store_true", help="every skip set (default: some of them)")
+    _add_context(show)
+    plot = _add_action(actions, "plot", "the same as a picture; needs matplotlib", run_plot)
+    plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
+    plot.add_argument(
+        "--set", metavar="SET", nargs="+", default=[], help="these skip sets, like a3,m4-6 (default: ours)"
+    )
+    _add_context(plot)
+    _add_action(actions, "remove", "forget what was learned about a model on this device", run_remove)
+    profile_lemma.add_parser(actions)
+
+
+def _add_action(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_context(parser: argparse.ArgumentParser) -> None:
+    text = "costs and speed-ups behind a text of so many tokens (default: %(default)s)"
+    parser.add_argument("--context", metavar="N", type=count, default=SHORT, help=text)
+
+
+# ------------------------------------------------------------------------------------------------ list
+
+
+def run_list(options: argparse.Namespace) -> int:
+    store = Store()
+    entries = store.entries()
+    if not entries:
+        print(f"no profiles in {store.folder} yet. Make one with: selfdraft calibrate {DEFAULT_MODEL}")
+    else:
+        print("\n\n".join(map(_entry_text, entries)))
+    return 0
+
+
+def _entry_text(entry: Entry) -> str:
+    profile = entry.profile
+    if profile is None:
+        return str(entry.problem or f"{entry.path} is gone")
+    key = profile.key
+    known = [
+        *(["latency"] if profile.latency is not None else ()),
+        *(_known_text(*item) for item in profile.artefacts.items()),
+    ]
+    when = profile.updated.replace("T", " ").removesuffix("+00:00")
+    rows = {
+        "knows": ", ".join(known) or "nothing yet",
+        "updated": f"{when} UTC by selfdraft {key.version}{_version_note(key)}",
+        "file": str(entry.path),
+    }
+    lines = [f"  {label:9}{value}" for label, value in rows.items()]
+    return "\n".join([f"{key.name} on {key.device}, {key.dtype}", *lines])
+
+
+def _known_text(name: str, artefact: Artefact) -> str:
+    counts = [
+        f"{len(artefact.values[kept])} {noun}"
+        for kept, noun in (("frontier", "skip sets"), ("trials", "trials"))
+        if isinstance(artefact.values.get(kept), list)
+    ]
+    return f"{name} ({', '.join(counts)})" if counts else name
+
+
+def _version_note(key: ProfileKey) -> str:
+    here = installed_version("selfdraft")
+    return "" if key.version == here else f" (not used: this is {here})"
+
+
+# ------------------------------------------------------------------------------------------------ of one model
+
+
+def run_show(options: argparse.Namespace) -> int:
+    profile, num_layers = _load(options)
+    print(as_text(profile, num_layers))
+    if profile.latency is not None:
+        learned = read(profile, num_layers, options.context)
+        print(f"\n{_choice_text(learned)}")
+        if options.all:
+            print(f"\n{_sets_text(learned)}")
+    print(f"\nfile: {Store().path_of(profile.key)}")
+    return 0
+
+
+def run_plot(options: argparse.Namespace) -> int:
+    require_matplotlib()
+    check_output(options.output)
+    asked = [SkipSet.parse(text) for text in options.set]
+    profile, num_layers = _load(options)
+    key = profile.key
+    learned = read(profile, num_layers, options.context)
+    write_file(options.output, picture(learned, f"{key.name}, {key.dtype}, {key.device}", asked))
+    print(options.output)
+    return 0
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    key = _key(options)[0]
+    is_removed = Store().remove(key)
+    where = f"{key.name} on {key.device}, {key.dtype}"
+    print(f"forgotten: {where}" if is_removed else f"nothing was known about {where}")
+    return 0
+
+
+def _load(options: argparse.Namespace) -> tuple[Profile, int]:
+    key, num_layers = _key(options)
+    profile = Store().load(key)
+    if profile is None:
+        asked = [f" --{name} {value}" for name in ("device", "dtype") if (value := getattr(options, name))]
+        raise ProfileError(
+            f"nothing has been learned about {key.name} on this device ({key.device}, {key.dtype}) yet. Run: "
+            f"{calibrate_command(key)}{''.join(asked)}"
+        )
+    return profile, num_layers
+
+
+def _key(options: argparse.Namespace) -> tuple[ProfileKey, int]:
+    """Whose profile is asked for, and the number of layers."""
+    with terminal.Progress() as progress:
+        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+    engine = Engine(model, tokenizer, strategy="off", name=options.model or DEFAULT_MODEL, graphs=False)
+    return engine.memory.key, engine.runner.num_layers
+
+
+def _choice_text(learned: Learned) -> str:
+    where = f"behind a text of {learned.num_context} tokens"
+    if not learned.frontier:
+        return f"no skip sets yet: selfdraft calibrate --strategy prune finds them ({where} passes are as above)"
+    if not learned.chosen:
+        return f"{where} prune decodes plainly: no skip set promises more"
+    one = learned.find(learned.chosen)
+    return f"{where} prune drafts without {one.skip}: predicted {one.predicted:.2f}x, {one.num_drafted} tokens a round"
+
+
+def _sets_text(learned: Learned) -> str:
+    """Every set, the cheapest last."""
+    frontier = {one.skip for one in learned.frontier}
+    sets = [*learned.frontier, *(one for one in learned.tried if one.skip not in frontier)]
+    header = f"every skip set, behind {learned.num_context} tokens (cost: of a drafted token, plain pass = 1)"
+    columns = "    match   cost  tokens  predicted  measured  skip set"
+    rows = [_set_row(one, one.skip == learned.chosen) for one in sorted(sets, key=lambda one: -one.cost)]
+    return "\n".join([header, columns, *rows])
+
+
+def _set_row(one: KnownSet, is_chosen: bool) -> str:
+    measured = "-" if one.measured is None else f"{one.measured:.2f}x"
+    figures = f"{one.match:6.1%}  {one.cost:5.2f}  {one.num_drafted:6}  {one.predicted:8.2f}x  {measured:>8}"
+    return f"{' *' if is_chosen else '  '} {figures}  {one.skip}"
