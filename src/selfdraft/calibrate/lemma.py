@@ -60,34 +60,40 @@ def check(target: torch.Tensor, others: torch.Tensor, head: torch.Tensor) -> Che
     others = others * (length / others.norm(dim=-1).clamp(min=torch.finfo(torch.float64).tiny))[..., None]
     # Of unit vectors: half the squared distance is what the cosine lacks, without the rounding of 1 - cosine.
     gaps = ((others - target) / length[:, None]).square().sum(-1) / 2
-    best, choices = _choices(torch.cat((target[None], others)).flatten(0, 1), head)
-    choices = choices.view(len(others) + 1, len(target))
-    widest, longest = _spread(head[choices[0]].double(), head)
-    rounding = 2 * head.shape[1] * torch.finfo(torch.float64).eps * length * longest
-    margin = (best[: len(target), 0] - best[: len(target), 1] - rounding).clamp(min=0)
+    best, words = _choices(torch.cat((target[None], others)).flatten(0, 1), head)
+    choices = words.view(len(others) + 1, len(target))
+    margin, widest, longest = _rivals(target, best[: len(target)], choices[0], head)
+    rounding = 4 * head.shape[1] * torch.finfo(torch.float64).eps * length * longest  # of two differences of scores
+    margin = (margin - rounding).clamp(min=0)
     allowed = allowed_gap(margin, length, widest)
     return Check(1 - gaps, (gaps <= allowed) & (margin > 0), choices[1:] == choices[0], allowed)
 
 
 def _choices(states: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two best scores [states, 2] and the best word [states]."""
-    best = states.new_full((len(states), 2), -torch.inf)
-    words = torch.zeros(len(states), 2, dtype=torch.long, device=states.device)
+    """The best score and its word, each [states]."""
+    best = states.new_full((len(states),), -torch.inf)
+    words = torch.zeros(len(states), dtype=torch.long, device=states.device)
     for start, rows in _parts(head, len(states)):
-        found = (states @ rows.T).topk(min(2, len(rows)), dim=-1)
-        best, places = torch.cat((best, found.values), dim=-1).topk(2, dim=-1)
-        words = torch.cat((words, found.indices + start), dim=-1).gather(-1, places)
-    return best, words[:, 0]
+        found, places = (states @ rows.T).max(-1)
+        words = torch.where(found > best, places + start, words)
+        best = torch.maximum(best, found)
+    return best, words
 
 
-def _spread(chosen: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far the row furthest from each chosen one is [chosen], and how long the longest row is."""
-    furthest, longest = chosen.new_zeros(len(chosen)), chosen.new_zeros(())
-    for _, rows in _parts(head, len(chosen)):
+def _rivals(
+    states: torch.Tensor, best: torch.Tensor, words: torch.Tensor, head: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """By how much the best word leads, how far the row furthest from its own is, how long the longest row is."""
+    chosen = head[words].double()
+    margin, furthest, longest = torch.full_like(best, torch.inf), torch.zeros_like(best), best.new_zeros(())
+    for start, rows in _parts(head, len(states)):
+        others = torch.arange(start, start + len(rows), device=words.device) != words[:, None]
+        leads = (best[:, None] - states @ rows.T).where(others, torch.inf)
+        margin = torch.minimum(margin, leads.amin(-1))
         squares = rows.square().sum(-1)
         furthest = torch.maximum(furthest, (squares - 2 * chosen @ rows.T).amax(-1) + chosen.square().sum(-1))
         longest = torch.maximum(longest, squares.max())
-    return furthest.clamp(min=0).sqrt(), longest.sqrt()
+    return margin, furthest.clamp(min=0).sqrt(), longest.sqrt()
 
 
 def _parts(head: torch.Tensor, num_states: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""`selfdraft profile`: what `selfdraft calibrate` learned about models, as text and as a picture, and a lemma checked."""
+"""`selfdraft profile`: what `selfdraft calibrate` learned about models: listed, shown, drawn, checked, forgotten."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .profile_sets import KnownSet, Learned, read
 from .profile_text import SHORT, as_text
 
 EXAMPLES = """\
-A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load the
-model to find its own.
+A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load
+the model to find its own.
 
 examples:
   selfdraft profile list                                   what is known about which models
@@ -52,9 +52,8 @@ def add_parser(commands: Any) -> None:
     _add_context(show)
     plot = _add_action(actions, "plot", "the same as a picture; needs matplotlib", run_plot)
     plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
-    plot.add_argument(
-        "--set", metavar="SET", nargs="+", default=[], help="these skip sets, like a3,m4-6 (default: ours)"
-    )
+    sets = "these skip sets, like a3,m4-6 (default: some of the profile's)"
+    plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)
     _add_context(plot)
     _add_action(actions, "remove", "forget what was learned about a model on this device", run_remove)
     profile_lemma.add_parser(actions)
@@ -91,10 +90,8 @@ def _entry_text(entry: Entry) -> str:
     if profile is None:
         return str(entry.problem or f"{entry.path} is gone")
     key = profile.key
-    known = [
-        *(["latency"] if profile.latency is not None else ()),
-        *(_known_text(*item) for item in profile.artefacts.items()),
-    ]
+    known = [] if profile.latency is None else ["latency"]
+    known += [_known_text(name, artefact) for name, artefact in sorted(profile.artefacts.items())]
     when = profile.updated.replace("T", " ").removesuffix("+00:00")
     rows = {
         "knows": ", ".join(known) or "nothing yet",

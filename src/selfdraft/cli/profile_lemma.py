@@ -100,7 +100,8 @@ def _document(judged: Sequence[Judged], rows: Sequence[Row]) -> dict[str, Any]:
 
 def _text(judged: Sequence[Judged], rows: Sequence[Row], model: str) -> str:
     title = f"lemma 4.1 of KnapSpec, {model}: {_num_tokens(judged)} tokens in {len(judged)} texts"
-    header = f"{'skipped':12}{'sub-networks':>13}{'pairs':>8}{'cosine':>9}{'premise':>10}{'same choice':>13}{'violations':>12}"
+    columns = {"sub-networks": 13, "pairs": 8, "cosine": 9, "premise": 10, "same choice": 13, "violations": 12}
+    header = f"{'skipped':12}" + "".join(f"{name:>{width}}" for name, width in columns.items())
     return "\n".join([title, "", header, *map(_row_text, rows), "", *_conclusion(judged, rows[-1])])
 
 

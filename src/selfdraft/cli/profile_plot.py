@@ -155,10 +155,9 @@ def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> No
     frontier = learned.frontier
     axes.plot([one.cost for one in frontier], [one.match for one in frontier], ".-", color=BLUE, markersize=4, lw=1.2)
     for number, one in enumerate(shown, start=1):
-        is_judged = one.match is not None
-        height = one.match if is_judged else axes.get_ylim()[0]
-        _badge(axes, number, one.cost, height, _is_chosen(learned, one), clip_on=False)
-        if not is_judged:
+        height = axes.get_ylim()[0] if one.match is None else one.match
+        _badge(axes, number, one.cost, height, _is_chosen(learned, one))
+        if one.match is None:
             axes.axvline(one.cost, color=LIGHT, linestyle=":", zorder=1)
     _draw_trials(axes, [one for one in learned.tried if one.match is not None and one.measured is not None])
     if judged and not learned.chosen and learned.frontier:
@@ -178,7 +177,8 @@ def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -
 
 def _draw_speed_ups(axes: Any, learned: Learned) -> None:
     """Lines of equal predicted speed-up. All that pass through the panel reach its upper edge: named there."""
-    costs, matches = np.linspace(*axes.get_xlim(), 250), np.linspace(*axes.get_ylim(), 250)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    costs, matches = np.linspace(left, right, 250), np.linspace(low, high, 250)
     speeds = learned.speed_ups(matches, costs)
     edge = speeds[-1][::-1]  # ascending: what costs less is faster
     levels = [level for level in SPEED_UPS if edge[0] < level < edge[-1]]

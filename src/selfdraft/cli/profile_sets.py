@@ -13,7 +13,7 @@ from ..errors import OptionError, ProfileError
 from ..models.payoff import Array, expected_tokens, speed_table
 from ..profiles.profile import Profile
 from ..profiles.store import calibrate_command
-from ..protocols import Knowledge, PlanContext
+from ..protocols import Knowledge, PlanContext, Probe
 from ..strategies.prune import Prune
 from ..types import FrontierPoint, LatencyFit, SkipSet
 
@@ -130,7 +130,7 @@ def _chosen(profile: Profile, fit: LatencyFit, num_layers: int, num_context: int
     return strategy.plan(0, PlanContext(range(num_context), 0, _no_look)).skip
 
 
-def _no_look(num_tokens: int) -> None:
+def _no_look(num_tokens: int) -> Probe:
     raise AssertionError("prune goes by the profile alone")
 
 
