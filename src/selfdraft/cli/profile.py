@@ -103,12 +103,15 @@ def _entry_text(entry: Entry) -> str:
 
 
 def _known_text(name: str, artefact: Artefact) -> str:
+    frontier, trials = (artefact.values.get(kept, []) for kept in ("frontier", "trials"))
+    if not isinstance(frontier, list) or not isinstance(trials, list):
+        return f"{name} (damaged)"
+    num_sets = sum(isinstance(point, dict) and bool(point.get("skip")) for point in frontier)  # the first skips nothing
     counts = [
-        f"{len(artefact.values[kept])} {noun}"
-        for kept, noun in (("frontier", "skip sets"), ("trials", "trials"))
-        if isinstance(artefact.values.get(kept), list)
+        f"{number} {noun}{'s' * (number > 1)}" for number, noun in ((num_sets, "skip set"), (len(trials), "trial"))
     ]
-    return f"{name} ({', '.join(counts)})" if counts else name
+    told = [count for count in counts if not count.startswith("0 ")]
+    return f"{name} ({', '.join(told)})" if told else name
 
 
 def _version_note(key: ProfileKey) -> str:

@@ -167,10 +167,11 @@ def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> No
 
 def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -> None:
     lowest, highest = min(costs, default=0.4), max(costs, default=1.0)
-    lowest, highest = min(lowest, 0.9), max(highest, 1.0)
+    lowest, highest = min(lowest, 0.7), max(highest, 1.0)  # a single set must not be the whole scale
     margin = 0.06 * (highest - lowest)
     axes.set_xlim(max(0.0, lowest - margin), highest + 2 * margin)  # room for what was measured
-    low = min((one.match or 0.0 for one in judged), default=0.5)
+    low = min((one.match for one in judged if one.match is not None), default=0.5)
+    low = min(low, 0.9)
     axes.set_ylim(max(0.0, low - 0.1 * (1 - low) - 0.01), 1.0)
     axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
 
@@ -219,7 +220,7 @@ def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
         assert one.match is not None
         place = min(place - 0.06 * (high - low), one.match - 0.035 * (high - low))
         axes.annotate(
-            _measured_text(one), (one.cost, one.match), (one.cost + 0.07 * (right - left), place),
+            _measured_text(one), (one.cost, one.match), (min(one.cost + 0.07 * (right - left), right - 0.2 * (right - left)), place),
             fontsize=8.5, color=RED, va="center", zorder=5, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7},
         )  # fmt: skip
 
