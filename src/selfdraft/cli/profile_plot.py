@@ -218,9 +218,10 @@ def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
     place = high
     for one in sorted(trials, key=lambda one: -(one.match or 0.0)):
         assert one.match is not None
-        place = min(place - 0.06 * (high - low), one.match - 0.035 * (high - low))
+        place = min(place, one.match) - 0.06 * (high - low)
+        beside = min(one.cost + 0.07 * (right - left), right - 0.2 * (right - left))  # inside the panel
         axes.annotate(
-            _measured_text(one), (one.cost, one.match), (min(one.cost + 0.07 * (right - left), right - 0.2 * (right - left)), place),
+            _measured_text(one), (one.cost, one.match), (beside, place),
             fontsize=8.5, color=RED, va="center", zorder=5, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7},
         )  # fmt: skip
 
