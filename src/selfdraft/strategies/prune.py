@@ -110,13 +110,18 @@ class Prune(PlainStrategy):
     @staticmethod
     def fit(kit: Kit) -> dict[str, Any]:
         """The frontier, point by point; goes on behind the points that an interrupted fit had kept."""
-        known = [FrontierPoint.from_json(point) for point in kit.done]
-        points = list(known)
+        points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]
-        found = eliminate(samples, savings(kit), known=[_point(point) for point in known], progress=kit.progress)
+        found = eliminate(
+            samples,
+            savings(kit),
+            num_ranking=-(-len(samples) // 4),
+            known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
+            progress=kit.progress,
+        )
         for point in found:
             points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
-            kit.keep(points[-1].to_json())
+            kit.keep({**points[-1].to_json(), "losses": point.losses})
             if not kit.has_time():
                 break
         return {"frontier": [point.to_json() for point in points]}
@@ -130,8 +135,10 @@ def savings(kit: Kit) -> dict[int, float]:
     return {number: parts[number % 2] for number in range(2, 2 * kit.num_layers)}
 
 
-def _point(point: FrontierPoint) -> Point:
-    return Point(point.skip.numbers, Quality(point.lost, point.match))
+def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
+    """As JSON has it: numbers are text."""
+    remembered = {int(number): loss for number, loss in losses.items()}
+    return Point(point.skip.numbers, Quality(point.lost, point.match), remembered)
 
 
 def read_frontier(artefact: Mapping[str, Any], num_layers: int) -> Sequence[FrontierPoint]:
