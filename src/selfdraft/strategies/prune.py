@@ -40,7 +40,7 @@ _MEMORY = 0.98
 class Text:
     """How often drafts of one text failed, and how often they would have in calibration."""
 
-    plan: Plan = OFF
+    plan: Plan | None = None
     num_rounds: int = 0
     failed: float = 0.0
     expected: float = 0.0
@@ -86,7 +86,7 @@ class Prune(PlainStrategy):
         text = self._texts[sequence_id]
         if text.num_rounds % _INTERVAL == 0:
             text.plan = self._best(context.num_context_tokens, text)
-        return text.plan
+        return text.plan or OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._texts[sequence_id].observe(step, self._match_of.get(step.plan.skip, 1.0))
@@ -104,8 +104,9 @@ class Prune(PlainStrategy):
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
         best = max(by_plan, key=lambda plan: by_plan[plan])
-        is_worth_it = by_plan[best] > (1 + self._options.gain) * by_plan.get(text.plan, 0.0)
-        return best if is_worth_it else text.plan
+        if text.plan is not None and by_plan[best] <= (1 + self._options.gain) * by_plan[text.plan]:
+            return text.plan
+        return best
 
     @staticmethod
     def fit(kit: Kit) -> dict[str, Any]:
