@@ -81,7 +81,7 @@ class Probe:
 
 
 def _quick_attention(device: torch.device) -> AbstractContextManager[None]:
-    """cuDNN prepares attention anew for every shape, in milliseconds, and a probe has another one at every sub-layer."""
+    """cuDNN prepares attention for milliseconds where a shape is new, and to a probe every sub-layer brings a new one."""
     if device.type != "cuda":
         return nullcontext()
     manager: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
