@@ -81,7 +81,7 @@ class Probe:
 
 
 def _quick_attention(device: torch.device) -> AbstractContextManager[None]:
-    """cuDNN prepares attention for milliseconds where a shape is new, and to a probe every sub-layer brings a new one."""
+    """cuDNN prepares attention for milliseconds where a shape is new, and every sub-layer of a probe brings one."""
     if device.type != "cuda":
         return nullcontext()
     manager: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
