@@ -187,7 +187,7 @@ class _Calibration:
         looks = self._looks
         deadline = self.budget.left(_SHARE_OF_FIT)
         kit = EngineKit(
-            self.engine.runner, self.latency, looks, journal, deadline, partial(self._tell_steps, f"fitting {name}")
+            self.engine.runner, self.latency, looks, journal, deadline, partial(self._tell, f"fitting {name}, percent")
         )
         before = f", going on behind {len(kit.done)} steps" if kit.done else ""
         self.say(f"fitting {name}{before}, for at most {max(0, deadline):.0f} s")
@@ -196,7 +196,7 @@ class _Calibration:
         looks.remember({point.skip: point.match for point in points})
         return {**found, "seconds": kit.seconds, "is_complete": not kit.is_out_of_time}, points
 
-    def _tell_steps(self, label: str, done: int, count: int) -> None:
+    def _tell(self, label: str, done: int, count: int) -> None:
         self.progress(done, count, label)
 
     # -------------------------------------------------------------------------------------------- trials

@@ -63,7 +63,7 @@ class EngineKit:
         deadline: float,
         progress: Callable[[int, int], None],
     ) -> None:
-        """`deadline`: seconds from now."""
+        """`deadline`: seconds from now. `progress` is told percents, of 100."""
         self._runner, self.latency, self._looks = runner, latency, looks
         self._journal, self._progress = journal, progress
         self._began, self._deadline = monotonic(), monotonic() + deadline
@@ -94,5 +94,5 @@ class EngineKit:
         self.is_out_of_time = monotonic() >= self._deadline
         return not self.is_out_of_time
 
-    def progress(self, done: int, count: int) -> None:
-        self._progress(done, count)
+    def progress(self, share: float) -> None:
+        self._progress(round(100 * share), 100)
