@@ -83,7 +83,7 @@ def read(profile: Profile, num_layers: int, num_context: int) -> Learned:
 
         frontier = [known(point.skip) for point in points]
         tried = [known(skip) for skip in trials]
-        chosen = _chosen(profile, fit, num_layers, num_context) if frontier else SkipSet()
+    chosen = _chosen(profile, fit, num_layers, num_context) if frontier else SkipSet()
     return Learned(fit, num_layers, num_context, frontier, tried, chosen)
 
 
@@ -108,8 +108,9 @@ def _trials(profile: Profile) -> dict[SkipSet, _Trial]:
     for _, artefact in sorted(profile.artefacts.items()):
         for trial in artefact.values.get("trials", ()):
             skip = SkipSet.parse(trial["skip"])
-            if skip and (skip not in found or trial["strategy"] == "fixed"):
-                found[skip] = _Trial(trial["strategy"], float(trial["match"]), float(trial["measured"]))
+            strategy = trial.get("strategy", "fixed")
+            if skip and (skip not in found or strategy == "fixed"):
+                found[skip] = _Trial(strategy, float(trial["match"]), float(trial["measured"]))
     return found
 
 
@@ -127,7 +128,7 @@ def _chosen(profile: Profile, fit: LatencyFit, num_layers: int, num_context: int
     knowledge = Knowledge(num_layers, lambda: fit, lambda name: profile.artefacts[name].values)
     strategy = Prune(Prune.Options(), knowledge)
     strategy.begin(0, {})
-    return strategy.plan(0, PlanContext(range(num_context), 0, _no_look)).skip
+    return strategy.plan(0, PlanContext(num_context, 0, _no_look)).skip
 
 
 def _no_look(num_tokens: int) -> Probe:
