@@ -50,7 +50,9 @@ def add_parser(commands: Any) -> None:
     show = _add_action(actions, "show", "seconds of passes, skip sets and their speed-ups", run_show)
     show.add_argument("--all", action="store_true", help="every skip set (default: some of them)")
     _add_context(show)
-    plot = _add_action(actions, "plot", "the same as a picture; needs matplotlib", run_plot)
+    plot = _add_action(
+        actions, "plot", "draw skip sets, what they keep and cost, and seconds; needs matplotlib", run_plot
+    )
     plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
     sets = "these skip sets, like a3,m4-6 (default: some of the profile's)"
     plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)

@@ -168,8 +168,9 @@ def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> No
 def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -> None:
     lowest, highest = min(costs, default=0.4), max(costs, default=1.0)
     lowest, highest = min(lowest, 0.7), max(highest, 1.0)  # a single set must not be the whole scale
-    margin = 0.06 * (highest - lowest)
-    axes.set_xlim(max(0.0, lowest - margin), highest + 2 * margin)  # room for what was measured
+    size = highest - lowest
+    labels = [one.cost + 0.33 * size for one in judged if one.measured is not None]  # so far to the right they reach
+    axes.set_xlim(max(0.0, lowest - 0.06 * size), max(highest + 0.06 * size, *labels, 0.0))
     low = min((one.match for one in judged if one.match is not None), default=0.5)
     low = min(low, 0.9)
     axes.set_ylim(max(0.0, low - 0.1 * (1 - low) - 0.01), 1.0)
@@ -219,9 +220,8 @@ def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
     for one in sorted(trials, key=lambda one: -(one.match or 0.0)):
         assert one.match is not None
         place = min(place, one.match) - 0.06 * (high - low)
-        beside = min(one.cost + 0.07 * (right - left), right - 0.2 * (right - left))  # inside the panel
         axes.annotate(
-            _measured_text(one), (one.cost, one.match), (beside, place),
+            _measured_text(one), (one.cost, one.match), (one.cost + 0.07 * (right - left), place),
             fontsize=8.5, color=RED, va="center", zorder=5, arrowprops={"arrowstyle": "-", "color": RED, "lw": 0.7},
         )  # fmt: skip
 
