@@ -46,7 +46,10 @@ class GpuPlan:
 
 @dataclass
 class GpuBench:
-    """One run. `began` is when the command did; `say` shows progress; `save` keeps what is complete so far."""
+    """One run. `began` is when the command did; `say` shows progress; `save` keeps what is complete so far.
+
+    `name`: what messages call the model.
+    """
 
     model: Any
     tokenizer: Any
@@ -54,6 +57,7 @@ class GpuBench:
     began: float = field(default_factory=time.perf_counter)
     say: Say = lambda text: None
     save: Callable[[dict[str, Any]], object] = lambda document: None
+    name: str | None = None
     costs: Costs = field(init=False)
     is_interrupted: bool = False
     num_measured: int = 0
@@ -62,12 +66,14 @@ class GpuBench:
     def __post_init__(self) -> None:
         self.bandwidth = copy_bandwidth(self.model.device)
         began = time.perf_counter()
-        self.engine = Engine(self.model, self.tokenizer)
+        self.engine = Engine(self.model, self.tokenizer, name=self.name)
         runner = self.engine.runner
         self.prompts = [(prompt, encode(prompt, self.engine)) for prompt in self.plan.prompts]
         self.longest = max((tokens for _, tokens in self.prompts), key=len)
         count = self.plan.max_new_tokens
         self.prepare_seconds = self._prepare(our_ways(self.plan.variants, count))
+        if profile := self.engine.memory.profile_in_use:
+            self.say(profile.summary)
         self.engine.generate(self.longest, max_new_tokens=SHORT_TOKENS, strategy=OFF)
         self.ready_seconds = runner.seconds() - began
         self.circumstances, self.watch = circumstances(runner), GraphWatch(runner)

@@ -24,6 +24,7 @@ from .inputs import (
     add_device_options,
     add_method_options,
     check_method_names,
+    count,
     method_help,
     read_file,
     read_method,
@@ -96,7 +97,7 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     )
     parser.add_argument("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
-    add, number = parser.add_argument, {"metavar": "N", "type": _count}
+    add, number = parser.add_argument, {"metavar": "N", "type": count}
     add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
     add("--per-domain", **number, help="the first N prompts of each domain (default: all)")
     add("--max-new-tokens", **number, default=256, help="default: %(default)s")
@@ -118,16 +119,6 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     )
     add_method_options(parser)
     parser.set_defaults(run=run_gpu)
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return value
 
 
 def _seconds(text: str) -> float:
@@ -154,7 +145,7 @@ def run_gpu(options: argparse.Namespace) -> int:
     def save(document: dict[str, Any]) -> bool:
         return _save(complete(document), options.output)
 
-    bench = GpuBench(model, tokenizer, plan, began, _say, save)
+    bench = GpuBench(model, tokenizer, plan, began, _say, save, name=options.model or DEFAULT_MODEL)
     document = complete(bench.run())
     is_saved = save(document)
     print(report.as_text(document))

@@ -34,6 +34,8 @@ from .inputs import (
 )
 
 WARM_UP_TOKENS = 8
+WORTH_TELLING = 0.01
+"""Planning that takes more than this share of decoding is told."""
 _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 EXAMPLES = """\
@@ -86,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
     _check_before_loading(method, call, text)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-    engine = Engine(model, tokenizer, **method)
+    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
+    if profile := engine.memory.profile_in_use:
+        print(profile.summary, file=sys.stderr)
     prompt = as_message(text, engine, options.raw)
     if options.compare:
         for warm_up in (method, {"strategy": "off"}):
@@ -144,6 +148,9 @@ def _print_summary(generation: Generation, plain: Generation | None, comparison:
         print(f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})"))
     prefill = f"prefill of {generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
     print(f"ended by {generation.finish_reason}; {prefill}")
+    if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
+        share = stats.optimise_seconds / stats.decode_seconds
+        print(f"planning took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding")
 
 
 def _row(name: str, generation: Generation) -> str:

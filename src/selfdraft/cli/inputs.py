@@ -26,6 +26,17 @@ AXIS_HELP = {
 }
 
 
+def count(text: str, minimum: int = 1) -> int:
+    """The type of an argument that is a whole number."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
+    return value
+
+
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import bench, generate, info, list_models, pull, verify
+from . import bench, calibrate, generate, info, list_models, pull, verify
 
-COMMANDS = (generate, verify, info, bench, pull, list_models)
+COMMANDS = (generate, calibrate, verify, info, bench, pull, list_models)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -22,6 +22,7 @@ EXAMPLES = """\
 examples:
   selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
   selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
+  selfdraft calibrate                                        learn what may be skipped on this device
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
   selfdraft bench gpu                                        speed against transformers, and where the time goes

@@ -31,14 +31,24 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.2f} GB"
 
 
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
 class Progress:
-    """A progress bar on standard error, in bytes unless told: tqdm where importable, else a line every few seconds."""
+    """A progress bar on standard error, in bytes unless told: tqdm where importable, else a line every few seconds.
+
+    Both tell how much time is left, by what was done since the first call.
+    """
 
     def __init__(self, unit: str = "B") -> None:
         self._unit = unit
         self._bar: Any = None
         self._label = ""
         self._last_line = 0.0
+        self._first, self._began = 0, 0.0
 
     def __enter__(self) -> Progress:
         return self
@@ -51,18 +61,26 @@ class Progress:
     def __call__(self, done: int, total: int | None, label: str) -> None:
         if label != self._label:
             self._close()
-            self._label, self._bar, self._last_line = label, _new_bar(label, total, self._unit), 0.0
+            self._label, self._bar, self._last_line = label, _new_bar(label, done, total, self._unit), 0.0
+            self._first, self._began = done, time.monotonic()
         if self._bar is not None:
             self._bar.n = done
             self._bar.refresh()
         elif time.monotonic() - self._last_line > 5:
             self._last_line = time.monotonic()
-            print(f"{label}{self._amount(done, total)}", file=sys.stderr)
+            print(f"{label}{self._amount(done, total)}{self._left(done, total)}", file=sys.stderr)
 
     def _amount(self, done: int, total: int | None) -> str:
         if not total:
             return ""
-        return f": {size(done)} of {size(total)}" if self._unit == "B" else f": {done} of {total} {self._unit}"
+        amount = f"{size(done)} of {size(total)}" if self._unit == "B" else f"{done} of {total} {self._unit}"
+        return f": {amount.rstrip()}"
+
+    def _left(self, done: int, total: int | None) -> str:
+        if not total or done <= self._first:
+            return ""
+        seconds = (time.monotonic() - self._began) / (done - self._first) * (total - done)
+        return f", about {duration(seconds)} left"
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -70,7 +88,7 @@ class Progress:
         self._bar = None
 
 
-def _new_bar(label: str, total: int | None, unit: str) -> Any:
+def _new_bar(label: str, done: int, total: int | None, unit: str) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:
@@ -78,4 +96,4 @@ def _new_bar(label: str, total: int | None, unit: str) -> Any:
     if not sys.stderr.isatty():
         return None
     unit = unit if unit == "B" else f" {unit}"
-    return tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr, leave=True)
+    return tqdm(total=total, initial=done, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr, leave=True)

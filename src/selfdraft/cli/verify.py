@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     dtype = options.dtype or (document.dtype if document else None)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=dtype, progress=progress)
-    engine = Engine(model, tokenizer)
+    engine = Engine(model, tokenizer, name=options.model)
     if document is not None:
         verification = _verify_document(engine, document, options)
         notes = _notes(engine, document, options, verification)

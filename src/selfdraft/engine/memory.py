@@ -46,6 +46,11 @@ class Memory:
         assert self._profile is None or isinstance(self._profile, Profile)
         return self._profile
 
+    @property
+    def profile_in_use(self) -> Profile | None:
+        """None as well where nothing has asked for it yet."""
+        return self._profile if isinstance(self._profile, Profile) else None
+
     def latency(self) -> LatencyFit:
         if self._latency is None:
             self._latency = self._read_latency() or self._measure_latency()

@@ -44,3 +44,10 @@ class Profile:
     versions: Mapping[str, str]
     latency: Mapping[str, Any] | None = None
     artefacts: Mapping[str, Artefact] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """What it knows and when it was made, in one line."""
+        known = [*(["latency"] if self.latency is not None else []), *sorted(self.artefacts)]
+        when = self.updated.replace("T", " ").removesuffix("+00:00")
+        return f"profile: {', '.join(known) or 'nothing yet'} (of {when} UTC)"

@@ -1,0 +1,98 @@
+"""The kit a strategy is fitted with: an engine's model, the texts it wrote, a journal and a budget (protocols.Kit)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..profiles.journal import Journal
+from ..profiles.profile import Artefact
+from ..protocols import Probe, Runner
+from ..strategies.elimination import qualities, sample
+from ..types import LatencyFit, SkipSet
+from .texts import Text, look_at
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds from now on."""
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+
+    def left(self, share: float = 1.0) -> float:
+        """Of the first `share` of it."""
+        return share * self.seconds - (time.monotonic() - self.began)
+
+
+class Looks:
+    """The calibration texts as strategies are judged by them; read into caches when first asked for."""
+
+    def __init__(self, runner: Runner, texts: Sequence[Text]) -> None:
+        self._runner, self.texts = runner, texts
+        self._matches: dict[SkipSet, float] = {SkipSet(): 1.0}
+
+    @cached_property
+    def probes(self) -> tuple[Probe, ...]:
+        return tuple(look_at(text, self._runner) for text in self.texts)
+
+    def match(self, skip: SkipSet) -> float:
+        """How often the sub-network makes the target's choice."""
+        if skip not in self._matches:
+            samples = [sample(probe) for probe in self.probes]
+            self._matches[skip] = qualities(samples, skip.numbers)[0].match
+        return self._matches[skip]
+
+    def remember(self, matches: Mapping[SkipSet, float]) -> None:
+        """What a fit has found anyway."""
+        self._matches.update(matches)
+
+
+class EngineKit:
+    """One fit. `is_out_of_time` once it was told so; `seconds` counts what earlier, interrupted runs took as well."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        latency: LatencyFit,
+        looks: Looks,
+        journal: Journal,
+        deadline: float,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """`deadline`: seconds from now."""
+        self._runner, self.latency, self._looks = runner, latency, looks
+        self._journal, self._progress = journal, progress
+        self._began, self._deadline = time.monotonic(), time.monotonic() + deadline
+        self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
+        self.is_out_of_time = False
+
+    @property
+    def num_layers(self) -> int:
+        return self._runner.num_layers
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        return self._looks.probes
+
+    @property
+    def done(self) -> Sequence[Mapping[str, Any]]:
+        return [self._journal.done[step].values["found"] for step in sorted(self._journal.done)]
+
+    def keep(self, found: Mapping[str, Any]) -> None:
+        step = f"{len(self._journal.done):06d}"  # in the order of their names
+        self._journal.record(step, Artefact({"found": found, "seconds": self.seconds}))
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._began
+
+    def has_time(self) -> bool:
+        self.is_out_of_time = time.monotonic() >= self._deadline
+        return not self.is_out_of_time
+
+    def progress(self, done: int, count: int) -> None:
+        self._progress(done, count)

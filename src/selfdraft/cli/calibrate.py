@@ -1,0 +1,141 @@
+"""`selfdraft calibrate`: learn about a model on this device, once: what passes take, and what may be skipped."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
+from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
+from ..calibrate.texts import CalibrationPrompt
+from ..engine.engine import Engine
+from ..engine.text import check_prompt, encode_prompts
+from ..errors import PromptError, unknown_name
+from ..models import loading
+from ..models.catalogue import DEFAULT_MODEL
+from ..profiles.profile import Profile
+from ..profiles.store import Store
+from ..registry import STRATEGIES
+from . import terminal
+from .inputs import MODEL_HELP, add_device_options, as_message, count, read_file
+from .profile_text import as_text
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+
+EXAMPLES = """\
+What passes take is measured, the model continues some prompts, and each strategy is fitted to these texts and tried on
+prompts that were held out. The result, the profile of this model on this device, is kept in the cache folder; every
+command finds it there. What is interrupted, or ended by the budget, goes on when the same command is given again.
+
+examples:
+  selfdraft calibrate                                             the default model, our prompts, strategy prune
+  selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code   for code alone
+  selfdraft calibrate --prompts mine.jsonl --budget 1h            JSON lines: {"domain": "chat", "prompt": "..."}
+  selfdraft calibrate --strategy prune knapspec                   also try knapspec, which needs no fit
+  selfdraft generate --strategy prune "Hello"                     uses the profile
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "calibrate",
+        help="learn about a model on this device",
+        description="Learn what passes take on this device and which sub-layers a draft may skip; keep it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    defaults = CalibrateOptions()
+    add = parser.add_argument
+    add("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+    add("--strategy", metavar="NAME", nargs="+", default=["prune"], help=f"of {', '.join(STRATEGIES)} (default: prune)")
+    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
+    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
+    add("--budget", metavar="TIME", type=seconds, default="20m", help="90s, 10m, 1h (default: %(default)s)")
+    add(
+        "--tokens",
+        metavar="N",
+        type=count,
+        default=defaults.num_tokens,
+        help="fit to so many tokens that the model generates (default: %(default)s)",
+    )
+    add(
+        "--trial-prompts",
+        metavar="N",
+        type=partial(count, minimum=0),
+        help="try with so many of the prompts held out, a quarter of each domain; 0: try nothing (default: all)",
+    )
+    add("--again", action="store_true", help="begin anew, whatever was measured or kept before")
+    parser.set_defaults(run=run)
+
+
+def seconds(text: str) -> float:
+    """The type of an argument that is a time."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"cannot read the time {text!r}; write it like 90s, 10m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def run(options: argparse.Namespace) -> int:
+    prompts = _read_before_loading(options)
+    with terminal.Progress() as loaded:
+        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=loaded)
+    name = options.model or DEFAULT_MODEL
+    engine = Engine(model, tokenizer, profile=None, name=name, strategy="off")
+    asked = [_encode(prompt, engine) for prompt in prompts]
+    wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again)
+    try:
+        with terminal.Progress(unit="") as progress:
+            profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=_say)
+    except KeyboardInterrupt:
+        _say("\ninterrupted: what was found so far is kept; the same command goes on from there")
+        return 130
+    print(as_text(profile, engine.runner.num_layers))
+    print()
+    for line in _advice(profile, options):
+        print(line)
+    return 0
+
+
+def _read_before_loading(options: argparse.Namespace) -> list[BenchPrompt]:
+    """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
+    check_strategies(options.strategy)
+    loading.choose_dtype(options.dtype, loading.choose_device(options.device))
+    files = options.prompts or [str(OWN_PROMPTS)]
+    prompts = read_prompts((Path(file).name, read_file(file)) for file in files)
+    domains = {prompt.domain for prompt in prompts}
+    for domain in options.domain or ():
+        if domain not in domains:
+            raise unknown_name("domain", domain, domains)
+    return [prompt for prompt in prompts if prompt.domain in (options.domain or domains)]
+
+
+def _encode(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:
+    (tokens,), _ = encode_prompts(as_message(prompt.text, engine, is_raw=False), engine.tokenizer)
+    try:
+        check_prompt(tokens, engine.runner.vocab_size, engine.context_length)
+    except PromptError as error:
+        raise PromptError(f"prompt {prompt.id}: {error}") from None
+    return CalibrationPrompt(prompt.id, prompt.domain, tuple(tokens))
+
+
+def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
+    """Where it is, how to go on with what the budget ended, and how to use it."""
+    incomplete = [name for name in options.strategy if not profile.artefacts[name].values["is_complete"]]
+    model = f" --model {shlex.quote(options.model)}" if options.model else ""
+    return [
+        f"kept in {Store().path_of(profile.key)}",
+        *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
+        f'use it with: selfdraft generate{model} --strategy {options.strategy[0]} "Why is the sky blue?"',
+    ]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

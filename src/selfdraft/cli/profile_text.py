@@ -1,0 +1,126 @@
+"""A profile as people read it: the seconds of a pass, what each strategy learned, how fast it was when tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..calibrate.trials import MAX_DRAFTED, predict, thinned
+from ..profiles.profile import Profile
+from ..types import FrontierPoint, LatencyFit, SkipSet
+
+SHORT, LONG = 512, 4096
+"""Texts behind which seconds and speed-ups are told."""
+MAX_ROWS = 8
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+def as_text(profile: Profile, num_layers: int) -> str:
+    """All of it, a part that cannot be read replaced by the reason."""
+    key = profile.key
+    parts = [f"{key.name} on {key.device}, {key.dtype}\n{profile.summary}"]
+    latency = None
+    if profile.latency is not None:
+        try:
+            latency = LatencyFit.from_json(profile.latency)
+            parts.append(_latency_text(latency))
+        except _DAMAGE as error:
+            parts.append(f"latency: cannot be read ({type(error).__name__}: {error})")
+    for name, artefact in sorted(profile.artefacts.items()):
+        try:
+            parts.append(_artefact_text(name, artefact.values, latency, num_layers))
+        except _DAMAGE as error:
+            parts.append(f"{name}: cannot be read ({type(error).__name__}: {error})")
+    return "\n\n".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------ seconds of a pass
+
+
+def _latency_text(latency: LatencyFit) -> str:
+    rows = {
+        f"attention behind {SHORT} tokens": latency.attention_seconds(SHORT),
+        f"attention behind {LONG} tokens": latency.attention_seconds(LONG),
+        "MLP": latency.mlp_seconds,
+        "embedding, head and the rest": latency.rest_seconds,
+        f"plain pass behind {SHORT} tokens": latency.plain_seconds(SHORT),
+        f"verification of 8 behind {SHORT} tokens": latency.verify_seconds(8, SHORT),
+    }
+    width = max(map(len, rows))
+    lines = [f"  {label:{width}}  {1000 * seconds:9.3f}" for label, seconds in rows.items()]
+    lengths = ", ".join(map(str, latency.lengths))
+    error = f"error of the fit {latency.rms_error:.1%}, at most {latency.max_error:.1%}"
+    return "\n".join([f"milliseconds (measured behind {lengths} tokens; {error})", *lines])
+
+
+# ------------------------------------------------------------------------------------------------ a strategy's part
+
+
+def _artefact_text(name: str, values: Mapping[str, Any], latency: LatencyFit | None, num_layers: int) -> str:
+    lines = [f"{name}: {_made_from(values)}"]
+    if "frontier" in values:
+        points = [point for point in map(FrontierPoint.from_json, values["frontier"]) if point.skip]
+        lines.append(_frontier_text(points, latency, num_layers))
+    if values.get("trials"):
+        lines.append(_trials_text(values["trials"]))
+    return "\n".join(lines)
+
+
+def _made_from(values: Mapping[str, Any]) -> str:
+    facts = []
+    if "num_texts" in values:
+        facts.append(f"{values['num_tokens']} tokens in {values['num_texts']} texts ({', '.join(values['domains'])})")
+    if "seconds" in values:
+        facts.append(f"{values['seconds']:.0f} s")
+    if not values.get("is_complete", True):
+        facts.append("incomplete: the budget ended it")
+    return ", ".join(facts) or "learned"
+
+
+def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, num_layers: int) -> str:
+    header = ("  skipped sub-layers", "match", "predicted")
+    rows = [
+        (f"  {_counts(point.skip)}", f"{point.match:.1%}", _times(_predicted(point, latency, num_layers)))
+        for point in thinned(points, MAX_ROWS)
+    ]
+    note = f"  ({len(points)} skip sets; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
+    return "\n".join([_table(header, rows), note])
+
+
+def _predicted(point: FrontierPoint, latency: LatencyFit | None, num_layers: int) -> float | None:
+    return None if latency is None else predict(point.match, point.skip, latency, SHORT, num_layers)
+
+
+def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
+    header = ("  tried", "skipped sub-layers", "match", "predicted", "measured", "acceptance", "mean length")
+    rows = [
+        (
+            f"  {trial['strategy']}",
+            _counts(SkipSet.parse(trial["skip"])),
+            f"{trial['match']:.1%}",
+            _times(trial["predicted"]),
+            _times(trial["measured"]),
+            f"{trial['acceptance_rate']:.0%}",
+            f"{trial['mean_generated_length']:.2f}",
+        )
+        for trial in trials
+    ]
+    note = f"  (speed-up over plain decoding, {trials[0]['num_prompts']} prompts held out from calibration)"
+    return "\n".join([_table(header, rows), note])
+
+
+def _counts(skip: SkipSet) -> str:
+    return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = (
+        [f"{row[0]:{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in (header, *rows)
+    )
+    return "\n".join("  ".join(line) for line in lines)
