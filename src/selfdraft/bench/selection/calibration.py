@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
         texts = write_texts(engine, prompts, recipe.num_tokens, store.journal(key, "texts", {}), told)
         stamps.append(runner.seconds())
         journal = store.journal(key, PRUNE, {})
-        kit = EngineKit(runner, latency, Looks(runner, texts), journal, recipe.fit_seconds, told)
+        looks = Looks(runner, texts)
+        kit = EngineKit(runner, latency, looks, journal, recipe.fit_seconds, partial(told, label="fitting"))
         store.update(key, PRUNE, Artefact(Prune.fit(kit)))
         stamps.append(runner.seconds())
         profile = store.load(key)
