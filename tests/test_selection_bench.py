@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
-from learned import latency
+from learned import latency, profile
 from pico import NUM_LAYERS, letter_tokenizer, pico
+from selfdraft import Engine
 from selfdraft.bench.prompts import BenchPrompt, split
 from selfdraft.bench.selection import calibration, turns
 from selfdraft.bench.selection.held_out import answer
 from selfdraft.bench.selection.methods import table_methods
 from selfdraft.bench.selection.run import has_difference
+from selfdraft.bench.selection.sums import Prices
 from selfdraft.errors import OptionError
 from selfdraft.registry import check_settings
 from selfdraft.types import Generation
@@ -28,7 +30,7 @@ from selfdraft.types import Generation
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "selection.py"
 LINES = [("code", "abcabcabc"), ("math", "1+2=3"), ("code", "xyzxyz"), ("math", "7*8=56")]
 STRATEGIES = ["uniform 0.25", "early-exit 3", "asd", "clasp", "knapspec", "prune", "prune always"]
-FEW = ["--per-domain", "1", "--calibration", "1", "--max-new-tokens", "20", "--calibration-tokens", "24"]
+FEW = ["--per-domain", "1", "--calibration", "1", "--max-new-tokens", "16", "--calibration-tokens", "24"]
 LONG = ["--contexts", "64", "48", "--context-tokens", "16", "--context-prompts", "1"]
 Run = tuple[str, dict[str, Any]]
 
@@ -91,10 +93,10 @@ def test_the_tables_are_complete(run: Run) -> None:
     assert list(ways) == ["off", *STRATEGIES, "mine", *own]
     for name, row in ways.items():
         total = row["total"]
-        assert total["num_tokens"] == 40 == sum(figures["num_tokens"] for figures in row["domains"].values())
+        assert total["num_tokens"] == 32 == sum(figures["num_tokens"] for figures in row["domains"].values())
         assert total["equal"] == (0 if name == "off" else 2)
         assert total["speedup"] > 0
-        assert sum(plan["num_rounds"] for plan in row["plans"]) == round(40 / total["mean_generated_length"])
+        assert sum(plan["num_rounds"] for plan in row["plans"]) == round(32 / total["mean_generated_length"])
     assert all(text in output for text in ("Table A", "Table B", "frontier", "Long texts", "match >= 0.74"))
     assert output.count("| early-exit 3 |") == 2 * 3, "all and each domain, in both tables"
 
@@ -107,7 +109,7 @@ def test_costs_follow_from_what_is_skipped(run: Run) -> None:
     assert mine["cost_by_seconds"] == pytest.approx((4e-3 + 6e-3 + 5e-4) / 15.5e-3, rel=0.05)  # a short text
     assert totals["off"]["drafting_share"] == 0
     assert totals["off"]["acceptance_rate"] is None
-    assert totals["uniform 0.25"]["drafting_share"] > 0.9
+    assert totals["uniform 0.25"]["drafting_share"] > 0.5
 
 
 def test_the_frontier_is_judged_on_texts_it_was_not_fitted_on(run: Run) -> None:
@@ -116,7 +118,7 @@ def test_the_frontier_is_judged_on_texts_it_was_not_fitted_on(run: Run) -> None:
     assert document["calibration"]["num_tokens"] == 24
     assert set(document["calibration"]["seconds"]) == {"latency", "texts", "fit"}
     held_out = document["held_out"]
-    assert held_out["num_tokens"] == 40
+    assert held_out["num_tokens"] == 32
     first, *others = held_out["points"]
     assert (first["skip"], first["match"], first["cost_by_weights"]) == ("", 1.0, 1.0)
     assert [point["attention"] + point["mlp"] for point in others] == list(range(1, len(others) + 1))
@@ -178,11 +180,11 @@ def test_a_wrong_output_is_an_error(
     monkeypatch.setattr(turns.Arm, "run", run_wrongly)
     file = tmp_path / "wrong.json"
     files = ["--output", str(file), "--profile", str(folder / "profile.json")]
-    status, output = run_script(script, folder, "--part", "tables", *files)
+    status, output = run_script(script, folder, "--part", "tables", "--seconds", "0", *files)
     assert status == 1
     assert has_difference(json.loads(file.read_text()))
     assert "asd: different in " in output
-    assert "2 different" in output
+    assert "1 different" in output
 
 
 def test_another_model_needs_another_profile(
@@ -212,6 +214,18 @@ def test_mistakes_are_said(
     status, _ = run_script(script, folder, *arguments)
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+def test_each_way_learns_for_itself() -> None:
+    engine = Engine(pico("llama"), profile=profile())
+    methods = {name: {"strategy": "knapspec", "lookahead": name} for name in ("fixed", "confidence")}
+    prices = Prices(latency(), ((0.1, 0.1),) * NUM_LAYERS)
+    ways = turns.Turns(engine, profile(), methods, prices)
+    strategies = [arm.engine._method(arm.method).strategy for arm in ways.arms]
+    assert strategies[1] is not strategies[2]
+    assert {id(arm.engine.runner) for arm in ways.arms} == {id(engine.runner)}
+    ways.warm_up([[3, 1, 4]], 8)
+    assert ways.arms[1].engine._method(methods["fixed"]).strategy is not strategies[1], "what warming up taught is gone"
 
 
 def test_what_is_alike_is_measured_once() -> None:

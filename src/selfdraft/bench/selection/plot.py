@@ -10,6 +10,8 @@ from ..plot import COLORS, require_matplotlib
 from ..ways import OFF
 
 _MARKERS = "osD^vPX*<>"
+_COLORS = [color for color in COLORS if color != "#F0E442"] + ["#882255", "#117733"]
+"""Yellow is too faint for lines and small marks."""
 _FADED = "#8C8C8C"
 
 
@@ -43,7 +45,7 @@ def _styles(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     names = [*document["tables"]["A"], *(row["name"] for context in document["contexts"] for row in context["ways"])]
     names = [name for name in dict.fromkeys(names) if name != OFF]
     return {
-        name: {"color": COLORS[index % len(COLORS)], "marker": _MARKERS[index % len(_MARKERS)]}
+        name: {"color": _COLORS[index % len(_COLORS)], "marker": _MARKERS[index % len(_MARKERS)]}
         for index, name in enumerate(names)
     }
 
