@@ -23,15 +23,19 @@ from selfdraft.bench.selection.held_out import answer
 from selfdraft.bench.selection.methods import table_methods
 from selfdraft.bench.selection.run import has_difference
 from selfdraft.bench.selection.sums import Prices
+from selfdraft.engine import engine as engine_module
 from selfdraft.errors import OptionError
+from selfdraft.models.graph_runner import GraphRunner
 from selfdraft.registry import check_settings
 from selfdraft.types import Generation
+from tape import TapeRecorder
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "selection.py"
 LINES = [("code", "abcabcabc"), ("math", "1+2=3"), ("code", "xyzxyz"), ("math", "7*8=56")]
 STRATEGIES = ["uniform 0.25", "early-exit 3", "asd", "clasp", "knapspec", "prune", "prune always"]
 FEW = ["--per-domain", "1", "--calibration", "1", "--max-new-tokens", "16", "--calibration-tokens", "24"]
 LONG = ["--contexts", "64", "48", "--context-tokens", "16", "--context-prompts", "1"]
+UNUSUAL = {"confidence": {"threshold": 0.3}}
 Run = tuple[str, dict[str, Any]]
 
 
@@ -214,6 +218,21 @@ def test_mistakes_are_said(
     status, _ = run_script(script, folder, *arguments)
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+def test_passes_that_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: warming up records, and what is recorded while measuring is told."""
+    monkeypatch.setattr(engine_module, "make_runner", lambda model, *_: GraphRunner(model, make_recorder=TapeRecorder))
+    engine = Engine(pico("llama"), profile=profile())
+    prices = Prices(latency(is_recorded=True), ((0.1, 0.1),) * NUM_LAYERS)
+    methods = {"clasp": {"strategy": "clasp"}, "uniform": {"strategy": "uniform", "settings": UNUSUAL}}
+    ways = turns.Turns(engine, profile(), methods, prices)
+    ways.warm_up([[3, 1, 4]], 8)
+    assert engine.runner.graphs.num_captures > 0
+    ways.measure("first", "code", [3, 1, 4, 1, 5], 8)
+    rows = {row["name"]: row["total"] for row in ways.rows()}
+    assert rows["clasp"]["equal"] == rows["uniform"]["equal"] == 1
+    assert rows["uniform"]["capture_seconds"] == 0
 
 
 def test_each_way_learns_for_itself() -> None:

@@ -56,13 +56,16 @@ class Turns:
         return engine
 
     def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> None:
-        """With all new tokens where passes are recorded: that must not happen while measuring."""
+        """With all new tokens where passes are recorded: that must not happen while measuring.
+
+        What strategies learned on the way is forgotten; what was recorded stays.
+        """
         is_recorded = bool(self._engine.runner.recorded_slots(1))
         for arm in self.arms:
             arm.engine.prepare(max(map(len, prompts)) + num_tokens, **arm.method)
             for prompt in prompts:
                 arm.run(prompt, num_tokens if is_recorded else min(num_tokens, WARM_UP_TOKENS))
-            arm.engine = self._own_engine()
+            arm.engine.remember(self._profile)
 
     def measure(self, prompt_id: str, domain: str, prompt: Sequence[int], num_tokens: int) -> Generation:
         """One prompt in all ways; the plain text. An interrupted prompt counts for none."""
