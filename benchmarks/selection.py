@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", metavar="TEXT", action="append", default=[], help='"NAME: strategy=fixed fixed.skip=a4,m1-3"')
     add("--calibration-tokens", **number, default=2048, help="generated tokens to fit with (default: %(default)s)")
     add("--budget", metavar="SECONDS", type=seconds, default=600.0, help="for the fit (default: %(default)g)")
+    add("--held-out-tokens", **number, default=64, help="of each text, to judge the frontier (default: %(default)s)")
     add("--profile", metavar="FILE", type=Path, help="read what calibration found, or keep it where it does not exist")
     add("--contexts", **number, nargs="+", default=[], help="lengths of long texts, new tokens included")
     add("--context-tokens", **number, default=64, help="new tokens of each long text (default: %(default)s)")
@@ -142,6 +143,7 @@ def make_plan(options: argparse.Namespace) -> SelectionPlan:
         prompts=[] if options.part == CONTEXTS else measured,
         variants=options.variant,
         max_new_tokens=options.max_new_tokens,
+        held_out_tokens=options.held_out_tokens,
         contexts=contexts,
         articles=[prompt.text for prompt in articles],
         context_prompts=options.context_prompts,

@@ -33,8 +33,8 @@ from tape import TapeRecorder
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "selection.py"
 LINES = [("code", "abcabcabc"), ("math", "1+2=3"), ("code", "xyzxyz"), ("math", "7*8=56")]
 STRATEGIES = ["uniform 0.25", "early-exit 3", "asd", "clasp", "knapspec", "prune", "prune always"]
-FEW = ["--per-domain", "1", "--calibration", "1", "--max-new-tokens", "16", "--calibration-tokens", "24"]
-LONG = ["--contexts", "64", "48", "--context-tokens", "16", "--context-prompts", "1"]
+FEW = ["--per-domain", "1", "--calibration", "1", "--max-new-tokens", "12", "--calibration-tokens", "24"]
+LONG = ["--contexts", "64", "48", "--context-tokens", "10", "--context-prompts", "1"]
 UNUSUAL = {"confidence": {"threshold": 0.3}}
 Run = tuple[str, dict[str, Any]]
 
@@ -79,7 +79,7 @@ def run_script(script: ModuleType, folder: Path, *arguments: str) -> tuple[int, 
 def run(script: ModuleType, folder: Path) -> Run:
     """(standard output, document) of one whole run."""
     file = folder / "result.json"
-    variant = ["--variant", "mine: strategy=fixed fixed.skip=a1,m2-3"]
+    variant = ["--held-out-tokens", "10", "--variant", "mine: strategy=fixed fixed.skip=a1,m2-3"]
     files = ["--output", str(file), "--profile", str(folder / "profile.json")]
     status, output = run_script(script, folder, *LONG, *variant, *files)
     assert status == 0
@@ -97,10 +97,10 @@ def test_the_tables_are_complete(run: Run) -> None:
     assert list(ways) == ["off", *STRATEGIES, "mine", *own]
     for name, row in ways.items():
         total = row["total"]
-        assert total["num_tokens"] == 32 == sum(figures["num_tokens"] for figures in row["domains"].values())
+        assert total["num_tokens"] == 24 == sum(figures["num_tokens"] for figures in row["domains"].values())
         assert total["equal"] == (0 if name == "off" else 2)
         assert total["speedup"] > 0
-        assert sum(plan["num_rounds"] for plan in row["plans"]) == round(32 / total["mean_generated_length"])
+        assert sum(plan["num_rounds"] for plan in row["plans"]) == round(24 / total["mean_generated_length"])
     assert all(text in output for text in ("Table A", "Table B", "frontier", "Long texts", "match >= 0.74"))
     assert output.count("| early-exit 3 |") == 2 * 3, "all and each domain, in both tables"
 
@@ -122,7 +122,7 @@ def test_the_frontier_is_judged_on_texts_it_was_not_fitted_on(run: Run) -> None:
     assert document["calibration"]["num_tokens"] == 24
     assert set(document["calibration"]["seconds"]) == {"latency", "texts", "fit"}
     held_out = document["held_out"]
-    assert held_out["num_tokens"] == 32
+    assert held_out["num_tokens"] == 2 * 10
     first, *others = held_out["points"]
     assert (first["skip"], first["match"], first["cost_by_weights"]) == ("", 1.0, 1.0)
     assert [point["attention"] + point["mlp"] for point in others] == list(range(1, len(others) + 1))
@@ -139,7 +139,7 @@ def test_long_texts(run: Run) -> None:
         assert context["weights"]["mlp"] in (1, 2)
         names = [row["name"] for row in context["ways"]]
         assert names[:3] == ["off", "knapspec", "knapspec bound"]
-        assert all(row["total"]["num_tokens"] == 16 for row in context["ways"])
+        assert all(row["total"]["num_tokens"] == 10 for row in context["ways"])
 
 
 def test_circumstances_and_options(run: Run) -> None:

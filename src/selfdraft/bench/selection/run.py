@@ -35,12 +35,16 @@ _WARM_UP_LENGTH = 64
 
 @dataclass(frozen=True)
 class SelectionPlan:
-    """What to measure. `variants`: rows beside the known strategies; `seconds`: begin no prompt later than that."""
+    """What to measure. `variants`: rows beside the known strategies; `seconds`: begin no prompt later than that.
+
+    `held_out_tokens`: of each text that the frontier is judged by, which takes a pass for each of its points.
+    """
 
     recipe: Recipe
     prompts: Sequence[BenchPrompt] = ()
     variants: Sequence[str] = ()
     max_new_tokens: int = 128
+    held_out_tokens: int = 64
     contexts: Sequence[int] = ()
     articles: Sequence[str] = ()
     context_prompts: int = 2
@@ -98,7 +102,7 @@ class SelectionBench:
         self.held_out = HeldOut(self.calibration.points, self.prices)
         texts = sorted((tokens for _, tokens in self.prompts), key=len)
         self.say(f"warming up {len(self.tables.arms)} ways")
-        self.tables.warm_up([texts[-1], texts[0]], self.plan.max_new_tokens)
+        self.tables.warm_up([texts[-1], texts[0]] if self._is_recorded else texts[:1], self.plan.max_new_tokens)
         began = time.perf_counter()
         for count, (prompt, tokens) in enumerate(self.prompts, start=1):
             if count > 1 and self._is_late():
@@ -112,8 +116,8 @@ class SelectionBench:
     def _look_at(self, domain: str, prompt: Sequence[int], plain: Generation) -> None:
         """At the tokens behind which the model generated its text."""
         assert self.held_out is not None
-        text = Text((*prompt, *plain.tokens), len(prompt))
-        self.held_out.add(domain, look_at(text, self.engine.runner), len(prompt) - 1, len(plain.tokens))
+        text = Text((*prompt, *plain.tokens[: self.plan.held_out_tokens]), len(prompt))
+        self.held_out.add(domain, look_at(text, self.engine.runner), len(prompt) - 1, text.num_generated)
 
     # ------------------------------------------------------------------------------------------------- long texts
 
@@ -127,8 +131,7 @@ class SelectionBench:
         methods = context_methods(self.num_layers, self.plan.variants)
         turns = Turns(self.engine, self.calibration.profile, methods, self.prices)
         self.say(f"texts of {length} tokens: warming up {len(turns.arms)} ways")
-        is_recorded = bool(self.engine.runner.recorded_slots(1))
-        turns.warm_up([prompts[0] if is_recorded else prompts[0][:_WARM_UP_LENGTH]], num_tokens)
+        turns.warm_up([prompts[0] if self._is_recorded else prompts[0][:_WARM_UP_LENGTH]], num_tokens)
         self.contexts.append({"length": length})
         began = time.perf_counter()
         for count, prompt in enumerate(prompts, start=1):
@@ -142,6 +145,11 @@ class SelectionBench:
             self.save(self.document())
 
     # -------------------------------------------------------------------------------------------------- bookkeeping
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Where passes are recorded for caches of each size, all of these must be met before measuring."""
+        return bool(self.engine.runner.recorded_slots(1))
 
     def _is_late(self) -> bool:
         return self.plan.seconds is not None and time.perf_counter() > self.began + self.plan.seconds
