@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft.cli.main import main
+from selfdraft.engine.memory import Memory
 from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
 
@@ -94,7 +96,10 @@ class TestGenerate:
         generate(folder, "--json", "--max-new-tokens", "9", "-")
         assert json.loads(capsys.readouterr().out)["text"] == expected
 
-    def test_every_method_by_name(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_every_method_by_name(
+        self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Memory, "profile", profile())
         for axis, table in AXES.items():
             for name in table:
                 settings = ["--set", "fixed.skip=a1,m2", "--set", f"model.source={folder}"]

@@ -42,7 +42,7 @@ def test_candidates_share_a_pass(family: str) -> None:
 def test_what_does_nothing_goes_first(attention: Sequence[int], mlp: Sequence[int]) -> None:
     samples = [sample(probe_of(zeroed(attention, mlp)))]
     planted = {*(2 * layer for layer in attention), *(2 * layer + 1 for layer in mlp)}
-    points = list(eliminate(samples, FREE))
+    points = list(eliminate(samples, FREE, num_ranking=1))
     assert points[len(planted)].skipped == planted
     assert points[len(planted)].quality.match == 1.0
 
@@ -61,8 +61,8 @@ def test_it_ends_where_the_draft_is_of_no_use(samples: list[Sample]) -> None:
 
 
 def test_it_goes_on_behind_what_is_known(samples: list[Sample]) -> None:
-    points = list(eliminate(samples, FREE, batch=100))
-    assert list(eliminate(samples, FREE, batch=100, known=points[:3])) == points[3:]
+    points = list(eliminate(samples, FREE, batch=2, min_match=0.3))
+    assert list(eliminate(samples, FREE, batch=2, min_match=0.3, known=points[:3])) == points[3:]
 
 
 def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,3 +80,10 @@ def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.Mon
     assert sum(scored) < num_eager
     assert lazy_points[1] == eager_points[1]
     assert torch.tensor([len(point.skipped) for point in lazy_points]).diff().eq(1).all()
+
+
+def test_the_share_that_is_done_ends_at_the_end(samples: list[Sample]) -> None:
+    shares: list[float] = []
+    list(eliminate(samples, FREE, min_match=0.6, progress=shares.append))
+    assert shares[-1] == 1.0
+    assert shares[0] < 1.0

@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
+from cases import SETTINGS
+from learned import profile
 from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet, UnsupportedModelError
 from selfdraft.engine.state import TextSequence
@@ -176,7 +178,7 @@ class TestStreaming:
 
     @pytest.mark.parametrize("strategy", STRATEGIES)
     def test_abandoning_a_stream_leaves_the_next_call_exact(self, strategy: str) -> None:
-        engine = Engine(pico("llama"), strategy=strategy, settings={"fixed": {"skip": "a1-2,m2"}})
+        engine = Engine(pico("llama"), strategy=strategy, settings=SETTINGS, profile=profile())
         expected = engine.generate(PROMPT, max_new_tokens=30).tokens
         for num_chunks in (0, 1, 4):
             stream = engine.stream([PROMPT, [1, 2]], max_new_tokens=30)
@@ -260,7 +262,7 @@ BAD_CALLS = [
     ({"settings": {"lookup": {"min_ngram": None}}}, r"lookup.min_ngram must be a whole number, got None"),
     (
         {"strategy": "unifrom"},
-        r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: early-exit, fixed, off, uniform",
+        r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: asd, clasp, early-exit, fixed, knapspec, off, ",
     ),
     (
         {"lookahead": "confident"},

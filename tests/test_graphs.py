@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cases import MODES, SETTINGS, Case, name, pairwise
+from learned import profile
 from pico import pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.engine import engine as engine_module
@@ -52,7 +53,7 @@ def new_runner(model: Any, *_: Any, **options: Any) -> GraphRunner:
 
 def new_engine(model: Any, make: Callable[..., Any] = new_runner, **options: Any) -> Engine:
     with mock.patch.object(engine_module, "make_runner", make):
-        return Engine(model, settings=SETTINGS, **options)
+        return Engine(model, settings=SETTINGS, profile=profile(), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -459,7 +460,7 @@ def test_a_model_that_cannot_be_recorded_runs_eagerly(caplog: pytest.LogCaptureF
     assert len(caplog.records) <= 2, "one for the drafts, one for the passes"
     assert engine._runner.fallback_reason == "NotImplementedError: no graphs here"
     assert "every operation is launched by itself: NotImplementedError: no graphs here" in caplog.messages[-1]
-    eager = Engine(pico("llama"), settings=SETTINGS)
+    eager = Engine(pico("llama"), settings=SETTINGS, profile=profile())
     assert tokens_of(found) == tokens_of([eager.generate(prompt, max_new_tokens=30) for prompt in PROMPTS])
 
 

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import selfdraft
+from learned import knowledge
 from selfdraft.errors import OptionError
 from selfdraft.options import GenerateOptions, NoOptions, describe, make, parse_settings, setting
 from selfdraft.registry import AXES, DEFAULTS, check_settings, find, options_for
 from selfdraft.types import SkipSet
 
 layers = st.frozensets(st.integers(0, 40))
+SHARED = {"__init__", "base", "elimination", "knapsack", "replanning"}
+"""What several methods use."""
 METHOD_AXES = ("strategy", "lookahead", "drafter")
 
 # ----------------------------------------------------------------------------------------------------- skip sets
@@ -200,7 +203,7 @@ def test_generate_options_are_normalised():
     ("axis", "folder"), [("strategy", "strategies"), ("lookahead", "lookahead"), ("drafter", "drafters")]
 )
 def test_the_table_is_the_folder(axis, folder):
-    files = {path.stem for path in (Path(selfdraft.__file__).parent / folder).glob("*.py")} - {"__init__", "base"}
+    files = {path.stem for path in (Path(selfdraft.__file__).parent / folder).glob("*.py")} - SHARED
     modules = [target.partition(":")[0] for target in AXES[axis].values()]
     assert sorted(modules) == sorted(f"selfdraft.{folder}.{name}" for name in files)
     for name, module in zip(AXES[axis], modules, strict=True):
@@ -285,6 +288,6 @@ def test_settings_out_of_range_are_refused(axis, method, values, message):
 def test_the_fixed_strategy_needs_a_skip_set_of_the_model():
     fixed = find("strategy", "fixed")
     with pytest.raises(OptionError, match=r"needs a skip set.*--set fixed.skip=a3,a5-7,m4"):
-        fixed(fixed.Options(), 5)
+        fixed(fixed.Options(), knowledge(5))
     with pytest.raises(OptionError, match="attention layer 5, but the model has 5 layers"):
-        fixed(fixed.Options("a5"), 5)
+        fixed(fixed.Options("a5"), knowledge(5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import errno
 import inspect
 import json
@@ -26,7 +27,7 @@ from selfdraft.profiles.key import ProfileKey, fingerprint
 from selfdraft.profiles.profile import SCHEMA, Artefact
 from selfdraft.profiles.store import Store
 
-KEY = ProfileKey("llama-0123", "NVIDIA H200", "bfloat16", name="my model")
+KEY = ProfileKey("llama-0123", "NVIDIA H200", "bfloat16", "1.2", name="my model")
 COMMAND = "selfdraft calibrate 'my model'"
 OLD, NEW = torch.arange(6.0).reshape(2, 3), torch.arange(8, dtype=torch.bfloat16)
 QUESTION = {"prompts": "abc", "seed": 0}
@@ -90,9 +91,10 @@ def test_the_json_is_for_people(kept):
     add_old(kept)
     content = json.loads(kept.path_of(KEY).read_text())
     assert content["model"] == "my model"
-    assert content["key"] == {"fingerprint": "llama-0123", "device": "NVIDIA H200", "dtype": "bfloat16"}
+    named = {"fingerprint": "llama-0123", "device": "NVIDIA H200", "dtype": "bfloat16", "version": "1.2"}
+    assert content["key"] == named
     assert content["artefacts"]["knn"]["arrays"] == {"centres": "float32 [2, 3]"}
-    assert kept.path_of(KEY).parent.name == "llama-0123-nvidia-h200-bfloat16"
+    assert kept.path_of(KEY).parent.name == "llama-0123-nvidia-h200-bfloat16-1.2"
 
 
 def test_in_memory_an_artefact_is_what_will_be_read():
@@ -119,8 +121,8 @@ def test_profiles_live_in_the_cache_folder(tmp_path, monkeypatch):
 
 def test_keys_are_kept_apart(kept):
     add_old(kept)
-    for other in (("llama-9", "NVIDIA H200", "bfloat16"), ("llama-0123", "cpu", "bfloat16"), (*"ab", "float16")):
-        assert kept.load(ProfileKey(*other)) is None
+    for name, value in (("fingerprint", "llama-9"), ("device", "cpu"), ("dtype", "float16"), ("version", "1.3")):
+        assert kept.load(dataclasses.replace(KEY, **{name: value})) is None
 
 
 def test_entries_and_remove(kept):
@@ -172,7 +174,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def put_another_in_its_place(kept: Store) -> None:
-    other = ProfileKey("llama-0123", "NVIDIA H100", "bfloat16", name="my model")
+    other = ProfileKey("llama-0123", "NVIDIA H100", "bfloat16", "1.2", name="my model")
     kept.update(other, "knn", Artefact())
     os.replace(kept.path_of(other), kept.path_of(KEY))
 
@@ -188,7 +190,10 @@ DAMAGE: dict[str, tuple[Callable[[Store], None], str]] = {
     "newer": (edit(selfdraft_profile=SCHEMA + 1, artefacts=[]), "schema 2, this selfdraft reads 1 .a newer .* upgrade"),
     "older": (edit(selfdraft_profile=0), "it has schema 0, this selfdraft reads 1 .an older"),
     "odd schema": (edit(selfdraft_profile=True), "its 'selfdraft_profile' is missing or of the wrong kind"),
-    "foreign": (put_another_in_its_place, "another model or device .device NVIDIA H100; asked for: device NVIDIA H200"),
+    "foreign": (
+        put_another_in_its_place,
+        "another model, device or version .device NVIDIA H100; asked for: device",
+    ),
     "no key": (edit(key=None), "its 'key' is missing or of the wrong kind"),
     "half a key": (edit(key={"fingerprint": "llama-0123"}), "its 'device' is missing"),
     "no name": (edit(model=None), "its 'model' is missing"),
@@ -506,7 +511,7 @@ def test_a_journal_belongs_to_its_question(kept, name, question):
 
 def test_a_journal_belongs_to_its_version(kept, monkeypatch):
     kept.journal(KEY, "knn", QUESTION).record("1", Artefact())
-    monkeypatch.setattr(store, "_version", lambda package: "99")
+    monkeypatch.setattr(store, "installed_version", lambda package: "99")
     assert kept.journal(KEY, "knn", QUESTION).done == {}
 
 

@@ -19,6 +19,7 @@ from selfdraft.models.runners import EagerRunner
 from selfdraft.options import NoOptions
 from selfdraft.protocols import Knowledge, PlanContext
 from selfdraft.registry import STRATEGIES
+from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import OFF
 
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5], [16, 18, 3])
@@ -42,7 +43,7 @@ SETTINGS = {
 }
 
 
-class Restless:
+class Restless(PlainStrategy):
     """Another plan for every row in every round; remembers what it was told."""
 
     Options = NoOptions

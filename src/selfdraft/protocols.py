@@ -160,16 +160,12 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What a strategy may know when it plans: the text so far, and a look at how sub-networks continue it."""
+    """What a strategy may know when it plans: where the text stands, and what sub-networks make of its last tokens."""
 
-    tokens: Sequence[int]
+    num_context_tokens: int
     num_generated_tokens: int
     look: Callable[[int], Probe]
-    """At so many of the last tokens, 1 at least."""
-
-    @property
-    def num_context_tokens(self) -> int:
-        return len(self.tokens)
+    """At so many of the last tokens; to be used while planning, not later."""
 
 
 class Strategy(Protocol):
@@ -355,4 +351,6 @@ class Kit(Protocol):
         """Whether the budget allows another step."""
         ...
 
-    def progress(self, done: int, count: int) -> None: ...
+    def progress(self, share: float) -> None:
+        """So much of the fit is done."""
+        ...

@@ -28,16 +28,19 @@ Say = Callable[[str], None]
 
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 """Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them."""
+USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 256
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
 
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """`num_trial_prompts`: try with so many of the prompts held out, None: with all. `again`: whatever is there."""
+    """`num_tokens`: fit to so many, None: as many as the device is good for. `num_trial_prompts`: try with so many of
+    the prompts held out, None: with all. `again`: whatever is there.
+    """
 
     budget_seconds: float = 1200.0
-    num_tokens: int = 2048
+    num_tokens: int | None = None
     num_trial_prompts: int | None = None
     again: bool = False
 
@@ -80,7 +83,9 @@ class _Calibration:
         self.budget = Budget(self.options.budget_seconds)
         self.key = self.engine.memory.key
         self.fitting, self.held_out = hold_out(self.prompts)
-        self.question = {"prompts": digest(self.fitting), "num_tokens": self.options.num_tokens}
+        is_slow = self.engine.device.type == "cpu"
+        self.num_tokens = self.options.num_tokens or (USUAL_TOKENS_ON_CPU if is_slow else USUAL_TOKENS)
+        self.question = {"prompts": digest(self.fitting), "num_tokens": self.num_tokens}
 
     def run(self, strategies: Sequence[str]) -> Profile:
         self._repair()
@@ -138,7 +143,7 @@ class _Calibration:
         journal = self._texts_journal
         if not journal.done:
             self.say(f"letting the model continue {len(self.fitting)} prompts")
-        texts = write_texts(self.engine, self.fitting, self.options.num_tokens, journal, self.progress)
+        texts = write_texts(self.engine, self.fitting, self.num_tokens, journal, self.progress)
         return Looks(self.engine.runner, texts)
 
     # -------------------------------------------------------------------------------------------- one strategy
@@ -182,7 +187,7 @@ class _Calibration:
         looks = self._looks
         deadline = self.budget.left(_SHARE_OF_FIT)
         kit = EngineKit(
-            self.engine.runner, self.latency, looks, journal, deadline, partial(self._tell_steps, f"fitting {name}")
+            self.engine.runner, self.latency, looks, journal, deadline, partial(self._tell, f"fitting {name}, percent")
         )
         before = f", going on behind {len(kit.done)} steps" if kit.done else ""
         self.say(f"fitting {name}{before}, for at most {max(0, deadline):.0f} s")
@@ -191,7 +196,7 @@ class _Calibration:
         looks.remember({point.skip: point.match for point in points})
         return {**found, "seconds": kit.seconds, "is_complete": not kit.is_out_of_time}, points
 
-    def _tell_steps(self, label: str, done: int, count: int) -> None:
+    def _tell(self, label: str, done: int, count: int) -> None:
         self.progress(done, count, label)
 
     # -------------------------------------------------------------------------------------------- trials

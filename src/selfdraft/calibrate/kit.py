@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from ..profiles.journal import Journal
@@ -21,11 +21,11 @@ class Budget:
     """Seconds from now on."""
 
     seconds: float
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: monotonic())
 
     def left(self, share: float = 1.0) -> float:
         """Of the first `share` of it."""
-        return share * self.seconds - (time.monotonic() - self.began)
+        return share * self.seconds - (monotonic() - self.began)
 
 
 class Looks:
@@ -63,10 +63,10 @@ class EngineKit:
         deadline: float,
         progress: Callable[[int, int], None],
     ) -> None:
-        """`deadline`: seconds from now."""
+        """`deadline`: seconds from now. `progress` is told percents, of 100."""
         self._runner, self.latency, self._looks = runner, latency, looks
         self._journal, self._progress = journal, progress
-        self._began, self._deadline = time.monotonic(), time.monotonic() + deadline
+        self._began, self._deadline = monotonic(), monotonic() + deadline
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
         self.is_out_of_time = False
 
@@ -88,11 +88,11 @@ class EngineKit:
 
     @property
     def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._began
+        return self._seconds_before + monotonic() - self._began
 
     def has_time(self) -> bool:
-        self.is_out_of_time = time.monotonic() >= self._deadline
+        self.is_out_of_time = monotonic() >= self._deadline
         return not self.is_out_of_time
 
-    def progress(self, done: int, count: int) -> None:
-        self._progress(done, count)
+    def progress(self, share: float) -> None:
+        self._progress(round(100 * share), 100)

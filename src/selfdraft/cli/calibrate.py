@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
-from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
+from ..calibrate.calibrate import (
+    GO_ON,
+    USUAL_TOKENS,
+    USUAL_TOKENS_ON_CPU,
+    CalibrateOptions,
+    calibrate,
+    check_strategies,
+)
 from ..calibrate.texts import CalibrationPrompt
 from ..engine.engine import Engine
 from ..engine.text import check_prompt, encode_prompts
@@ -27,6 +34,7 @@ from .profile_text import as_text
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+_TOKENS = f"default: {USUAL_TOKENS}, on a CPU {USUAL_TOKENS_ON_CPU}"
 
 EXAMPLES = """\
 What passes take is measured, the model continues some prompts, and each strategy is fitted to these texts and tried on
@@ -50,7 +58,6 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    defaults = CalibrateOptions()
     add = parser.add_argument
     add("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
@@ -58,13 +65,7 @@ def add_parser(commands: Any) -> None:
     add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
     add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
     add("--budget", metavar="TIME", type=seconds, default="20m", help="90s, 10m, 1h (default: %(default)s)")
-    add(
-        "--tokens",
-        metavar="N",
-        type=count,
-        default=defaults.num_tokens,
-        help="fit to so many tokens that the model generates (default: %(default)s)",
-    )
+    add("--tokens", metavar="N", type=count, help=f"fit to so many tokens that the model generates ({_TOKENS})")
     add(
         "--trial-prompts",
         metavar="N",

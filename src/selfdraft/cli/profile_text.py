@@ -83,7 +83,9 @@ def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, 
         (f"  {_counts(point.skip)}", f"{point.match:.1%}", _times(_predicted(point, latency, num_layers)))
         for point in thinned(points, MAX_ROWS)
     ]
-    note = f"  ({len(points)} skip sets; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
+    note = (
+        f"  ({_number(len(points), 'skip set')}; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
+    )
     return "\n".join([_table(header, rows), note])
 
 
@@ -105,12 +107,16 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
         )
         for trial in trials
     ]
-    note = f"  (speed-up over plain decoding, {trials[0]['num_prompts']} prompts held out from calibration)"
+    note = f"  (speed-up over plain decoding, {_number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
     return "\n".join([_table(header, rows), note])
 
 
 def _counts(skip: SkipSet) -> str:
     return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _times(value: float | None) -> str:

@@ -61,7 +61,7 @@ def context_of(runner: Runner, state: State, row: int) -> PlanContext:
         first = max(0, len(sequence.tokens) - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:], first, row)
 
-    return PlanContext(sequence.tokens, sequence.num_generated, look)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, look)
 
 
 def make_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import SelfTestError
+from ..kernels.top import runs_triton
 from ..types import SkipSet
 from .buffers import PassBuffers
 from .cache import SlotCache
@@ -18,6 +20,7 @@ from .device import Device
 from .placement import Placement
 
 _PROOF_SLOTS = 64
+_LOGGER = logging.getLogger(__name__)
 HEAD_START = 10
 """A pass is begun with one of so many parts of its sub-layers: enough for the host to answer, little to waste."""
 
@@ -96,3 +99,26 @@ def prove(body: Body, decoder: Decoder) -> None:
         if not error <= tolerance:
             raise SelfTestError(f"their scores differ from the model's by {error:.2g}, allowed {tolerance:.2g}")
         start += width
+
+
+def bodies_for(decoder: Decoder) -> Sequence[Body]:
+    """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
+    return (*_fused(decoder), DecoderBody(decoder))
+
+
+def _fused(decoder: Decoder) -> Sequence[Body]:
+    if not runs_triton(decoder.device):
+        return ()
+    from .fused import FusedBody, reason_against
+
+    reason = reason_against(decoder)
+    if reason is not None:
+        _LOGGER.info("%s runs without fused kernels: %s", type(decoder.model).__name__, reason)
+        return ()
+    body = FusedBody(decoder)
+    try:
+        prove(body, decoder)
+    except Exception as error:
+        _LOGGER.warning("%s runs without fused kernels: %s", type(decoder.model).__name__, error)
+        return ()
+    return (body,)

@@ -16,17 +16,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..kernels.top import runs_triton, top
+from ..kernels.top import top
 from ..passes import PassOutput, Resume, Tokens, TreeMask
 from ..protocols import DraftedChain, DraftRule, DraftTask
 from ..types import SkipSet
-from .bodies import Body, DecoderBody, prove
+from .bodies import Body, bodies_for
 from .buffers import MAX_WIDTH, DraftBuffers, PassBuffers
 from .cache import SlotCache, StoragePool
 from .checks import check_eval
 from .decoder import Decoder
 from .device import Device
 from .graphs import MAX_BYTES, CudaRecorder, Graphs, Recorder, Recording, RecordingError
+from .probe import Probe
 from .recorded_draft import DraftGraphs, DraftOutputs, record_draft, run_draft
 from .recorded_pass import Ahead, Choices, GraphKey, Launches, Outbox, PassGraph
 from .runners import EagerRunner
@@ -40,29 +41,6 @@ _LOGGER = logging.getLogger(__name__)
 def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
     """The runner for the device the model is on."""
     return GraphRunner(model) if graphs and model.device.type == "cuda" else EagerRunner(model)
-
-
-def bodies_for(decoder: Decoder) -> Sequence[Body]:
-    """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
-    return (*_fused(decoder), DecoderBody(decoder))
-
-
-def _fused(decoder: Decoder) -> Sequence[Body]:
-    if not runs_triton(decoder.device):
-        return ()
-    from .fused import FusedBody, reason_against
-
-    reason = reason_against(decoder)
-    if reason is not None:
-        _LOGGER.info("%s runs without fused kernels: %s", type(decoder.model).__name__, reason)
-        return ()
-    body = FusedBody(decoder)
-    try:
-        prove(body, decoder)
-    except Exception as error:
-        _LOGGER.warning("%s runs without fused kernels: %s", type(decoder.model).__name__, error)
-        return ()
-    return (body,)
 
 
 class GraphRunner(EagerRunner):
@@ -94,6 +72,7 @@ class GraphRunner(EagerRunner):
         self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
         self._refused_rules: set[DraftRule] = set()
         self._ahead: Ahead | None = None
+        self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
 
@@ -177,6 +156,17 @@ class GraphRunner(EagerRunner):
         self._bodies[0].settle()
         return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
+    def probe(self, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
+        """Whatever it runs is awaited by the next look at the clock; the next recording comes after it."""
+        self._launches.launched()
+        self._is_settled = False
+        return super().probe(cache, tokens, first, row)
+
+    def _settle(self) -> None:
+        if not self._is_settled:
+            self._bodies[0].settle()
+            self._is_settled = True
+
     def draft(
         self,
         task: DraftTask,
@@ -192,6 +182,7 @@ class GraphRunner(EagerRunner):
         if number is None or task.rule in self._refused_rules:
             return None
         self._ahead = None  # the draft writes where it wrote
+        self._settle()
         rows, first, num_depths = self._num_rows(number, len(starts)), max(starts), max(task.caps)
         cache.reserve(bucket(first + num_depths))
         num_tokens = min(vocabulary or self.vocab_size, self.vocab_size)
@@ -270,6 +261,7 @@ class GraphRunner(EagerRunner):
 
         key = GraphKey("pass", number, rows, width, end, skip, capture, self._cache_key(number, cache, first_row))
         graph = self.graphs.get(key, build)
+        self._settle()
         graph.recording.replay()
         self._launches.launched()
         return graph, end

@@ -8,9 +8,11 @@ is only read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..passes import States
 from .cache import CacheView, SlotCache
@@ -63,7 +65,8 @@ class Probe:
         layer, step = number // 2, self._step
         if states.source is not None:
             step.block_inputs[layer] = states.source
-        hidden = self._decoder.sublayers[number].run(states.hidden, step)
+        with _quick_attention(states.hidden.device):
+            hidden = self._decoder.sublayers[number].run(states.hidden, step)
         return States(hidden, step.block_inputs.pop(layer, None))
 
     @torch.inference_mode()
@@ -75,6 +78,14 @@ class Probe:
     def scores(self, states: States) -> torch.Tensor:
         """[rows, tokens, vocabulary] behind the last sub-layer."""
         return self._decoder.scores(states.hidden)
+
+
+def _quick_attention(device: torch.device) -> AbstractContextManager[None]:
+    """cuDNN prepares attention for milliseconds where a shape is new, and every sub-layer of a probe brings one."""
+    if device.type != "cuda":
+        return nullcontext()
+    manager: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return manager
 
 
 def _among(first: int, width: int, end: int, device: torch.device) -> Placement:

@@ -3,14 +3,15 @@
 Scored teacher-forced on calibration texts with the target's keys and values: behind every token, how much less probable
 does the sub-network find what the target would say (on average over the target's distribution: their divergence)? All
 candidates of a step share one pass: a row that runs all that is left, and behind each candidate one more row, which has
-just left it out. What a candidate loses changes little from step to step, so only the most promising are scored again,
-until the best of them beats what all others promised when last seen.
+just left it out. What a candidate loses changes little from step to step, so all are ranked once, on a few of the
+texts, and then only the most promising are scored again, until the best of them beats what all others promised when
+last seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -18,6 +19,11 @@ import torch.nn.functional as F
 
 from ..passes import States
 from ..protocols import Probe
+
+MIN_MATCH = 0.5
+"""A draft that meets fewer of the target's choices never pays."""
+MAX_ROWS = 16
+"""Candidates of one pass; bounds its memory."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,11 @@ class Quality:
 
 @dataclass(frozen=True)
 class Point:
-    """One sub-network of the frontier: what it skips, and how well it drafts."""
+    """One sub-network of the frontier: what it skips, how well it drafts, what each candidate lost when last seen."""
 
     skipped: frozenset[int]
     quality: Quality
+    losses: Mapping[int, float] = field(default_factory=dict)
 
 
 def sample(probe: Probe) -> Sample:
@@ -95,25 +102,38 @@ def eliminate(
     samples: Sequence[Sample],
     savings: Mapping[int, float],
     *,
-    min_match: float = 0.3,
-    batch: int = 8,
+    min_match: float = MIN_MATCH,
+    batch: int = 3,
+    num_ranking: int | None = None,
     known: Sequence[Point] = (),
-    progress: Callable[[int, int], None] = lambda done, count: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Iterator[Point]:
     """The frontier, point by point, from nothing skipped on, until fewer than `min_match` of the choices are met.
 
-    `savings`: the seconds that each sub-layer which may go takes. `known`: points found before, to go on behind them.
+    `savings`: the seconds that each sub-layer which may go takes. `num_ranking`: of the samples, for the first look at
+    all candidates; None: all. `known`: points found before, to go on behind them.
     """
     skipped: frozenset[int] = known[-1].skipped if known else frozenset()
     (quality,) = [known[-1].quality] if known else qualities(samples, skipped)
     if not known:
         yield Point(skipped, quality)
-    losses: dict[int, float] = {}
+    losses = dict(known[-1].losses) if known else {}
     while len(skipped) < len(savings) and quality.match >= min_match:
+        losses = losses or rank(samples[:num_ranking], skipped, [one for one in savings if one not in skipped])
         number, quality = _cheapest(samples, skipped, quality, savings, losses, batch)
         skipped |= {number}
-        progress(len(skipped), len(savings))
-        yield Point(skipped, quality)
+        progress(max(len(skipped) / len(savings), min(1.0, (1 - quality.match) / (1 - min_match))))
+        yield Point(skipped, quality, dict(losses))
+
+
+def rank(samples: Sequence[Sample], skipped: frozenset[int], candidates: Sequence[int]) -> dict[int, float]:
+    """What each candidate loses."""
+    losses: dict[int, float] = {}
+    for first in range(0, len(candidates), MAX_ROWS):
+        chosen = sorted(candidates[first : first + MAX_ROWS])
+        base, *found = qualities(samples, skipped, chosen)
+        losses.update({number: one.lost - base.lost for number, one in zip(chosen, found, strict=True)})
+    return losses
 
 
 def _cheapest(
@@ -128,14 +148,14 @@ def _cheapest(
     seen: dict[int, Quality] = {}
 
     def price(number: int) -> float:
-        return losses.get(number, float("-inf")) / savings[number]
+        return losses[number] / savings[number]
 
     while True:
         waiting = sorted((number for number in savings if number not in skipped and number not in seen), key=price)
         best = min(seen, key=price, default=None)
         if best is not None and (not waiting or price(best) <= price(waiting[0])):
             return best, seen[best]
-        chosen = sorted(waiting[:batch] if losses else waiting)
+        chosen = sorted(waiting[:batch])
         _, *found = qualities(samples, skipped, chosen)
         seen.update(zip(chosen, found, strict=True))
         losses.update({number: one.lost - base.lost for number, one in zip(chosen, found, strict=True)})

@@ -87,4 +87,6 @@ def _is_better(row: int, other: int, cosines: Sequence[float], count: int) -> bo
 
 def _cosines(hidden: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """[rows, tokens, hidden] against [1, tokens, hidden]: the mean over the tokens, [rows]."""
-    return torch.cosine_similarity(hidden.float(), truth.float(), dim=-1).mean(-1)
+    hidden, truth = hidden.float(), torch.nn.functional.normalize(truth.float(), dim=-1)
+    norms: torch.Tensor = hidden.norm(dim=-1).clamp(min=1e-12)
+    return ((hidden * truth).sum(-1) / norms).mean(-1)

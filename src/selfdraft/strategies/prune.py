@@ -40,7 +40,7 @@ _MEMORY = 0.98
 class Text:
     """How often drafts of one text failed, and how often they would have in calibration."""
 
-    plan: Plan = OFF
+    plan: Plan | None = None
     num_rounds: int = 0
     failed: float = 0.0
     expected: float = 0.0
@@ -86,7 +86,7 @@ class Prune(PlainStrategy):
         text = self._texts[sequence_id]
         if text.num_rounds % _INTERVAL == 0:
             text.plan = self._best(context.num_context_tokens, text)
-        return text.plan
+        return text.plan or OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._texts[sequence_id].observe(step, self._match_of.get(step.plan.skip, 1.0))
@@ -104,19 +104,25 @@ class Prune(PlainStrategy):
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
         best = max(by_plan, key=lambda plan: by_plan[plan])
-        is_worth_it = by_plan[best] > (1 + self._options.gain) * by_plan.get(text.plan, 0.0)
-        return best if is_worth_it else text.plan
+        if text.plan is not None and by_plan[best] <= (1 + self._options.gain) * by_plan[text.plan]:
+            return text.plan
+        return best
 
     @staticmethod
     def fit(kit: Kit) -> dict[str, Any]:
         """The frontier, point by point; goes on behind the points that an interrupted fit had kept."""
-        known = [FrontierPoint.from_json(point) for point in kit.done]
-        points = list(known)
+        points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]
-        found = eliminate(samples, savings(kit), known=[_point(point) for point in known], progress=kit.progress)
+        found = eliminate(
+            samples,
+            savings(kit),
+            num_ranking=-(-len(samples) // 4),
+            known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
+            progress=kit.progress,
+        )
         for point in found:
             points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
-            kit.keep(points[-1].to_json())
+            kit.keep({**points[-1].to_json(), "losses": point.losses})
             if not kit.has_time():
                 break
         return {"frontier": [point.to_json() for point in points]}
@@ -130,8 +136,10 @@ def savings(kit: Kit) -> dict[int, float]:
     return {number: parts[number % 2] for number in range(2, 2 * kit.num_layers)}
 
 
-def _point(point: FrontierPoint) -> Point:
-    return Point(point.skip.numbers, Quality(point.lost, point.match))
+def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
+    """As JSON has it: numbers are text."""
+    remembered = {int(number): loss for number, loss in losses.items()}
+    return Point(point.skip.numbers, Quality(point.lost, point.match), remembered)
 
 
 def read_frontier(artefact: Mapping[str, Any], num_layers: int) -> Sequence[FrontierPoint]:

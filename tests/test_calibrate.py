@@ -1,0 +1,484 @@
+"""Calibration on pico models: what it finds, what it keeps, and how it goes on. No pass is timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import learned
+from pico import NUM_LAYERS, letter_tokenizer, pico
+from selfdraft import Engine, OptionError
+from selfdraft.calibrate import calibrate as module
+from selfdraft.calibrate import kit as kit_module
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.calibrate.kit import EngineKit, Looks
+from selfdraft.calibrate.texts import CalibrationPrompt, Text, hold_out, look_at, write_texts
+from selfdraft.calibrate.trials import Total, methods_of, predict, thinned
+from selfdraft.cli import terminal
+from selfdraft.cli.calibrate import seconds
+from selfdraft.cli.main import main
+from selfdraft.cli.profile_text import as_text
+from selfdraft.profiles.store import Store
+from selfdraft.strategies.elimination import sample
+from selfdraft.types import FrontierPoint, SkipSet
+from test_knapsack import zeroed
+
+PROMPTS = [
+    CalibrationPrompt("a1", "a", (5, 6, 7, 8)),
+    CalibrationPrompt("a2", "a", (9, 8, 7)),
+    CalibrationPrompt("a3", "a", (1, 2, 3, 4, 5)),
+    CalibrationPrompt("b1", "b", (20, 30, 40)),
+    CalibrationPrompt("b2", "b", (50, 60)),
+]
+QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Profiles of their own, and nothing timed."""
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
+    monkeypatch.setattr("selfdraft.calibrate.trials.NUM_TOKENS", 12)
+    return tmp_path
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None, strategy="off")
+
+
+def frontier_of(profile: Any) -> list[dict[str, Any]]:
+    return list(profile.artefacts["prune"].values["frontier"])
+
+
+def journals(home: Path) -> list[str]:
+    return sorted(path.name.split("-")[1] for path in home.rglob("journal-*.json"))
+
+
+# ------------------------------------------------------------------------------------------------ texts and prompts
+
+
+def test_a_quarter_of_each_domain_is_held_out() -> None:
+    many = [CalibrationPrompt(str(n), "many", (n,)) for n in range(8)]
+    alone = CalibrationPrompt("alone", "alone", (1,))
+    fitting, held_out = hold_out([*many, *PROMPTS, alone])
+    assert [prompt.id for prompt in held_out] == ["6", "7", "a3", "b2"]
+    assert {prompt.id for prompt in fitting}.isdisjoint(prompt.id for prompt in held_out)
+    assert alone in fitting
+    assert len(fitting) + len(held_out) == len(many) + len(PROMPTS) + 1
+
+
+def test_texts_are_what_the_model_says(engine: Engine, tmp_path: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    journal = Store().journal(engine.memory.key, "texts", {})
+    texts = write_texts(engine, PROMPTS, 33, journal, lambda done, total, label: told.append((done, total)))
+    for prompt, text in zip(PROMPTS, texts, strict=True):
+        alone = engine.generate(prompt.tokens, max_new_tokens=6, strategy="off")
+        assert text == Text((*prompt.tokens, *alone.tokens), len(prompt.tokens))
+    assert told[-1] == (30, 30)
+
+
+def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    honest = engine.stream
+
+    def counted(prompts: Sequence[Sequence[int]], **options: Any) -> Any:
+        written.append(len(prompts))
+        return honest(prompts, **options)
+
+    monkeypatch.setattr(engine, "stream", counted)
+    journal = Store().journal(engine.memory.key, "texts", {})
+    texts = write_texts(engine, PROMPTS, 30, journal, lambda *told: None)
+    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
+    del journal.done["3"]
+    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
+    assert written == [5, 1]
+
+
+def test_fewer_tokens_than_prompts(engine: Engine) -> None:
+    journal = Store().journal(engine.memory.key, "texts", {})
+    texts = write_texts(engine, PROMPTS, 3, journal, lambda *told: None)
+    assert [text.num_generated for text in texts] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("num_generated", [1, 2, 9])
+def test_a_look_sees_the_generated_tokens_coming(engine: Engine, num_generated: int) -> None:
+    """What the target says behind the probed tokens is what it generated."""
+    prompt = [5, 6, 7, 8]
+    generation = engine.generate(prompt, max_new_tokens=num_generated, strategy="off")
+    looked = sample(look_at(Text((*prompt, *generation.tokens), len(prompt)), engine.runner))
+    assert looked.choices.tolist() == list(generation.tokens)
+
+
+# ------------------------------------------------------------------------------------------------ the fit
+
+
+@pytest.mark.parametrize("planted", ["a2", "m3"])
+def test_what_does_nothing_goes_first(planted: str) -> None:
+    skip = SkipSet.parse(planted)
+    idle = Engine(zeroed(sorted(skip.attention), sorted(skip.mlp)), profile=None, strategy="off")
+    profile = calibrate(idle, PROMPTS, options=QUICK)
+    first, second, *_ = frontier_of(profile)
+    assert (first["skip"], first["match"]) == ("", 1.0)
+    assert (second["skip"], second["match"]) == (planted, 1.0)
+
+
+def test_what_is_kept(engine: Engine, home: Path) -> None:
+    profile = calibrate(engine, PROMPTS, options=QUICK)
+    values = profile.artefacts["prune"].values
+    assert {name: values[name] for name in ("num_texts", "num_tokens", "domains", "is_complete", "trials")} == {
+        "num_texts": 3,
+        "num_tokens": 24,
+        "domains": ["a", "b"],
+        "is_complete": True,
+        "trials": [],
+    }
+    assert profile.latency == json.loads(json.dumps(learned.latency().to_json()))
+    assert engine.memory.profile_in_use is profile
+    assert frontier_of(Store().load(engine.memory.key)) == frontier_of(profile)
+    assert journals(home) == []
+
+
+class Interruption:
+    """Ctrl-C while the result of step `number` is kept."""
+
+    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_kept, honest = 0, EngineKit.keep
+
+        def keep(kit: EngineKit, found: Any) -> None:
+            self.num_kept += 1
+            if self.num_kept == number:
+                raise KeyboardInterrupt
+            honest(kit, found)
+
+        monkeypatch.setattr(EngineKit, "keep", keep)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_an_interrupted_fit_goes_on(
+    engine: Engine, number: int, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    interruption = Interruption(number, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(engine, PROMPTS, options=QUICK)
+    kept = Store().load(engine.memory.key)
+    assert kept is not None
+    assert "prune" not in kept.artefacts
+    assert "texts" in journals(home)
+
+    said: list[str] = []
+    resumed = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
+    assert journals(home) == []
+    assert any(f"going on behind {number - 1} steps" in line for line in said) == (number > 1)
+    num_steps = interruption.num_kept - 1
+
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fresh")))
+    assert frontier_of(resumed) == frontier_of(calibrate(engine, PROMPTS, options=QUICK))
+    assert num_steps == len(frontier_of(resumed)), "no step was done twice"
+
+
+def test_another_question_begins_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    Interruption(4, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(engine, PROMPTS, options=QUICK)
+    said: list[str] = []
+    calibrate(engine, PROMPTS[1:], options=QUICK, say=said.append)
+    assert not any("going on" in line for line in said)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The budget's time: it stands still, but each step that is kept takes so many seconds."""
+    now, step_seconds = [0.0], [0.0]
+    monkeypatch.setattr(kit_module, "monotonic", lambda: now[0])
+    honest = EngineKit.keep
+
+    def keep(kit: EngineKit, found: Any) -> None:
+        now[0] += step_seconds[0]
+        honest(kit, found)
+
+    monkeypatch.setattr(EngineKit, "keep", keep)
+    return lambda seconds: step_seconds.__setitem__(0, seconds)
+
+
+def test_the_budget_ends_a_fit_that_goes_on_later(engine: Engine, home: Path, clock: Callable[[float], None]) -> None:
+    whole = frontier_of(calibrate(engine, PROMPTS, options=QUICK))
+    Store().remove(engine.memory.key)
+
+    clock(200)  # of the 600, 480 are for the fit
+    partial = calibrate(engine, PROMPTS, options=QUICK)
+    assert partial.artefacts["prune"].values["is_complete"] is False
+    assert frontier_of(partial) == whole[:3]
+    assert partial.artefacts["prune"].values["seconds"] == 600
+    assert journals(home) == ["prune", "texts"]
+
+    further = calibrate(engine, PROMPTS, options=QUICK)
+    assert frontier_of(further) == whole[:6]
+    clock(0)
+    assert frontier_of(calibrate(engine, PROMPTS, options=QUICK)) == whole
+    assert journals(home) == []
+
+
+def test_the_budget_never_costs_a_complete_result(engine: Engine, clock: Callable[[float], None]) -> None:
+    whole = frontier_of(calibrate(engine, PROMPTS, options=QUICK))
+    clock(200)
+    said: list[str] = []
+    again = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
+    assert frontier_of(again) == whole
+    assert any("keeps the complete result" in line for line in said)
+
+
+def test_a_tiny_budget_is_enough_for_a_beginning(engine: Engine, clock: Callable[[float], None]) -> None:
+    """The frontier's first point skips nothing: there is nothing to try yet."""
+    clock(1000)
+    profile = calibrate(engine, PROMPTS, options=CalibrateOptions(600, 24))
+    assert [point["skip"] for point in frontier_of(profile)] == [""]
+    assert profile.artefacts["prune"].values["trials"] == []
+
+
+def test_latency_is_measured_once_unless_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[float] = []
+
+    def measure(runner: Any, budget_seconds: float, progress: Any) -> Any:
+        measured.append(budget_seconds)
+        return learned.latency()
+
+    monkeypatch.setattr(module, "measure", measure)
+    calibrate(engine, PROMPTS, options=CalibrateOptions(50, 24, 0))
+    calibrate(engine, PROMPTS, options=QUICK)
+    assert measured == [10], "a fifth of the budget"
+    calibrate(engine, PROMPTS, options=CalibrateOptions(600, 24, 0, again=True))
+    assert measured == [10, 30]
+
+
+@pytest.mark.parametrize("damage", ["profile", "latency"])
+def test_a_damaged_profile_is_made_anew_and_named(engine: Engine, damage: str) -> None:
+    whole = calibrate(engine, PROMPTS, options=QUICK)
+    path = Store().path_of(engine.memory.key)
+    if damage == "profile":
+        path.write_text("{", encoding="utf-8")
+    else:
+        Store().set_latency(engine.memory.key, {"mlp_seconds": "slow"})
+    said: list[str] = []
+    repaired = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
+    assert any(("could not be used" in line and str(path) in line) or "cannot be read" in line for line in said)
+    assert frontier_of(repaired) == frontier_of(whole)
+    assert repaired.latency == whole.latency
+
+
+# ------------------------------------------------------------------------------------------------ trials
+
+
+def test_trials(engine: Engine) -> None:
+    told: list[tuple[int, int | None, str]] = []
+    options = CalibrateOptions(600, 24)
+    profile = calibrate(engine, PROMPTS, ["prune", "knapspec"], options, progress=lambda *values: told.append(values))
+    trials = profile.artefacts["prune"].values["trials"]
+    assert [trial["strategy"] for trial in trials] == ["prune", *["fixed"] * 4]
+    matches = {point["skip"]: point["match"] for point in frontier_of(profile)}
+    for trial in trials:
+        assert trial["match"] == matches[trial["skip"]]
+        assert (trial["num_tokens"], trial["num_prompts"]) == (24, 2)
+        assert trial["measured"] > 0
+        assert 0 <= trial["acceptance_rate"] <= 1
+    assert all(trial["skip"] and trial["mean_generated_length"] > 1 for trial in trials[1:])
+    (knapspec,) = profile.artefacts["knapspec"].values["trials"]
+    assert "frontier" not in profile.artefacts["knapspec"].values
+    assert knapspec["strategy"] == "knapspec"
+    assert (12, 12, "trying it") in told, "plain decoding and five methods, two prompts"
+
+
+def test_match_is_judged_by_the_calibration_texts(engine: Engine) -> None:
+    profile = calibrate(engine, PROMPTS, options=QUICK)
+    journal = Store().journal(engine.memory.key, "again", {})
+    fitting, _ = hold_out(PROMPTS)
+    looks = Looks(engine.runner, write_texts(engine, fitting, 24, journal, lambda *told: None))
+    for point in frontier_of(profile):
+        assert looks.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
+
+
+def test_what_is_predicted() -> None:
+    fit, skip = learned.latency(), SkipSet.parse("a1-2,m2-3")
+    assert predict(1.0, SkipSet(), fit, 100, NUM_LAYERS) == 1.0
+    assert predict(0.0, skip, fit, 100, NUM_LAYERS) < 1
+    assert predict(0.95, skip, fit, 100, NUM_LAYERS) > predict(0.7, skip, fit, 100, NUM_LAYERS) > 1
+
+
+def test_totals_are_sums(engine: Engine) -> None:
+    generations = [
+        engine.generate([5, 6, 7], max_new_tokens=count, strategy="fixed", settings={"fixed": {"skip": "a2"}})
+        for count in (8, 16)
+    ]
+    total = Total()
+    for generation in generations:
+        total.add(generation)
+    stats = [generation.stats for generation in generations]
+    assert total.tokens_per_second == pytest.approx(24 / sum(one.decode_seconds for one in stats))
+    assert total.num_context == pytest.approx((3 + 4 + 3 + 8) / 2)
+    assert str(total.usual_skip) == "a2"
+    total.add(engine.generate([5, 6, 7], max_new_tokens=60, strategy="off"))
+    assert total.usual_skip == SkipSet()
+
+
+def test_fixed_sets_draft_as_the_strategy_does() -> None:
+    points = [FrontierPoint(SkipSet.of(attention=range(1, count)), 0.0, 1.0) for count in range(1, 20)]
+    own, *fixed = methods_of("prune", points)
+    assert own == {"strategy": "prune"}
+    assert len(fixed) == 4
+    assert all((method["lookahead"], method["tree"]) == ("confidence", "siblings") for method in fixed)
+    assert all(method["settings"]["siblings"]["lookup"] == 2 for method in fixed)
+    assert len({method["settings"]["fixed"]["skip"] for method in fixed}) == 4
+
+
+def test_thinned() -> None:
+    assert thinned(range(100), 4) == [0, 33, 66, 99]
+    assert thinned([1, 2], 4) == [1, 2]
+
+
+@pytest.mark.parametrize("strategy", ["off", "fixed"])
+def test_nothing_to_learn(engine: Engine, strategy: str) -> None:
+    with pytest.raises(OptionError, match=f"nothing to learn for the strategy '{strategy}'.*prune"):
+        calibrate(engine, PROMPTS, [strategy])
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model")
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"domain": domain, "prompt": f"{domain}bc{number}"} for domain in ("code", "chat") for number in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "1"]) == 0
+    output = capsys.readouterr()
+    for text in ("milliseconds", "plain pass", "skipped sub-layers", "predicted", "measured", str(home), "1 prompt "):
+        assert text in output.out
+    assert f'selfdraft generate --model {folder} --strategy prune "' in output.out
+    assert "fitting prune" in output.err
+
+    asked = ["--max-new-tokens", "20", "--json", "abc"]
+    assert main(["generate", "--model", folder, "--strategy", "prune", "--set", "prune.always=true", *asked]) == 0
+    output = capsys.readouterr()
+    drafted = json.loads(output.out)
+    assert drafted["stats"]["num_draft_steps"] > 0
+    assert output.err.count("profile: latency, prune") == 1
+    assert main(["generate", "--model", folder, "--strategy", "off", *asked]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["tokens"] == drafted["tokens"]
+    assert output.err == "", "a strategy that asks for nothing uses no profile"
+
+
+def test_the_command_interrupted(
+    folder: str, prompts: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "0"]
+    assert main(command) == 0
+    whole = capsys.readouterr().out
+    Interruption(3, monkeypatch)
+    assert main(command) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert main(["generate", "--model", folder, "--strategy", "prune", "--max-new-tokens", "4", "abc"]) == 0, "intact"
+    capsys.readouterr()
+    assert main(command) == 0
+    output = capsys.readouterr()
+    assert "going on behind 2 steps" in output.err
+    assert [line for line in output.out.splitlines() if "%" in line] == [
+        line for line in whole.splitlines() if "%" in line
+    ]
+
+
+def test_the_command_says_that_the_budget_ended_it(
+    folder: str, prompts: str, clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock(20)
+    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--budget", "60s"]) == 0
+    output = capsys.readouterr().out
+    assert "prune: the budget of 60 s ended the fit; the same command with a larger --budget goes on" in output
+    assert "incomplete" in output
+
+
+def test_without_a_profile_the_command_is_named(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", folder, "--strategy", "prune", "abc"]) == 2
+    assert f"Run: selfdraft calibrate {folder} --strategy prune" in capsys.readouterr().err
+
+
+def test_planning_is_told_where_it_takes_time(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["generate", "--model", folder, "--strategy", "uniform", "--max-new-tokens", "6", "abc"]
+    monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", 0.0)
+    assert main(asked) == 0
+    assert "planning took" in capsys.readouterr().out
+    monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", 1.0)
+    assert main(asked) == 0
+    assert "planning took" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "soon"], "cannot read the time 'soon'; write it like 90s, 10m or 1h"),
+        (["--budget", "0"], "cannot read the time '0'"),
+        (["--tokens", "0"], "must be a whole number of at least 1, got '0'"),
+        (["--trial-prompts", "-1"], "must be a whole number of at least 0, got '-1'"),
+        (["--strategy", "prun"], "unknown strategy 'prun'. Did you mean 'prune'?"),
+        (["--strategy", "off"], "nothing to learn for the strategy 'off'"),
+        (["--domain", "poems"], "unknown domain 'poems'. Known: chat, code, math"),
+        (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+        (["--device", "toaster"], "unknown or absent device 'toaster'"),
+    ],
+)
+def test_slips_are_told_before_a_model_is_loaded(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any, **options: Any) -> Iterator[Any]:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", load)
+    try:
+        status = main(["calibrate", *arguments])
+    except SystemExit as ended:  # argparse
+        status = ended.code
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])
+def test_times(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+def test_a_damaged_part_does_not_hide_the_others() -> None:
+    broken = learned.profile(other={"frontier": [{"skip": "b9"}]})
+    text = as_text(broken, NUM_LAYERS)
+    assert "other: cannot be read" in text
+    assert "1 attention, 0 MLP" in text
+
+
+def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a bar, and only by what was done now."""
+    now = [100.0]
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(terminal, "_new_bar", lambda *values: None)
+    with terminal.Progress(unit="") as progress:
+        progress(10, 50, "fitting")
+        now[0] += 60
+        progress(20, 50, "fitting")
+    assert capsys.readouterr().err.splitlines() == ["fitting: 10 of 50", "fitting: 20 of 50, about 3 min left"]

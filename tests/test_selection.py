@@ -1,0 +1,339 @@
+"""Strategies that choose sub-layers by calculation: what is planted is found, what does not pay is not drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from learned import FRONTIER, knowledge, latency, profile
+from pico import NUM_LAYERS, pico
+from selfdraft import Engine, Generation, OptionError, ProfileError
+from selfdraft.models.payoff import best_length, integer_weights
+from selfdraft.passes import States
+from selfdraft.protocols import Knowledge, PlanContext, Probe
+from selfdraft.registry import resolve
+from selfdraft.strategies.clasp import Clasp
+from selfdraft.strategies.knapspec import KnapSpec, acceptances, items
+from selfdraft.strategies.prune import Prune
+from selfdraft.types import OFF, Draft, LatencyFit, Line, Plan, SkipSet, StepRecord, Verdict
+from test_knapsack import TEXT, probe_of, zeroed
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+TOO_DEAR = latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 60e-3)))
+"""Verifying costs four passes: nothing pays."""
+MUST_DRAFT = latency(attention=Line(0.0, 2e-3), plain=Line(0.0, 1.0))
+"""Plain decoding takes forever: anything pays. Attention and MLP take the same time."""
+
+
+def context(probe: Probe | None = None, length: int = len(TEXT)) -> PlanContext:
+    def look(num_tokens: int) -> Probe:
+        assert probe is not None
+        return probe
+
+    return PlanContext(length, 5, look)
+
+
+def step(plan: Plan, num_drafted: int = 3, num_accepted: int = 2, optimise_seconds: float = 0.0) -> StepRecord:
+    nodes = range(num_accepted)
+    draft, verdict = Draft.chain([1] * num_drafted), Verdict((1,) * (num_accepted + 1), tuple(nodes))
+    return StepRecord(0, plan, draft, verdict, 0.01, 0.02, optimise_seconds)
+
+
+def skips_of(generation: Generation) -> set[SkipSet]:
+    return {item.plan.skip for item in generation.steps if item.draft.tokens}
+
+
+# -------------------------------------------------------------------------------------------------- planted structure
+
+
+@pytest.mark.parametrize(("attention", "mlp"), [([2], []), ([], [3]), ([1, 3], [2])])
+def test_knapspec_skips_what_does_nothing(attention: Sequence[int], mlp: Sequence[int]) -> None:
+    """With as much to save as is planted, exactly that goes."""
+    planted = SkipSet.of(attention, mlp)
+    share = len(planted) / (2 * NUM_LAYERS)
+    knapspec = KnapSpec(KnapSpec.Options(share=share), knowledge(NUM_LAYERS, MUST_DRAFT))
+    plan = knapspec.choose(context(probe_of(zeroed(attention, mlp))), 5)
+    assert plan.skip == planted
+    assert plan.max_draft_tokens
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_clasp_skips_the_layer_that_does_nothing(layer: int) -> None:
+    clasp = Clasp(Clasp.Options(ratio=1 / NUM_LAYERS), knowledge(NUM_LAYERS))
+    assert clasp.choose(context(probe_of(zeroed([layer], [layer]), 1)), 1).skip == SkipSet.of([layer], [layer])
+
+
+def test_clasp_skips_as_many_layers_as_asked() -> None:
+    for ratio, count in ((0.0, 0), (0.4, 2), (1.0, 3)):
+        clasp = Clasp(Clasp.Options(ratio=ratio), knowledge(NUM_LAYERS))
+        skip = clasp.choose(context(probe_of(pico("llama"), 1)), 1).skip
+        assert skip.attention == skip.mlp
+        assert len(skip.mlp) == count
+        assert not {0, NUM_LAYERS - 1} & skip.mlp
+
+
+# ----------------------------------------------------------------------------------------------------------- knapspec
+
+
+def candidates_of(probe: Probe, **options: Any) -> Plan:
+    return KnapSpec(KnapSpec.Options(**options), knowledge(NUM_LAYERS)).choose(context(probe), 5)
+
+
+def test_the_plan_has_the_most_tokens_per_second_of_all_candidates() -> None:
+    from selfdraft.strategies.knapsack import solve
+
+    probe, fit = probe_of(pico("llama")), latency()
+    weights = integer_weights(fit, len(TEXT))
+    found, states = solve(probe, items(NUM_LAYERS, weights), sum(weights) * NUM_LAYERS // 2)
+    rates = acceptances(probe, states)
+    assert rates[0] == 6 / 7, "the target agrees with itself"
+    promises = {
+        SkipSet.of_numbers(one.skipped): best_length(rate, 10, fit, SkipSet.of_numbers(one.skipped), 16, NUM_LAYERS)
+        for one, rate in zip(found, rates, strict=True)
+    }
+    best = max(promises, key=lambda skip: promises[skip][1])
+    assert candidates_of(probe) == Plan(best, max_draft_tokens=promises[best][0])
+    assert promises[best][0] > 0
+
+
+def test_acceptance_counts_the_targets_choices() -> None:
+    probe = probe_of(pico("llama"))
+    states = probe.begin()
+    for number in range(probe.num_sublayers):
+        states = probe.run(number, states)
+    other = States(-states.hidden)
+    assert acceptances(probe, States.join([states, other])) == [6 / 7, 1 / 7]
+
+
+def test_bound_layers_go_as_a_whole() -> None:
+    knapspec = KnapSpec(KnapSpec.Options(bound=True), knowledge(NUM_LAYERS, MUST_DRAFT))
+    skip = knapspec.choose(context(probe_of(pico("llama"))), 5).skip
+    assert skip
+    assert skip.attention == skip.mlp
+
+
+def test_nothing_is_drafted_where_nothing_pays() -> None:
+    knapspec = KnapSpec(KnapSpec.Options(), knowledge(NUM_LAYERS, TOO_DEAR))
+    assert knapspec.choose(context(probe_of(pico("llama"))), 5) == OFF
+    engine = Engine(pico("llama"), strategy="knapspec", profile=profile(TOO_DEAR))
+    assert engine.generate(PROMPT, max_new_tokens=30).stats.num_draft_steps == 0
+
+
+def test_weights_change_as_the_text_grows() -> None:
+    assert [integer_weights(latency(), length) for length in (10, 300, 900)] == [(1, 2), (2, 1), (5, 1)]
+    assert {item.weight for item in items(3, (5, 1)) if item.numbers[0] % 2 == 0} == {5}
+
+
+def test_long_texts_skip_more_attention() -> None:
+    probe = probe_of(pico("llama"))
+    knapspec = KnapSpec(KnapSpec.Options(), knowledge(NUM_LAYERS))
+    short, long = (knapspec.choose(context(probe, length), 5).skip for length in (10, 5000))
+    assert len(long.attention) > len(short.attention)
+
+
+def test_the_length_found_is_used() -> None:
+    engine = Engine(pico("llama"), strategy="knapspec", profile=profile(), settings={"knapspec": {"budget": 1.0}})
+    steps = engine.generate(PROMPT, max_new_tokens=60, settings={"confidence": {"threshold": 0.0}}).steps
+    drafted = [item for item in steps if item.draft.tokens]
+    assert drafted
+    assert all(item.draft.chain_length == item.plan.max_draft_tokens for item in drafted[:-1])
+
+
+def test_the_same_text_gets_the_same_plans() -> None:
+    settings = {"knapspec": {"budget": 1.0, "interval": 5}}
+    plans = []
+    for _ in range(2):
+        engine = Engine(pico("llama"), strategy="knapspec", profile=profile(), settings=settings)
+        found = engine.generate([PROMPT, [7]], max_new_tokens=40, temperature=0.8, seed=3)
+        plans.append([[item.plan for item in generation.steps] for generation in found])
+    assert plans[0] == plans[1]
+
+
+# ----------------------------------------------------------------------------------------------------- when to plan
+
+
+class Counting(KnapSpec):
+    """Plans that tell when they were made."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(KnapSpec.Options(**options), knowledge(NUM_LAYERS))
+        self.lengths: list[int] = []
+
+    def choose(self, context: PlanContext, num_tokens: int) -> Plan:
+        self.lengths.append(context.num_context_tokens)
+        self.num_looked_at = num_tokens
+        return Plan(SkipSet.of([len(self.lengths)]))
+
+
+def run_rounds(strategy: Counting, sequence_id: int, lengths: Sequence[int]) -> list[Plan]:
+    strategy.begin(sequence_id, {})
+    plans = []
+    for length in lengths:
+        plans.append(strategy.plan(sequence_id, context(length=length)))
+        strategy.observe(sequence_id, step(plans[-1]))
+    strategy.end(sequence_id)
+    return plans
+
+
+def test_a_text_is_decoded_plainly_until_there_is_something_to_look_at() -> None:
+    strategy = Counting(window=3, budget=1.0)
+    assert run_rounds(strategy, 0, [100] * 5)[:4] == [OFF, OFF, OFF, Plan(SkipSet.of([1]))]
+    assert strategy.num_looked_at == 9, "three rounds of three tokens"
+
+
+def test_planned_anew_at_an_interval() -> None:
+    strategy = Counting(window=1, interval=4, budget=1.0)
+    run_rounds(strategy, 0, range(1000, 1010))
+    assert strategy.lengths == [1001, 1005, 1009]
+
+
+def test_planned_anew_when_a_quarter_longer() -> None:
+    strategy = Counting(window=1, interval=1000, budget=1.0)
+    run_rounds(strategy, 0, range(100, 200))
+    assert strategy.lengths == [101, 127, 159, 199]
+
+
+def test_the_next_text_begins_with_the_last_plan_if_it_has_about_that_length() -> None:
+    strategy = Counting(window=2, interval=1000, budget=1.0)
+    run_rounds(strategy, 0, [1000] * 4)
+    assert run_rounds(strategy, 1, [900] * 2) == [Plan(SkipSet.of([1]))] * 2
+    assert run_rounds(strategy, 2, [500] * 2) == [OFF] * 2
+
+
+def test_planning_takes_its_share_of_the_time_and_no_more() -> None:
+    """A round takes 0.03 s, a plan 0.3 s: one in 90 rounds is a tenth of all time."""
+    strategy = Counting(window=1, interval=1, budget=0.1)
+    strategy.begin(0, {})
+    for _ in range(400):
+        before = len(strategy.lengths)
+        plan = strategy.plan(0, context(length=1000))
+        strategy.observe(0, step(plan, optimise_seconds=0.3 if len(strategy.lengths) > before else 0.0))
+    assert 3 <= len(strategy.lengths) <= 6
+
+
+# -------------------------------------------------------------------------------------------------------------- prune
+
+
+def prune(fit: LatencyFit | None = None, **options: Any) -> Prune:
+    return Prune(Prune.Options(**options), knowledge(NUM_LAYERS, fit))
+
+
+def plan_of(strategy: Prune, length: int = 100, steps: Sequence[StepRecord] = ()) -> Plan:
+    strategy.begin(0, {})
+    plan = strategy.plan(0, context(length=length))
+    for one in steps:
+        strategy.observe(0, one)
+        plan = strategy.plan(0, context(length=length))
+    return plan
+
+
+def test_prune_takes_the_set_that_promises_most() -> None:
+    fit = latency()
+    promises = {
+        point["skip"]: best_length(point["match"], 12, fit, SkipSet.parse(point["skip"]), 100, NUM_LAYERS)[1]
+        for point in FRONTIER[1:]
+    }
+    assert str(plan_of(prune()).skip) == max(promises, key=lambda skip: promises[skip])
+
+
+def test_prune_chooses_by_the_seconds_of_this_device() -> None:
+    """Where attention takes no time, a set that skips more of it loses for nothing."""
+    free_attention = latency(attention=Line(0.0, 1e-7), mlp_seconds=3e-3)
+    assert len(plan_of(prune(free_attention)).skip.attention) <= 2
+    chosen = {plan_of(prune(fit)).skip for fit in (latency(), latency(rest_seconds=8e-3))}
+    assert len(chosen) == 2
+
+
+def test_prune_drafts_nothing_where_nothing_pays() -> None:
+    assert plan_of(prune(TOO_DEAR)) == OFF
+    assert plan_of(prune(TOO_DEAR, always=True)).skip
+    assert prune(TOO_DEAR).known_plans == (OFF,)
+
+
+def test_a_text_whose_drafts_fail_is_decoded_plainly_and_tried_again_later() -> None:
+    strategy = prune()
+    drafting = plan_of(strategy)
+    assert drafting != OFF
+    failing = [step(drafting, num_drafted=3, num_accepted=0)] * 16
+    assert plan_of(strategy, steps=failing) == OFF
+    resting = [step(OFF, num_drafted=0, num_accepted=0)] * 400
+    assert plan_of(strategy, steps=[*failing, *resting]) != OFF
+
+
+def test_small_gains_do_not_change_the_set() -> None:
+    drafting = plan_of(prune())
+    some_failing = [step(drafting, num_drafted=4, num_accepted=2)] * 8
+    assert plan_of(prune(gain=0.5), steps=some_failing) == drafting
+
+
+def test_prune_needs_a_frontier() -> None:
+    with pytest.raises(ProfileError, match=r"strategy 'prune' needs.*selfdraft calibrate MODEL --strategy prune"):
+        Engine(pico("llama"), strategy="prune", profile=None)
+
+
+@pytest.mark.parametrize(
+    ("artefact", "message"),
+    [
+        ({}, "cannot be read .KeyError"),
+        ({"frontier": [{"skip": "a99", "lost": 0, "match": 1}]}, "the model has 5 layers"),
+        ({"frontier": [{"skip": "", "lost": 0, "match": 1}]}, "has no skip set yet"),
+        ({"frontier": [{"skip": "x"}]}, "cannot read 'x'"),
+    ],
+)
+def test_a_frontier_that_cannot_be_used(artefact: dict[str, Any], message: str) -> None:
+    broken = Knowledge(NUM_LAYERS, latency, lambda name: artefact)
+    with pytest.raises(ProfileError, match=message) as caught:
+        Prune(Prune.Options(), broken)
+    assert "selfdraft calibrate" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------- pairings
+
+
+def test_a_strategy_brings_what_its_paper_uses() -> None:
+    assert resolve({"strategy": "knapspec"})["settings"]["confidence"] == {"threshold": 0.7, "max_tokens": 10}
+    found = resolve({"strategy": "prune"})
+    assert (found["lookahead"], found["tree"]) == ("confidence", "siblings")
+    assert resolve({})["tree"] == "chain"
+
+
+def test_the_caller_chooses_first() -> None:
+    found = resolve({"strategy": "prune", "tree": "chain"}, {"settings": {"confidence": {"max_tokens": 3}}})
+    assert found["tree"] == "chain"
+    assert "siblings" not in found["settings"]
+    assert found["settings"]["confidence"] == {"threshold": 0.9, "max_tokens": 3}
+    chosen = resolve({"strategy": "knapspec", "lookahead": "confidence"})
+    assert chosen["settings"].get("confidence", {}) == {}, "who names a lookahead gets its own defaults"
+
+
+def test_a_pairing_is_what_generates() -> None:
+    engine = Engine(pico("llama"), profile=profile())
+    steps = engine.generate(PROMPT, strategy="prune", settings={"prune": {"always": True}}, max_new_tokens=40).steps
+    assert any(not item.draft.is_chain for item in steps)
+    steps = engine.generate(PROMPT, strategy="prune", tree="chain", settings={"prune": {"always": True}}).steps
+    assert all(item.draft.is_chain for item in steps)
+
+
+def test_options_of_the_new_strategies_are_checked() -> None:
+    with pytest.raises(OptionError, match=r"knapspec.window must be at least 1, got 0"):
+        Engine(pico("llama"), strategy="knapspec", settings={"knapspec": {"window": 0}}, profile=profile())
+
+
+def test_what_was_learned_later_is_used() -> None:
+    engine = Engine(pico("llama"), strategy="knapspec", profile=profile(TOO_DEAR))
+    assert engine.generate(PROMPT, max_new_tokens=20).stats.num_draft_steps == 0
+    engine.remember(profile())
+    assert engine.generate(PROMPT, max_new_tokens=20).stats.num_draft_steps > 0
+
+
+def test_latency_is_measured_where_no_profile_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    from selfdraft.engine import memory
+
+    asked: list[Any] = []
+    monkeypatch.setattr(memory, "measure", lambda *arguments: asked.append(arguments) or latency())
+    engine = Engine(pico("llama"), strategy="knapspec", profile=None)
+    engine.generate(PROMPT, max_new_tokens=12)
+    engine.generate(PROMPT, max_new_tokens=12, settings={"knapspec": {"window": 2}})
+    assert len(asked) == 1
