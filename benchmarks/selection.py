@@ -5,7 +5,7 @@
     python benchmarks/selection.py --table result.json --plot selection.png
 
 Runs on a CPU or a GPU. Prompts are JSON lines with `domain` and `prompt`. Of each domain the last --calibration prompts
-are what passes are fitted with and `prune` is calibrated on; the first --per-domain are measured. For each prompt all
+are what `prune` is calibrated on, and the first --per-domain are measured. For each prompt all
 strategies take turns with plain decoding (`off`) in one process, each warmed up first; every output is compared with
 that of `off`, and `different` makes the exit code 1.
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import selfdraft
+from selfdraft.bench.plot import require_matplotlib
 from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts, split
 from selfdraft.bench.selection.calibration import Recipe
 from selfdraft.bench.selection.plot import draw
@@ -50,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (SelfdraftError, OSError) as error:
         print(f"selection: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        say(f"interrupted; what was complete is in {options.output}" if options.output else "interrupted")
+        return 130
     print(as_markdown(document))
     if options.plot:
         draw(document, options.plot)
@@ -68,7 +72,13 @@ def parser() -> argparse.ArgumentParser:
     add("--max-new-tokens", **number, default=128, help="default: %(default)s")
     add("--variant", metavar="TEXT", action="append", default=[], help='"NAME: strategy=fixed fixed.skip=a4,m1-3"')
     add("--calibration-tokens", **number, default=2048, help="generated tokens to fit with (default: %(default)s)")
-    add("--budget", metavar="SECONDS", type=seconds, default=600.0, help="for the fit (default: %(default)g)")
+    add(
+        "--budget",
+        metavar="SECONDS",
+        type=seconds,
+        default=600.0,
+        help="for the fit, kept as far as it came (default: %(default)g)",
+    )
     add("--held-out-tokens", **number, default=64, help="of each text, to judge the frontier (default: %(default)s)")
     add("--profile", metavar="FILE", type=Path, help="read what calibration found, or keep it where it does not exist")
     add("--contexts", **number, nargs="+", default=[], help="lengths of long texts, new tokens included")
@@ -103,6 +113,8 @@ def seconds(text: str) -> float:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     plan = make_plan(options)
+    if options.plot:
+        require_matplotlib()
     model, tokenizer = load(options.model, device=options.device, dtype=options.dtype)
     asked = {"selfdraft": selfdraft.__version__, "model": name_of(options.model), "options": shown(options)}
 
