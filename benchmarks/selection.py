@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=seconds,
         default=600.0,
-        help="for the fit, kept as far as it came (default: %(default)g)",
+        help="for the fit (default: %(default)g)",
     )
     add("--held-out-tokens", **number, default=64, help="of each text, to judge the frontier (default: %(default)s)")
     add("--profile", metavar="FILE", type=Path, help="read what calibration found, or keep it where it does not exist")
