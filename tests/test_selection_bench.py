@@ -22,7 +22,7 @@ from selfdraft.bench.selection import calibration, turns
 from selfdraft.bench.selection.held_out import answer
 from selfdraft.bench.selection.methods import table_methods
 from selfdraft.bench.selection.run import has_difference
-from selfdraft.bench.selection.sums import Prices
+from selfdraft.bench.selection.sums import Prices, Sums, figures
 from selfdraft.engine import engine as engine_module
 from selfdraft.errors import OptionError
 from selfdraft.models.graph_runner import GraphRunner
@@ -97,7 +97,7 @@ def test_the_tables_are_complete(run: Run) -> None:
     assert list(ways) == ["off", *STRATEGIES, "mine", *own]
     for name, row in ways.items():
         total = row["total"]
-        assert total["num_tokens"] == 24 == sum(figures["num_tokens"] for figures in row["domains"].values())
+        assert total["num_tokens"] == 24 == sum(part["num_tokens"] for part in row["domains"].values())
         assert total["equal"] == (0 if name == "off" else 2)
         assert total["speedup"] > 0
         assert sum(plan["num_rounds"] for plan in row["plans"]) == round(24 / total["mean_generated_length"])
@@ -113,6 +113,8 @@ def test_costs_follow_from_what_is_skipped(run: Run) -> None:
     assert mine["cost_by_seconds"] == pytest.approx((4e-3 + 6e-3 + 5e-4) / 15.5e-3, rel=0.05)  # a short text
     assert totals["off"]["drafting_share"] == 0
     assert totals["off"]["acceptance_rate"] is None
+    assert totals["off"]["control"] >= 1, "without its planning, which is hardly any"
+    assert mine["control"] is None
     assert totals["uniform 0.25"]["drafting_share"] > 0.5
 
 
@@ -245,6 +247,12 @@ def test_each_way_learns_for_itself() -> None:
     assert {id(arm.engine.runner) for arm in ways.arms} == {id(engine.runner)}
     ways.warm_up([[3, 1, 4]], 8)
     assert ways.arms[1].engine._method(methods["fixed"]).strategy is not strategies[1], "what warming up taught is gone"
+
+
+def test_a_way_that_never_drafts_tells_how_much_the_device_wavers() -> None:
+    plain = Sums(num_tokens=10, decode_seconds=2.0)
+    found = figures(Sums(num_tokens=10, decode_seconds=3.0, planning_seconds=0.5), plain)
+    assert (found["speedup"], found["control"]) == (pytest.approx(2 / 3), pytest.approx(0.8))
 
 
 def test_what_is_alike_is_measured_once() -> None:

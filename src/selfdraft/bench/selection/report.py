@@ -192,6 +192,12 @@ def notes(document: Document) -> Iterator[str]:
         "total tokens over total seconds of decoding, against off in the same run; planning is part of decoding"
     )
     every = [*document["ways"], *(row for context in document["contexts"] for row in context["ways"])]
+    controls = [row["total"]["control"] for row in every if row["total"]["control"] and row["name"] != OFF]
+    if controls:
+        yield (
+            f"how far to trust the speed-ups: ways that never drafted did what off did, and were measured at "
+            f"{min(controls):.2f}x to {max(controls):.2f}x without their planning"
+        )
     captured = sum(row["total"]["capture_seconds"] for row in every)
     if captured:
         yield f"{captured:.1f} s of decoding went into recording graphs, for plans not known before"

@@ -122,8 +122,13 @@ def _add_round(sums: Sums, skip: SkipSet, num_passes: int, num_context: int, pri
 
 
 def figures(sums: Sums, plain: Sums) -> dict[str, Any]:
-    """`plain`: of `off` on the same prompts. A figure that has no meaning is None."""
+    """`plain`: of `off` on the same prompts. A figure that has no meaning is None.
+
+    `control`: of a way that never drafted, its speed-up without its planning. It did what `off` did: what is not 1
+    here is how much the device wavered.
+    """
     per_token, plain_per_token = (_ratio(one.decode_seconds, one.num_tokens) for one in (sums, plain))
+    unplanned_per_token = _ratio(sums.decode_seconds - sums.planning_seconds, sums.num_tokens)
     per_draft = _ratio(sums.draft_seconds, sums.num_draft_passes)
     return {
         "num_prompts": sums.num_prompts,
@@ -131,6 +136,7 @@ def figures(sums: Sums, plain: Sums) -> dict[str, Any]:
         "decode_seconds": sums.decode_seconds,
         "ms_per_token": None if per_token is None else 1000 * per_token,
         "speedup": _ratio(plain_per_token, per_token),
+        "control": None if sums.num_drafting_rounds else _ratio(plain_per_token, unplanned_per_token),
         "drafting_share": _ratio(sums.num_drafting_rounds, sums.num_rounds),
         "skipped_attention": _ratio(sums.skipped_attention, sums.num_drafting_rounds),
         "skipped_mlp": _ratio(sums.skipped_mlp, sums.num_drafting_rounds),
