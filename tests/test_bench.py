@@ -668,7 +668,7 @@ def test_a_plot_that_fails_costs_no_figures(
         raise RuntimeError("no fonts")
 
     done = SimpleNamespace(run=lambda: run[2], is_interrupted=False)
-    monkeypatch.setattr("selfdraft.cli.bench.GpuBench", lambda *arguments: done)
+    monkeypatch.setattr("selfdraft.cli.bench.GpuBench", lambda *arguments, **named: done)
     monkeypatch.setattr(plot, "require_matplotlib", lambda: None)
     monkeypatch.setattr(plot, "draw", draw)
     file = str(tmp_path / "speed.png")
@@ -780,7 +780,7 @@ def test_a_result_that_cannot_be_kept_is_printed(
     def full(file: str, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    def done(model: Any, tokenizer: Any, plan: Any, began: float, say: Any, save: Any) -> Any:
+    def done(model: Any, tokenizer: Any, plan: Any, began: float, say: Any, save: Any, name: str) -> Any:
         save(run[2])
         return SimpleNamespace(run=lambda: run[2], is_interrupted=False)
 

@@ -290,6 +290,9 @@ def test_trials(engine: Engine) -> None:
     (knapspec,) = profile.artefacts["knapspec"].values["trials"]
     assert "frontier" not in profile.artefacts["knapspec"].values
     assert knapspec["strategy"] == "knapspec"
+    percents = [done for done, _, label in told if label.startswith("fitting prune")]
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
     assert (12, 12, "trying it") in told, "plain decoding and five methods, two prompts"
 
 
@@ -383,6 +386,16 @@ def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.Captu
     output = capsys.readouterr()
     assert json.loads(output.out)["tokens"] == drafted["tokens"]
     assert output.err == "", "a strategy that asks for nothing uses no profile"
+
+
+def test_the_benchmark_says_that_it_uses_a_profile(
+    folder: str, prompts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "0"]) == 0
+    measure = ["bench", "gpu", folder, "--prompts", prompts, "--per-domain", "1", "--max-new-tokens", "4"]
+    capsys.readouterr()
+    assert main([*measure, "--peers", "none", "--context", "8", "--strategy", "prune"]) == 0
+    assert capsys.readouterr().err.count("profile: latency, prune") == 1
 
 
 def test_the_command_interrupted(

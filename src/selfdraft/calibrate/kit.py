@@ -68,6 +68,7 @@ class EngineKit:
         self._journal, self._progress = journal, progress
         self._began, self._deadline = monotonic(), monotonic() + deadline
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
+        self._share = 0.0
         self.is_out_of_time = False
 
     @property
@@ -95,4 +96,5 @@ class EngineKit:
         return not self.is_out_of_time
 
     def progress(self, share: float) -> None:
-        self._progress(round(100 * share), 100)
+        self._share = max(self._share, share)  # an estimate may take something back, a bar may not
+        self._progress(round(100 * self._share), 100)
