@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.engine import Engine
-from ..engine.text import check_prompt, encode_prompts
-from ..errors import PromptError
 from ..models.decoder import Decoder
 from ..models.graph_runner import PREFILL_STEP
 from ..models.info import ModelInfo, describe
 from .circumstances import GraphWatch, circumstances, graph_figures, memory_bytes
 from .costs import Costs, DraftKind, draft_kinds, weight_share
 from .meter import PassMeter, copy_bandwidth
-from .prompts import BenchPrompt
+from .prompts import BenchPrompt, encode
 from .soak import Soak
 from .totals import Total, add_up, difference, figures, total_of
 from .ways import BASELINES, OFF, Way, our_ways, peer_ways
@@ -70,7 +68,7 @@ class GpuBench:
         began = time.perf_counter()
         self.engine = Engine(self.model, self.tokenizer, name=self.name)
         runner = self.engine.runner
-        self.prompts = [(prompt, self._encode(prompt)) for prompt in self.plan.prompts]
+        self.prompts = [(prompt, encode(prompt, self.engine)) for prompt in self.plan.prompts]
         self.longest = max((tokens for _, tokens in self.prompts), key=len)
         count = self.plan.max_new_tokens
         self.prepare_seconds = self._prepare(our_ways(self.plan.variants, count))
@@ -85,17 +83,6 @@ class GpuBench:
         ]
         self.totals: dict[str, dict[str, Total]] = {way.label: defaultdict(Total) for way in self.ways}
         self.differences: dict[str, list[dict[str, Any]]] = {way.label: [] for way in self.ways}
-
-    def _encode(self, prompt: BenchPrompt) -> list[int]:
-        """One user message where the tokenizer has a chat template."""
-        has_template = bool(getattr(self.tokenizer, "chat_template", None))
-        asked: Any = [{"role": "user", "content": prompt.text}] if has_template else prompt.text
-        (tokens,), _ = encode_prompts(asked, self.tokenizer)
-        try:
-            check_prompt(tokens, self.engine.runner.vocab_size, self.engine.context_length)
-        except PromptError as error:
-            raise PromptError(f"prompt {prompt.id}: {error}") from None
-        return tokens
 
     def _prepare(self, ways: Sequence[Way]) -> float:
         """Record what they will use; the seconds it took."""

@@ -7,8 +7,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..errors import OptionError
+from ..engine.engine import Engine
+from ..engine.text import check_prompt, encode_prompts
+from ..errors import OptionError, PromptError
 
 OWN_PROMPTS = Path(__file__).with_name("prompts.jsonl")
 """Ours: code, math and chat."""
@@ -35,7 +38,7 @@ def read_prompts(files: Iterable[tuple[str, str]], per_domain: int | None = None
     if not domains:
         raise OptionError("there are no prompts; write JSON lines like " + _EXAMPLE)
     rounds = itertools.zip_longest(*(prompts[:per_domain] for prompts in domains.values()))
-    return [prompt for turn in rounds for prompt in turn if prompt is not None]
+    return _in_turn(rounds)
 
 
 _EXAMPLE = '{"domain": "chat", "prompt": "Why do cats purr?"}'
@@ -53,3 +56,35 @@ def _read_line(line: str, file: str, number: int) -> BenchPrompt:
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise OptionError(f"{where} has no {key!r} that is text; write it like {_EXAMPLE}")
     return BenchPrompt(str(row.get("id", f"{Path(file).stem}-{number}")), row["domain"], row["prompt"])
+
+
+def encode(prompt: BenchPrompt, engine: Engine) -> list[int]:
+    """As one user message where the tokenizer has a chat template."""
+    has_template = bool(getattr(engine.tokenizer, "chat_template", None))
+    asked: Any = [{"role": "user", "content": prompt.text}] if has_template else prompt.text
+    (tokens,), _ = encode_prompts(asked, engine.tokenizer)
+    try:
+        check_prompt(tokens, engine.runner.vocab_size, engine.context_length)
+    except PromptError as error:
+        raise PromptError(f"prompt {prompt.id}: {error}") from None
+    return tokens
+
+
+def split(prompts: Iterable[BenchPrompt], num_first: int, num_last: int) -> tuple[list[BenchPrompt], list[BenchPrompt]]:
+    """The first prompts of every domain, and the last ones, which are kept apart; both domain by domain in turn."""
+    domains: dict[str, list[BenchPrompt]] = {}
+    for prompt in prompts:
+        domains.setdefault(prompt.domain, []).append(prompt)
+    for domain, found in domains.items():
+        if len(found) < num_first + num_last:
+            raise OptionError(
+                f"there are {len(found)} prompts of the domain {domain!r}, but {num_first} and {num_last} others are "
+                "asked for; ask for fewer, or name files that have more"
+            )
+    first = itertools.zip_longest(*(found[:num_first] for found in domains.values()))
+    last = itertools.zip_longest(*(found[len(found) - num_last :] for found in domains.values()))
+    return _in_turn(first), _in_turn(last)
+
+
+def _in_turn(turns: Iterable[tuple[BenchPrompt | None, ...]]) -> list[BenchPrompt]:
+    return [prompt for turn in turns for prompt in turn if prompt is not None]

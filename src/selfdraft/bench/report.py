@@ -25,7 +25,7 @@ def as_text(document: Document) -> str:
 
 
 def as_markdown(document: Document) -> str:
-    parts = [heading(document) + ".", *(_markdown_table(table) for table in tables(document))]
+    parts = [heading(document) + ".", *(markdown_table(table) for table in tables(document))]
     return "\n\n".join([*parts, "\n".join(f"* {note}" for note in notes(document))])
 
 
@@ -43,7 +43,7 @@ def heading(document: Document) -> str:
 def _domain(document: Document, domain: str) -> str:
     """How much was measured, in prompts and in tokens of plain decoding."""
     (off,) = (row for row in document["rows"] if row["kind"] == "ours" and row["name"] == OFF)
-    num_tokens = _number(_of(off, domain, "num_tokens"), "d")
+    num_tokens = number(_of(off, domain, "num_tokens"), "d")
     count = document["prompts"][domain]
     return f"{domain} {count} prompt{'s' if count != 1 else ''}, {num_tokens} tokens"
 
@@ -72,13 +72,13 @@ def _calls(document: Document) -> Table:
         rows.append(
             [
                 label(document, row),
-                _number(total["tokens_per_second"], ".1f"),
-                *(_number(_of(row, domain, "tokens_per_second"), ".1f") for domain in domains),
-                *(_times(total["speedup"]) for _ in base),
-                _times(total["speedup_over_off"]),
-                _number(total["ms_per_token"], ".2f"),
-                _number(total["first_token_ms"], ".1f"),
-                _verdicts(total) if row["name"] != "off" else "-",
+                number(total["tokens_per_second"], ".1f"),
+                *(number(_of(row, domain, "tokens_per_second"), ".1f") for domain in domains),
+                *(times(total["speedup"]) for _ in base),
+                times(total["speedup_over_off"]),
+                number(total["ms_per_token"], ".2f"),
+                number(total["first_token_ms"], ".1f"),
+                verdicts(total) if row["name"] != "off" else "-",
             ]
         )
     return Table("whole calls", header, rows)
@@ -105,15 +105,15 @@ def _decoding(document: Document) -> Table:
         rows.append(
             [
                 row["label"],
-                _number(total["decode_ms_per_token"], ".2f"),
-                _number(total["acceptance_rate"], ".0%"),
-                _number(total["mean_generated_length"], ".2f"),
-                "-" if is_off else _times(total["predicted_speedup"]),
-                _times(total["decode_speedup_over_off"]),
-                *(_times(_of(row, domain, "decode_speedup_over_off")) for domain in domains),
-                "-" if is_off else _number(total["reached_share"], ".0%"),
-                _number(total["round_overhead"], ".1%"),
-                _number(total["floor_share"], ".0%"),
+                number(total["decode_ms_per_token"], ".2f"),
+                number(total["acceptance_rate"], ".0%"),
+                number(total["mean_generated_length"], ".2f"),
+                "-" if is_off else times(total["predicted_speedup"]),
+                times(total["decode_speedup_over_off"]),
+                *(times(_of(row, domain, "decode_speedup_over_off")) for domain in domains),
+                "-" if is_off else number(total["reached_share"], ".0%"),
+                number(total["round_overhead"], ".1%"),
+                number(total["floor_share"], ".0%"),
             ]
         )
     return Table("decoding", header, rows)
@@ -129,7 +129,7 @@ def _passes(document: Document) -> Table:
         header,
         [
             ["ms", *(f"{value:.3f}" for value in shown.values())],
-            ["against one token", *(_times(value / one) for value in shown.values())],
+            ["against one token", *(times(value / one) for value in shown.values())],
         ],
     )
 
@@ -138,7 +138,7 @@ def _drafts(document: Document) -> Table | None:
     rows = [
         [
             draft["skip"] or "nothing",
-            _number(draft["vocabulary"], "d"),
+            number(draft["vocabulary"], "d"),
             f"{draft['ms']:.3f}",
             f"{draft['ratio']:.3f}",
             f"{draft['ratio_by_weights']:.3f}",
@@ -160,11 +160,11 @@ def notes(document: Document) -> Iterator[str]:
         f"{_size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s (measured copy)"
     )
     yield (
-        f"graphs {_number(graphs['num_graphs'], 'd')}, {_size(graphs['num_bytes'])}; captured "
-        f"{_number(graphs['num_captures'], 'd')} in {_number(graphs['capture_seconds'], '.1f')} s, "
+        f"graphs {number(graphs['num_graphs'], 'd')}, {_size(graphs['num_bytes'])}; captured "
+        f"{number(graphs['num_captures'], 'd')} in {number(graphs['capture_seconds'], '.1f')} s, "
         f"{_recorded(graphs['while_measuring'])} while measuring; fallback: {graphs['fallback_reason'] or '-'}"
     )
-    recording = _number(document.get("prepare_seconds"), ".1f")
+    recording = number(document.get("prepare_seconds"), ".1f")
     yield (
         f"ready {document['ready_seconds']:.1f} s after loading, {recording} s of it recording ahead of time; "
         f"memory {_size(memory['used'])}, "
@@ -193,7 +193,7 @@ def _recorded(graphs: Mapping[str, Any]) -> str:
     """How many, and which."""
     found = (f"{one['kind']} {one['rows']}x{one['width']} up to {one['end']}" for one in graphs["recorded"])
     listed = ", ".join(found)
-    return _number(graphs["num_captures"], "d") + (f" ({listed})" if listed else "")
+    return number(graphs["num_captures"], "d") + (f" ({listed})" if listed else "")
 
 
 def _growth(soak: Mapping[str, Any], name: str) -> str:
@@ -218,16 +218,16 @@ def _of(row: Mapping[str, Any], domain: str, name: str) -> float | None:
     return value
 
 
-def _verdicts(total: Mapping[str, Any]) -> str:
+def verdicts(total: Mapping[str, Any]) -> str:
     found = [f"{total[verdict]} {verdict}" for verdict in ("equal", "tie", "different") if total[verdict]]
     return ", ".join(found) or "-"
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
@@ -249,6 +249,6 @@ def _text_row(row: Sequence[str], widths: Sequence[int]) -> str:
     return f"{row[0]:{widths[0]}}  {'  '.join(cells)}".rstrip()
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
     lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
