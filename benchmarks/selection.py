@@ -40,7 +40,7 @@ from selfdraft.models.catalogue import DEFAULT_MODEL
 from selfdraft.models.latency import BUDGET_SECONDS, LENGTHS
 from selfdraft.models.loading import load
 
-LONG_LATENCY_SECONDS = 120.0
+LONG_LATENCY_SECONDS = 180.0
 """For measuring passes behind long texts, too: reading them takes its time."""
 
 
@@ -140,7 +140,7 @@ def make_plan(options: argparse.Namespace) -> SelectionPlan:
     if options.part == CONTEXTS and not contexts:
         raise OptionError("--part contexts needs lengths, for example --contexts 512 2048 4096")
     parse_variants(options.variant, {})
-    is_long = bool(contexts) and contexts[-1] > LENGTHS[-1]
+    is_long = bool(contexts) and contexts[-1] >= LENGTHS[-1]
     recipe = Recipe(
         prompts=kept_apart,
         num_tokens=options.calibration_tokens,
