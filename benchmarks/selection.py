@@ -33,8 +33,8 @@ from selfdraft.bench.selection.plot import draw
 from selfdraft.bench.selection.report import as_markdown
 from selfdraft.bench.selection.run import ALL, CONTEXTS, PARTS, TABLES, SelectionBench, SelectionPlan, has_difference
 from selfdraft.bench.ways import parse_variants
-from selfdraft.cli.bench import write_file
 from selfdraft.cli.inputs import MODEL_HELP, add_device_options, read_file
+from selfdraft.cli.outputs import write_file
 from selfdraft.errors import OptionError, SelfdraftError
 from selfdraft.models.catalogue import DEFAULT_MODEL
 from selfdraft.models.latency import BUDGET_SECONDS, LENGTHS
@@ -124,7 +124,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     def save(document: dict[str, Any]) -> None:
         if options.output:
-            write_file(options.output, json.dumps(complete(document), indent=1) + "\n")
+            write_file(options.output, (json.dumps(complete(document), indent=1) + "\n").encode())
 
     bench = SelectionBench(model, tokenizer, plan, began, say, save, options.model)
     document = bench.run()

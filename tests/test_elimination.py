@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from pico import NUM_LAYERS, pico
-from selfdraft.strategies import elimination
-from selfdraft.strategies.elimination import Sample, eliminate, qualities, sample
+from selfdraft.strategies.elimination import Network, Sample, eliminate, qualities, sample
 from test_knapsack import probe_of, zeroed
 
 FREE = dict.fromkeys(range(2, 2 * NUM_LAYERS), 1.0)
@@ -66,13 +65,13 @@ def test_it_goes_on_behind_what_is_known(samples: list[Sample]) -> None:
 
 
 def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, scored = elimination.qualities, []
+    honest, scored = Network.score, []
 
-    def counted(samples: Sequence[Sample], skipped: frozenset[int], candidates: Sequence[int] = ()) -> object:
+    def counted(network: Network, candidates: Sequence[int], is_kept: bool = False) -> object:
         scored.append(len(candidates))
-        return honest(samples, skipped, candidates)
+        return honest(network, candidates, is_kept)
 
-    monkeypatch.setattr(elimination, "qualities", counted)
+    monkeypatch.setattr(Network, "score", counted)
     eager_points = list(eliminate(samples, FREE, batch=100))
     num_eager = sum(scored)
     scored.clear()
@@ -87,3 +86,16 @@ def test_the_share_that_is_done_ends_at_the_end(samples: list[Sample]) -> None:
     list(eliminate(samples, FREE, min_match=0.6, progress=shares.append))
     assert shares[-1] == 1.0
     assert shares[0] < 1.0
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_going_on_is_beginning_anew_without_it(family: str) -> None:
+    samples = [sample(probe_of(pico(family), count)) for count in (5, 9)]
+    network = Network(samples, frozenset({2}))
+    network.score([3, 4, 8], is_kept=True)
+    network.go_on(4)
+    anew = Network(samples, frozenset({2, 4}))
+    assert network.skipped == anew.skipped
+    for one, other in zip([network.quality, *network.score([3, 7])], [anew.quality, *anew.score([3, 7])], strict=True):
+        assert one.lost == pytest.approx(other.lost, abs=1e-4)
+        assert one.match == other.match

@@ -278,7 +278,7 @@ def interrupt_after(num_calls: int) -> Callable[[int, int | None, str], None]:
 
 class TestFit:
     def samples(self, seconds: Callable[[Kind, int], float]) -> list[Sample]:
-        kinds = [PLAIN, WHOLE, Kind(4), *(Kind(skip=skip) for skip in latency._all_but_first(LAYERS))]
+        kinds = [PLAIN, WHOLE, Kind(4), *(Kind(skip=skip) for skip in latency._skips(LAYERS))]
         return [Sample(kind, length, seconds(kind, length)) for kind in kinds for length in (64, 512)]
 
     def test_negative_seconds_are_clamped_and_said(self) -> None:
@@ -302,7 +302,7 @@ class TestFit:
 
     def test_errors_are_relative(self) -> None:
         """Three lengths that are on no line."""
-        kinds = [PLAIN, WHOLE, *(Kind(skip=skip) for skip in latency._all_but_first(LAYERS))]
+        kinds = [PLAIN, WHOLE, *(Kind(skip=skip) for skip in latency._skips(LAYERS))]
         bump = {64: 1.0, 512: 1.1, 960: 1.0}
         samples = [Sample(kind, length, 0.01 * factor) for kind in kinds for length, factor in bump.items()]
         small, large = (

@@ -1,10 +1,10 @@
 """Latency: the seconds of a pass, measured on the runner's own path and fitted (types.LatencyFit).
 
-Passes of one token with nothing skipped, without all but one attention, and without all but one MLP, behind texts of
-several lengths: what is missing tells what a sub-layer takes, and the lengths how attention grows. Whole passes of
-several widths give verification, and passes that are read and fed back give plain decoding. All of them take turns in
-short batches, so that a machine that slows down slows all of them; the median of its batches stands for each. Least
-squares of the relative errors then give the seconds, none of them negative.
+Passes of one token behind texts of several lengths: with nothing skipped, without half of the attentions, of the MLPs,
+of both, and without all but one layer. What is missing tells what a sub-layer takes, what is left the rest, and the
+lengths how attention grows. Whole passes of several widths give verification, and passes that are read and fed back
+give plain decoding. All of them take turns in short batches, so that a machine that slows down slows all of them; the
+median of its batches stands for each. Least squares of the relative errors then give the seconds, none of them negative.
 """
 
 from __future__ import annotations
@@ -139,12 +139,13 @@ def _kinds(runner: Runner, length: int) -> list[Kind]:
     widths = runner.recorded_widths if runner.recorded_slots(1) else WIDTHS
     room = ROOM if runner.context_length is None else runner.context_length - length
     wider = [Kind(width) for width in widths if 1 < width <= room]
-    return [PLAIN, WHOLE, *(Kind(skip=skip) for skip in _all_but_first(runner.num_layers)), *wider]
+    return [PLAIN, WHOLE, *(Kind(skip=skip) for skip in _skips(runner.num_layers)), *wider]
 
 
-def _all_but_first(num_layers: int) -> tuple[SkipSet, SkipSet]:
-    """All attention but layer 0's, all MLPs but layer 0's."""
-    return SkipSet.of(attention=range(1, num_layers)), SkipSet.of(mlp=range(1, num_layers))
+def _skips(num_layers: int) -> tuple[SkipSet, ...]:
+    """About as much as drafts leave out, spread evenly; and everything but layer 0."""
+    half, most = range(1, num_layers, 2), range(1, num_layers)
+    return SkipSet.of(half), SkipSet.of(mlp=half), SkipSet.of(half, half), SkipSet.of(most, most)
 
 
 class _Text:
