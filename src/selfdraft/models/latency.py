@@ -4,7 +4,7 @@ Passes of one token behind texts of several lengths: with nothing skipped, witho
 of both, and without all but one layer. What is missing tells what a sub-layer takes, what is left the rest, and the
 lengths how attention grows. Whole passes of several widths give verification, and passes that are read and fed back
 give plain decoding. All of them take turns in short batches, so that a machine that slows down slows all of them; the
-median of its batches stands for each. Least squares of the relative errors then give the seconds, none of them negative.
+median of its batches stands for each. Least squares of the relative errors give the seconds, none of them negative.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ nothing at all (length 0, plain decoding) is one of the choices.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,32 @@ def expected_tokens(acceptances: Sequence[float] | Array, max_drafted: int) -> A
     return found
 
 
+@dataclass(frozen=True)
+class RoundCosts:
+    """Seconds behind a text of one length: of a drafted token by skip set, of verifying 1, 2, ... drafted ones."""
+
+    drafting: Array
+    verifying: Array
+    plain: float
+
+    @classmethod
+    def at(
+        cls, fit: LatencyFit, skips: Sequence[SkipSet], max_drafted: int, num_context: float, num_layers: int
+    ) -> RoundCosts:
+        drafting = [fit.draft_seconds(skip, num_context, num_layers) for skip in skips]
+        verifying = [fit.verify_seconds(length + 1, num_context) for length in range(1, max_drafted + 1)]
+        return cls(np.array(drafting), np.array(verifying), fit.plain_seconds(num_context))
+
+    def speeds(self, acceptances: Sequence[float] | Array) -> Array:
+        """[skip sets, lengths from 0 on]: tokens per second of rounds that draft so many; 0: of plain decoding."""
+        lengths = np.arange(1, len(self.verifying) + 1)
+        rounds = self.drafting[:, None] * lengths + self.verifying
+        seconds = np.hstack((np.full((len(rounds), 1), self.plain), rounds))
+        with np.errstate(divide="ignore"):
+            speeds: Array = expected_tokens(acceptances, len(lengths)) / seconds
+        return speeds
+
+
 def speed_table(
     acceptances: Sequence[float] | Array,
     max_drafted: int,
@@ -49,15 +76,8 @@ def speed_table(
     num_context: float,
     num_layers: int,
 ) -> Array:
-    """[skip sets, lengths from 0 on]: tokens per second of rounds that draft so many tokens; 0: of plain decoding."""
-    lengths = np.arange(1, max_drafted + 1)
-    drafting = np.array([fit.draft_seconds(skip, num_context, num_layers) for skip in skips])
-    verifying = np.array([fit.verify_seconds(int(length) + 1, num_context) for length in lengths])
-    plain = np.full((len(skips), 1), fit.plain_seconds(num_context))
-    seconds = np.hstack((plain, drafting[:, None] * lengths + verifying))
-    with np.errstate(divide="ignore"):
-        speeds: Array = expected_tokens(acceptances, max_drafted) / seconds
-    return speeds
+    """As `RoundCosts.speeds`."""
+    return RoundCosts.at(fit, skips, max_drafted, num_context, num_layers).speeds(acceptances)
 
 
 def tokens_per_second(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..errors import OptionError, ProfileError
-from ..models.payoff import speed_table
+from ..models.payoff import RoundCosts
 from ..options import setting
 from ..protocols import Kit, Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
@@ -28,6 +28,8 @@ KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
 USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
+_LENGTH_STEP = 256
+"""Texts whose lengths differ by less are held to be alike."""
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
 _PRIOR_FAILURES = 2.0
@@ -74,9 +76,11 @@ class Prune(PlainStrategy):
         points = read_frontier(knowledge.artefact("prune"), knowledge.num_layers)
         self._latency = knowledge.latency()
         self._skips = [point.skip for point in points]
+        self._plans = [Plan(skip) for skip in self._skips]
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
+        self._costs: dict[int, RoundCosts] = {}
         self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
@@ -97,16 +101,24 @@ class Prune(PlainStrategy):
     def _best(self, num_context: int, text: Text) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
         acceptance = np.clip(1 - (1 - self._match) * text.failure_ratio, 0, 1)
-        speeds = speed_table(
-            acceptance, self._options.max_tokens, self._latency, self._skips, num_context, self._num_layers
-        )
-        by_plan = {Plan(skip): float(speed) for skip, speed in zip(self._skips, speeds[:, 1:].max(1), strict=True)}
+        speeds = self._costs_at(num_context).speeds(acceptance)
+        by_plan = dict(zip(self._plans, speeds[:, 1:].max(1).tolist(), strict=True))
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
         best = max(by_plan, key=lambda plan: by_plan[plan])
         if text.plan is not None and by_plan[best] <= (1 + self._options.gain) * by_plan[text.plan]:
             return text.plan
         return best
+
+    def _costs_at(self, num_context: int) -> RoundCosts:
+        """Of texts of about this length."""
+        step = num_context // _LENGTH_STEP
+        if step not in self._costs:
+            length = (step + 0.5) * _LENGTH_STEP
+            self._costs[step] = RoundCosts.at(
+                self._latency, self._skips, self._options.max_tokens, length, self._num_layers
+            )
+        return self._costs[step]
 
     @staticmethod
     def fit(kit: Kit) -> dict[str, Any]:
