@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from ..passes import States
 from ..protocols import Probe
 
-MIN_MATCH = 0.5
+MIN_MATCH = 0.55
 """A draft that meets fewer of the target's choices never pays."""
 MAX_ROWS = 16
 """Candidates of one pass; bounds its memory."""

@@ -128,7 +128,7 @@ class Prune(PlainStrategy):
         found = eliminate(
             samples,
             savings(kit),
-            num_ranking=-(-len(samples) // 4),
+            num_ranking=-(-len(samples) // 8),
             known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
             progress=kit.progress,
         )
