@@ -10,7 +10,7 @@ from ..plot import COLORS, require_matplotlib
 from ..ways import OFF
 
 _MARKERS = "osD^vPX*<>"
-_COLORS = [color for color in COLORS if color != "#F0E442"] + ["#882255", "#117733"]
+_COLORS = [color for color in COLORS if color != "#F0E442"] + ["#882255", "#117733", "#999933"]
 """Yellow is too faint for lines and small marks."""
 _FADED = "#8C8C8C"
 
@@ -42,12 +42,18 @@ def draw(document: Mapping[str, Any], file: str | Path) -> None:
 
 def _styles(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """One look for each strategy in both panels."""
-    names = [*document["tables"]["A"], *(row["name"] for context in document["contexts"] for row in context["ways"])]
-    names = [name for name in dict.fromkeys(names) if name != OFF]
+    rows = [*document["ways"], *(row for context in document["contexts"] for row in context["ways"])]
+    wanted = {row["name"]: row for row in rows if row["name"] in document["tables"]["A"] or row not in document["ways"]}
+    names = [name for name, row in wanted.items() if name != OFF and _skips(row)]
     return {
         name: {"color": _COLORS[index % len(_COLORS)], "marker": _MARKERS[index % len(_MARKERS)]}
         for index, name in enumerate(names)
     }
+
+
+def _skips(row: Mapping[str, Any]) -> bool:
+    """What drafts without the model has no place among sub-layers."""
+    return bool(row["method"].get("drafter", "self") == "self")
 
 
 def _draw_costs(axes: Any, document: Mapping[str, Any], styles: Mapping[str, dict[str, Any]]) -> None:
@@ -64,6 +70,8 @@ def _draw_costs(axes: Any, document: Mapping[str, Any], styles: Mapping[str, dic
     )
     ways = {row["name"]: row["total"] for row in document["ways"]}
     for label, name in document["tables"]["A"].items():
+        if label not in styles:
+            continue
         total = ways[name]
         if total["acceptance_rate"] is None or total["cost_by_seconds"] is None:
             axes.plot([], [], linestyle="", label=f"{label} (did not draft)", **styles[label])
@@ -75,7 +83,7 @@ def _draw_costs(axes: Any, document: Mapping[str, Any], styles: Mapping[str, dic
     axes.set_ylabel("accepted share of drafted tokens; match of the frontier")
     axes.set_ylim(0, 1.03)
     axes.set_title("Table A: held-out prompts (in brackets: speed-up)", fontsize=11)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=1)
 
 
 def _draw_contexts(axes: Any, document: Mapping[str, Any], styles: Mapping[str, dict[str, Any]]) -> None:
@@ -83,7 +91,7 @@ def _draw_contexts(axes: Any, document: Mapping[str, Any], styles: Mapping[str, 
     lengths = [context["length"] for context in contexts]
     totals = [{row["name"]: row["total"] for row in context["ways"]} for context in contexts]
     for name in totals[0]:
-        if name != OFF:
+        if name in styles:
             heights = [total[name]["speedup"] for total in totals]
             axes.plot(lengths, heights, label=name, linewidth=1.5, markersize=7, **styles[name])
     axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="plain decoding")
@@ -92,7 +100,9 @@ def _draw_contexts(axes: Any, document: Mapping[str, Any], styles: Mapping[str, 
     axes.set_xlabel("length of the text (KnapSpec's weights of attention : MLP)")
     axes.set_ylabel("speed-up of decoding")
     axes.set_title(f"Long texts, {document['options']['context_tokens']} new tokens", fontsize=11)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower left")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.35 * (high - low), high)  # room for the legend
 
 
 def _tick(context: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ class Sums:
     num_draft_steps: int = 0
     num_rounds: int = 0
     num_drafting_rounds: int = 0
+    num_own_rounds: int = 0  # of these: drafted by the model itself
     num_draft_passes: int = 0
     skipped_attention: int = 0  # over the rounds that drafted
     skipped_mlp: int = 0
@@ -78,8 +79,17 @@ def add_up(parts: Iterable[Sums]) -> Sums:
     return sum(parts, Sums())
 
 
-def sums_of(generation: Generation, prices: Prices, verdict: str | None, capture_seconds: float = 0.0) -> Sums:
-    """One text; `verdict`: how it compares with the plain one, if it is another."""
+def sums_of(
+    generation: Generation,
+    prices: Prices,
+    verdict: str | None,
+    capture_seconds: float = 0.0,
+    is_own_draft: bool = True,
+) -> Sums:
+    """One text; `verdict`: how it compares with the plain one, if it is another.
+
+    `is_own_draft`: by the model itself; what others draft skips no sub-layer and takes none of its passes.
+    """
     stats = generation.stats
     sums = Sums(
         num_prompts=1,
@@ -98,7 +108,8 @@ def sums_of(generation: Generation, prices: Prices, verdict: str | None, capture
     )
     num_context = generation.num_prompt_tokens
     for step in generation.steps:
-        if step.draft.num_draft_steps:
+        sums.num_drafting_rounds += bool(step.draft.tokens)
+        if is_own_draft and step.draft.num_draft_steps:
             _add_round(sums, step.plan.skip, step.draft.num_draft_steps, num_context, prices)
         num_context += len(step.verdict.tokens)
     return sums
@@ -112,7 +123,7 @@ def _num_new_plans(generation: Generation) -> int:
 
 
 def _add_round(sums: Sums, skip: SkipSet, num_passes: int, num_context: int, prices: Prices) -> None:
-    sums.num_drafting_rounds += 1
+    sums.num_own_rounds += 1
     sums.num_draft_passes += num_passes
     sums.skipped_attention += len(skip.attention)
     sums.skipped_mlp += len(skip.mlp)
@@ -138,8 +149,8 @@ def figures(sums: Sums, plain: Sums) -> dict[str, Any]:
         "speedup": _ratio(plain_per_token, per_token),
         "control": None if sums.num_drafting_rounds else _ratio(plain_per_token, unplanned_per_token),
         "drafting_share": _ratio(sums.num_drafting_rounds, sums.num_rounds),
-        "skipped_attention": _ratio(sums.skipped_attention, sums.num_drafting_rounds),
-        "skipped_mlp": _ratio(sums.skipped_mlp, sums.num_drafting_rounds),
+        "skipped_attention": _ratio(sums.skipped_attention, sums.num_own_rounds),
+        "skipped_mlp": _ratio(sums.skipped_mlp, sums.num_own_rounds),
         "cost_by_weights": _ratio(sums.weights_read, sums.num_draft_passes),
         "cost_by_seconds": _ratio(sums.fit_draft_seconds, sums.fit_plain_seconds),
         "cost_measured": _ratio(per_draft, plain_per_token),

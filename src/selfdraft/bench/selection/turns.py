@@ -10,6 +10,7 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...profiles.profile import Profile
+from ...registry import resolve
 from ...types import Generation
 from ..circumstances import graph_figures
 from ..totals import difference
@@ -32,6 +33,10 @@ class Arm:
 
     def run(self, prompt: Sequence[int], num_tokens: int) -> Generation:
         return self.engine.generate(prompt, max_new_tokens=num_tokens, **self.method)
+
+    @property
+    def is_own_draft(self) -> bool:
+        return bool(resolve(self.method)["drafter"] == "self")
 
     @property
     def total(self) -> Sums:
@@ -80,7 +85,7 @@ class Turns:
             if comparison is not None and comparison.verdict != "equal":
                 arm.differences.append(difference(prompt_id, domain, comparison))
             verdict = None if comparison is None else comparison.verdict
-            arm.sums[domain] += sums_of(generation, self._prices, verdict, capture_seconds)
+            arm.sums[domain] += sums_of(generation, self._prices, verdict, capture_seconds, arm.is_own_draft)
         self.num_measured += 1
         return plain
 
