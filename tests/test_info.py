@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from learned import latency
 from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, WINDOW, letter_tokenizer, pico
 from selfdraft.cli.main import main
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.info import describe
+from selfdraft.profiles.key import ProfileKey
+from selfdraft.profiles.store import Store
 
 MODELS = {
     "llama": pico("llama"),
@@ -120,6 +123,20 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "  a0-4  " in output
     assert "  m0-4  " in output
     assert "passed, relative error" in output
+
+
+def test_what_was_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path / "home"))
+    folder = saved(pico("llama"), tmp_path / "model")
+    key = ProfileKey.of(pico("llama"))
+    Store().set_latency(key, latency().to_json())
+    assert main(["info", folder]) == 0
+    assert "profile: latency (of " in capsys.readouterr().out
+    assert main(["info", "--json", folder]) == 0
+    assert json.loads(capsys.readouterr().out)["profile"] == ["latency"]
+    Store().path_of(key).write_text("{")
+    assert main(["info", folder]) == 0
+    assert "cannot use the profile" in capsys.readouterr().out
 
 
 def test_unlike_layers_are_listed_by_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,10 @@ from .errors import (
 )
 from .options import GenerateOptions
 from .types import Generation, Plan, SkipSet, Stats, StepRecord
+from .version import __version__
 
 if TYPE_CHECKING:
     from .engine.inside_generate import decoder
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Chunk",
@@ -53,6 +52,7 @@ __all__ = [
     "Stream",
     "UnsupportedModelError",
     "Verification",
+    "__version__",
     "compare",
     "decoder",
 ]

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 """Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them."""
-USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 256
+USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
 

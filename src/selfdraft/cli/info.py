@@ -9,15 +9,18 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from .. import __version__
+from ..errors import ProfileError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..models.decoder import Decoder
 from ..models.info import LayerInfo, ModelInfo, describe
+from ..profiles.key import ProfileKey
+from ..profiles.store import Store
 from ..types import SkipSet
 from . import terminal
 from .inputs import MODEL_HELP, add_device_options
 
-NO_PROFILE = "nothing learned yet for this model on this device"
+NO_PROFILE = "profile: nothing learned yet for this model on this device"
 EXAMPLES = """\
 Loading the model runs the self-test: its relative error says how closely selfdraft reproduces the model's own scores.
 Sub-layers are named as in a skip set (a3: attention of layer 3, m3: its MLP); the share of each is what skipping it
@@ -50,10 +53,16 @@ def run(options: argparse.Namespace) -> int:
     decoder = Decoder(model)
     info, name = describe(decoder), options.model or DEFAULT_MODEL
     device, dtype = str(decoder.device), str(decoder.dtype).removeprefix("torch.")
+    try:
+        profile = Store().load(ProfileKey.of(model, name))
+        known = NO_PROFILE if profile is None else profile.summary
+    except ProfileError as problem:  # the model can be described all the same
+        profile, known = None, str(problem)
     if options.json:
-        print(json.dumps(_document(info, name, device, dtype), ensure_ascii=False))
+        learned = None if profile is None else profile.known
+        print(json.dumps({**_document(info, name, device, dtype), "profile": learned}, ensure_ascii=False))
     else:
-        print("\n".join(_lines(info, name, device, dtype)))
+        print("\n".join([*_lines(info, name, device, dtype), known]))
     return 0
 
 
@@ -66,7 +75,6 @@ def _document(info: ModelInfo, name: str, device: str, dtype: str) -> dict[str, 
         **dataclasses.asdict(info),
         "parameters": {**dataclasses.asdict(info.parameters), "total": info.parameters.total},
         "cache_bytes": info.cache_bytes,
-        "profile": None,
     }
 
 
@@ -83,7 +91,6 @@ def _lines(info: ModelInfo, name: str, device: str, dtype: str) -> list[str]:
         "memory",
         *_rows(_memory(info), indent="  "),
         "",
-        f"profile: {NO_PROFILE}",
     ]
 
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from ..version import __version__
+
 NUM_SAMPLES = 64
 """Values looked at in each weight, evenly spread from its first to its last."""
 
@@ -34,6 +36,8 @@ _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @functools.cache
 def installed_version(package: str) -> str:
+    if package == "selfdraft":  # also where it runs without being installed
+        return __version__
     try:
         return version_of(package)
     except PackageNotFoundError:

@@ -46,8 +46,11 @@ class Profile:
     artefacts: Mapping[str, Artefact] = field(default_factory=dict)
 
     @property
+    def known(self) -> list[str]:
+        return [*(["latency"] if self.latency is not None else []), *sorted(self.artefacts)]
+
+    @property
     def summary(self) -> str:
         """What it knows and when it was made, in one line."""
-        known = [*(["latency"] if self.latency is not None else []), *sorted(self.artefacts)]
         when = self.updated.replace("T", " ").removesuffix("+00:00")
-        return f"profile: {', '.join(known) or 'nothing yet'} (of {when} UTC)"
+        return f"profile: {', '.join(self.known) or 'nothing yet'} (of {when} UTC)"
