@@ -195,11 +195,12 @@ def test_planned_anew_when_a_quarter_longer() -> None:
     assert strategy.lengths == [101, 127, 159, 199]
 
 
-def test_the_next_text_begins_with_the_last_plan_if_it_has_about_that_length() -> None:
+def test_the_next_text_begins_with_the_last_plan() -> None:
+    """And gets its own as soon as there is something to look at, even if it has the same length."""
     strategy = Counting(window=2, interval=1000, budget=1.0)
     run_rounds(strategy, 0, [1000] * 4)
-    assert run_rounds(strategy, 1, [900] * 2) == [Plan(SkipSet.of([1]))] * 2
-    assert run_rounds(strategy, 2, [500] * 2) == [OFF] * 2
+    assert run_rounds(strategy, 1, [500] * 3) == [*[Plan(SkipSet.of([1]))] * 2, Plan(SkipSet.of([2]))]
+    assert run_rounds(strategy, 2, [500] * 3) == [*[Plan(SkipSet.of([2]))] * 2, Plan(SkipSet.of([3]))]
 
 
 def test_planning_takes_its_share_of_the_time_and_no_more() -> None:

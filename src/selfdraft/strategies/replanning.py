@@ -42,8 +42,8 @@ class Account:
 class Replanner(PlainStrategy):
     """Looks at what the last rounds emitted once these are there, then every `interval` rounds or a quarter of length.
 
-    A text begins with the plan of the one before if that had about its length, else plainly. Planning may take
-    `budget` of all seconds: where it would take more, it waits.
+    A text begins with the last plan there is, the first one plainly. Planning may take `budget` of all seconds: where
+    it would take more, it waits, and the plan there is goes on.
     """
 
     def __init__(self, window: int, interval: int, budget: float) -> None:
@@ -61,7 +61,7 @@ class Replanner(PlainStrategy):
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
-        if text.plan is None and self._last.plan is not None and _is_about(context, self._last):
+        if text.plan is None and self._last.plan is not None:
             text.plan, text.num_planned, text.num_rounds = self._last.plan, self._last.num_planned, self._interval
         if self._is_due(text, context):
             text.plan = self.choose(context, sum(text.window))
