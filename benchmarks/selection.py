@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--contexts", **number, nargs="+", default=[], help="lengths of long texts, new tokens included")
     add("--context-tokens", **number, default=64, help="new tokens of each long text (default: %(default)s)")
     add("--context-prompts", **number, default=2, help="texts of each length (default: %(default)s)")
-    add("--articles", metavar="FILE", help="prompts to make long texts of (default: all of --prompts)")
+    add("--articles", metavar="FILE", help="prompts to make long texts of (default: the measured prompts)")
     add("--seconds", metavar="N", type=seconds, help="begin no prompt but the first later than so long after the start")
     add("--output", metavar="FILE", help="keep the JSON document here")
     add("--commit", metavar="TEXT", help="what the document says was measured (default: git's word)")
@@ -149,7 +149,9 @@ def make_plan(options: argparse.Namespace) -> SelectionPlan:
         latency_seconds=LONG_LATENCY_SECONDS if is_long else BUDGET_SECONDS,
         file=options.profile,
     )
-    articles = read_prompts([(Path(options.articles).name, read_file(options.articles))]) if options.articles else found
+    articles = measured
+    if options.articles:
+        articles = read_prompts([(Path(options.articles).name, read_file(options.articles))])
     return SelectionPlan(
         recipe=recipe,
         prompts=[] if options.part == CONTEXTS else measured,

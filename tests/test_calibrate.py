@@ -65,8 +65,9 @@ def journals(home: Path) -> list[str]:
 
 def test_a_quarter_of_each_domain_is_held_out() -> None:
     many = [CalibrationPrompt(str(n), "many", (n,)) for n in range(8)]
-    alone = CalibrationPrompt("alone", "alone", (1,))
-    fitting, held_out = hold_out([*many, *PROMPTS, alone])
+    alone = CalibrationPrompt("alone", "alone", (99,))
+    again = CalibrationPrompt("again", "other", many[2].tokens)
+    fitting, held_out = hold_out([*many, *PROMPTS, alone, again])
     assert [prompt.id for prompt in held_out] == ["6", "7", "a3", "b2"]
     assert {prompt.id for prompt in fitting}.isdisjoint(prompt.id for prompt in held_out)
     assert alone in fitting

@@ -109,6 +109,7 @@ def test_every_file_says_what_it_is(path):
 
 def test_the_public_names():
     assert set(selfdraft.__all__) == {
+        "__version__",
         "Chunk",
         "Comparison",
         "DownloadError",

@@ -43,6 +43,28 @@ def run(probe: Probe, skips: Sequence[SkipSet]) -> torch.Tensor:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_may_be_one_behind_a_long_text(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded into one row or not, the sub-networks are the same."""
+    decoder = Decoder(pico(variant))
+    cache, _ = target(decoder)
+    folded: list[int] = []
+    honest = Probe._folded_step
+    monkeypatch.setattr(Probe, "_folded_step", lambda probe, rows: folded.append(rows) or honest(probe, rows))
+    first = len(TEXT) - 4
+    together, apart = (Probe(decoder, cache, TEXT[first:], first) for _ in range(2))
+    apart._end_to_fold = 0
+    found = []
+    for probe in (together, apart):
+        states = States.join([probe.begin(), probe.skip(0, probe.begin()), probe.begin()])
+        for number in range(probe.num_sublayers):
+            states = probe.run(number, states)
+        found.append(probe.scores(states))
+    assert set(folded) == {3}
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_probed_token_is_a_drafted_one(variant: str) -> None:
     """Behind the target's own text, token by token: what a draft of one token with that skip set computes."""
     decoder = Decoder(pico(variant))

@@ -91,20 +91,20 @@ class TestList:
 
 class TestShow:
     def test_no_profile(self, store: Store, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "show", folder, "--device", "cpu"]) == 2
+        assert main(["profile", "show", folder, "--dtype", "bfloat16"]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"selfdraft profile: error: nothing has been learned about {folder} on this device")
-        assert f"Run: selfdraft calibrate {folder} --device cpu" in error
+        assert f"Run: selfdraft calibrate {folder} --dtype bfloat16" in error
 
     def test_some_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "show", folder]) == 0
+        assert main(["profile", "show", folder, "--brief"]) == 0
         output = capsys.readouterr().out
         assert "milliseconds (measured behind 64, 512 tokens" in output
-        assert "behind a text of 512 tokens prune drafts without a1-2,m2-3: predicted " in output
+        assert "behind a text of 512 tokens prune drafts without a1-2,m2: predicted " in output
         assert "every skip set" not in output
 
     def test_all_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "show", folder, "--all", "--context", "100"]) == 0
+        assert main(["profile", "show", folder, "--context", "100"]) == 0
         lines = capsys.readouterr().out.splitlines()
         begin = lines.index("every skip set, behind 100 tokens (cost: of a drafted token, plain pass = 1)") + 2
         rows = [line.split() for line in lines[begin : lines.index("", begin)]]
@@ -134,7 +134,7 @@ class TestShow:
     ) -> None:
         store.remove(key)
         store.set_latency(key, learned.latency().to_json())
-        assert main(["profile", "show", folder, "--all"]) == 0
+        assert main(["profile", "show", folder]) == 0
         assert "no skip sets yet: selfdraft calibrate --strategy prune finds them" in capsys.readouterr().out
 
 

@@ -515,13 +515,27 @@ def test_a_journal_belongs_to_its_version(kept, monkeypatch):
     assert kept.journal(KEY, "knn", QUESTION).done == {}
 
 
-def test_finishing_drops_all_journals_of_that_fit_and_no_other(kept):
-    for name, question in (("knn", QUESTION), ("knn", {}), ("knn-2", QUESTION)):
+def test_finishing_drops_that_journal_and_no_other(kept):
+    others = [("knn", {}), ("knn-2", QUESTION)]
+    for name, question in (("knn", QUESTION), *others):
         kept.journal(KEY, name, question).record("1", Artefact(arrays={"hidden": OLD}))
     kept.journal(KEY, "knn", QUESTION).finish()
+    assert kept.journal(KEY, "knn", QUESTION).done == {}
+    assert all(set(kept.journal(KEY, *other).done) == {"1"} for other in others)
+    kept.journal(KEY, "knn", QUESTION).drop_all()
     assert kept.journal(KEY, "knn", {}).done == {}
     assert set(kept.journal(KEY, "knn-2", QUESTION).done) == {"1"}
     assert len(files_of(kept)) == 2
+
+
+def test_a_journal_that_another_process_finished_is_whole_again(kept):
+    """Else whoever resumes it would take its later steps for all of them."""
+    journal = kept.journal(KEY, "knn", QUESTION)
+    for step in "123":
+        journal.record(step, Artefact({"step": step}))
+    kept.journal(KEY, "knn", QUESTION).finish()
+    journal.record("4", Artefact({"step": "4"}))
+    assert sorted(kept.journal(KEY, "knn", QUESTION).done) == ["1", "2", "3", "4"]
 
 
 def test_two_fits_of_the_same_share_a_journal(kept):
@@ -530,8 +544,8 @@ def test_two_fits_of_the_same_share_a_journal(kept):
     two.record("2", Artefact())
     assert set(kept.journal(KEY, "knn", QUESTION).done) == {"1", "2"}
     one.finish()
-    two.record("3", Artefact())  # as if nothing had happened
-    assert set(kept.journal(KEY, "knn", QUESTION).done) == {"3"}
+    two.record("3", Artefact())  # with all that it knows
+    assert set(kept.journal(KEY, "knn", QUESTION).done) == {"2", "3"}
 
 
 @pytest.mark.parametrize("part", ["*.json", "*/*.safetensors"])

@@ -264,6 +264,14 @@ def test_what_is_alike_is_measured_once() -> None:
     assert methods["tree"]["tree"] == "siblings"
 
 
+def test_what_is_measured_was_not_calibrated_on(script: ModuleType, folder: Path) -> None:
+    arguments = [str(folder), "--prompts", str(folder / "prompts.jsonl"), *FEW, *LONG]
+    plan = script.make_plan(script.parser().parse_args(arguments))
+    calibrated_on = {prompt.text for prompt in plan.recipe.prompts}
+    assert calibrated_on == {"xyzxyz", "7*8=56"}
+    assert calibrated_on.isdisjoint([*(prompt.text for prompt in plan.prompts), *plan.articles])
+
+
 def test_prompts_are_kept_apart() -> None:
     prompts = [BenchPrompt(f"{domain}{index}", domain, "text") for index in range(4) for domain in "ab"]
     first, last = split(prompts, 2, 1)

@@ -156,6 +156,8 @@ class Knowledge:
     """As the profile has it, else measured now, in a few seconds."""
     artefact: Callable[[str], Mapping[str, Any]]
     """What `fit` found for the strategy of that name; a ProfileError with the command to run where nothing was."""
+    command: Callable[[], str] = lambda: "selfdraft calibrate MODEL"
+    """What a user runs to learn about this model."""
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,14 @@ def find(axis: str, name: str) -> Any:
 def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     """A method with nothing left open: what was chosen (the last one counts), what the strategy pairs with, defaults.
 
-    The settings that come with a pairing hold where its method was not chosen, each unless it was set.
+    The settings that come with a pairing hold where its method was not chosen, each option unless it was set.
     """
     chosen = {name: value for choice in choices for name, value in choice.items() if value is not None}
+    settings: dict[str, dict[str, Any]] = {}
+    for choice in choices:
+        for name, values in (choice.get("settings") or {}).items():
+            settings.setdefault(name, {}).update(values)
     pairs: Mapping[str, Any] = find("strategy", chosen.get("strategy", DEFAULTS["strategy"])).pairs_with
-    settings = {name: dict(values) for name, values in chosen.get("settings", {}).items()}
     for axis in AXES:
         if axis in pairs and axis not in chosen:
             settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}

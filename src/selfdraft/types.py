@@ -9,6 +9,7 @@ LatencyFit  the seconds of a pass on one machine         FrontierPoint  a skip s
 from __future__ import annotations
 
 import bisect
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -318,9 +319,23 @@ class LatencyFit:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LatencyFit:
+        """LookupError, TypeError, ValueError: it is none."""
         lines = {name: Line(**document[name]) for name in ("attention", "plain")}
         tuples = {name: tuple(document[name]) for name in ("widths", "lengths", "clamped")}
-        return cls(**{**document, **lines, **tuples, "verify": tuple(Line(**line) for line in document["verify"])})
+        verify = tuple(Line(**line) for line in document["verify"])
+        found = cls(**{**document, **lines, **tuples, "verify": verify})
+        parts = (found.attention, found.plain, *verify)
+        seconds = [found.mlp_seconds, found.rest_seconds]
+        seconds += [value for line in parts for value in (line.base, line.per_slot)]
+        if not verify or len(verify) != len(found.widths):
+            raise ValueError("its verifications do not fit its widths")
+        if not all(_is_number(value) and value >= 0 for value in seconds):
+            raise ValueError("its seconds are no numbers of at least 0")
+        return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def seconds_of_width(known: Mapping[int, float], width: int, is_recorded: bool) -> float:
@@ -352,4 +367,10 @@ class FrontierPoint:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FrontierPoint:
-        return cls(SkipSet.parse(document["skip"]), float(document["lost"]), float(document["match"]))
+        """LookupError, TypeError, ValueError, OptionError: it is none."""
+        if not isinstance(document["skip"], str):
+            raise TypeError("a skip set must be text")
+        found = cls(SkipSet.parse(document["skip"]), float(document["lost"]), float(document["match"]))
+        if not 0 <= found.match <= 1:
+            raise ValueError(f"match {found.match} is no share")
+        return found

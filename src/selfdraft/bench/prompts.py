@@ -31,7 +31,7 @@ def read_prompts(files: Iterable[tuple[str, str]], per_domain: int | None = None
     """
     domains: dict[str, list[BenchPrompt]] = {}
     for file, content in files:
-        for number, line in enumerate(content.splitlines(), start=1):
+        for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
                 prompt = _read_line(line, file, number)
                 domains.setdefault(prompt.domain, []).append(prompt)
@@ -55,6 +55,8 @@ def _read_line(line: str, file: str, number: int) -> BenchPrompt:
     for key in ("domain", "prompt"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise OptionError(f"{where} has no {key!r} that is text; write it like {_EXAMPLE}")
+        if any("\ud800" <= character <= "\udfff" for character in row[key]):
+            raise OptionError(f"{where} has half a character in its {key!r}; write it as UTF-8 text")
     return BenchPrompt(str(row.get("id", f"{Path(file).stem}-{number}")), row["domain"], row["prompt"])
 
 

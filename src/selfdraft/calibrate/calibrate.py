@@ -80,6 +80,7 @@ class _Calibration:
     store: Store = field(default_factory=Store)
 
     def __post_init__(self) -> None:
+        self._journals: list[Journal] = []
         self.budget = Budget(self.options.budget_seconds)
         self.key = self.engine.memory.key
         self.fitting, self.held_out = hold_out(self.prompts)
@@ -92,8 +93,9 @@ class _Calibration:
         self.latency = self._known_latency() or self._measure_latency()
         self._remember()
         are_complete = [self._learn(strategy) for strategy in dict.fromkeys(strategies)]
-        if all(are_complete):
-            self._texts_journal.finish()
+        if all(are_complete):  # until then the same question finds all of its answers
+            for journal in self._journals:
+                journal.finish()
         return self._remember()
 
     def _repair(self) -> None:
@@ -131,7 +133,8 @@ class _Calibration:
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
         if self.options.again:
-            journal.finish()
+            journal.drop_all()
+        self._journals.append(journal)
         return journal
 
     @cached_property
@@ -161,8 +164,6 @@ class _Calibration:
         has_something = "frontier" not in values or any(point.skip for point in points)
         if has_something and self._trial_prompts:
             self._keep(name, {**values, "trials": self._trials.run(methods_of(name, points))})
-        if is_complete:
-            journal.finish()
         return is_complete
 
     def _circumstances(self) -> dict[str, Any]:

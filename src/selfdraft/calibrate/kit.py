@@ -81,11 +81,15 @@ class EngineKit:
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:
-        return [self._journal.done[step].values["found"] for step in sorted(self._journal.done)]
+        """Without gaps from the first on."""
+        kept = self._journal.done
+        found: list[Mapping[str, Any]] = []
+        while (step := _name(len(found))) in kept:
+            found.append(kept[step].values["found"])
+        return found
 
     def keep(self, found: Mapping[str, Any]) -> None:
-        step = f"{len(self._journal.done):06d}"  # in the order of their names
-        self._journal.record(step, Artefact({"found": found, "seconds": self.seconds}))
+        self._journal.record(_name(len(self.done)), Artefact({"found": found, "seconds": self.seconds}))
 
     @property
     def seconds(self) -> float:
@@ -98,3 +102,8 @@ class EngineKit:
     def progress(self, share: float) -> None:
         self._share = max(self._share, share)  # an estimate may take something back, a bar may not
         self._progress(round(100 * self._share), 100)
+
+
+def _name(number: int) -> str:
+    """Of a step, in the order of the alphabet."""
+    return f"{number:06d}"

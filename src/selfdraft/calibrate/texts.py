@@ -38,8 +38,12 @@ class Text:
 
 
 def hold_out(prompts: Sequence[CalibrationPrompt]) -> tuple[list[CalibrationPrompt], list[CalibrationPrompt]]:
-    """(to fit to, to try it with): of each domain about a quarter is held out, its only prompt never."""
+    """(to fit to, to try it with): of each domain about a quarter is held out, its only prompt never. No text twice."""
     domains: dict[str, list[CalibrationPrompt]] = {}
+    unique: dict[tuple[int, ...], CalibrationPrompt] = {}
+    for prompt in prompts:
+        unique.setdefault(prompt.tokens, prompt)
+    prompts = list(unique.values())
     for prompt in prompts:
         domains.setdefault(prompt.domain, []).append(prompt)
     held_out = {id(prompt) for members in domains.values() for prompt in members[len(members) - _share(members) :]}

@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
         with terminal.Progress(unit="") as progress:
             profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=_say)
     except KeyboardInterrupt:
-        _say("\ninterrupted: what was found so far is kept; the same command goes on from there")
+        command = "the same command without --again" if options.again else "the same command"
+        _say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
     print(as_text(profile, engine.runner.num_layers))
     print()
@@ -131,6 +132,7 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     """Where it is, how to go on with what the budget ended, and how to use it."""
     incomplete = [name for name in options.strategy if not profile.artefacts[name].values["is_complete"]]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
+    model += profile.key.options
     return [
         f"kept in {Store().path_of(profile.key)}",
         *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),

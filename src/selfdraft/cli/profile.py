@@ -27,7 +27,7 @@ the model to find its own.
 examples:
   selfdraft profile list                                   what is known about which models
   selfdraft profile show smollm2-135m-instruct             seconds of passes, skip sets, speed-ups
-  selfdraft profile show --all --context 4096              every skip set, behind a text of 4096 tokens
+  selfdraft profile show --context 4096                    predicted behind a text of 4096 tokens
   selfdraft profile plot --output profile.png              the same as a picture
   selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
   selfdraft profile lemma                                  does a close state draft the same token?
@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
         run=run_list
     )
     show = _add_action(actions, "show", "seconds of passes, skip sets and their speed-ups", run_show)
-    show.add_argument("--all", action="store_true", help="every skip set (default: some of them)")
+    show.add_argument("--brief", action="store_true", help="some of the skip sets (default: every one)")
     _add_context(show)
     plot = _add_action(
         actions, "plot", "draw skip sets, what they keep and cost, and seconds; needs matplotlib", run_plot
@@ -130,7 +130,7 @@ def run_show(options: argparse.Namespace) -> int:
     if profile.latency is not None:
         learned = read(profile, num_layers, options.context)
         print(f"\n{_choice_text(learned)}")
-        if options.all:
+        if not options.brief:
             print(f"\n{_sets_text(learned)}")
     print(f"\nfile: {Store().path_of(profile.key)}")
     return 0
@@ -160,10 +160,9 @@ def _load(options: argparse.Namespace) -> tuple[Profile, int]:
     key, num_layers = _key(options)
     profile = Store().load(key)
     if profile is None:
-        asked = [f" --{name} {value}" for name in ("device", "dtype") if (value := getattr(options, name))]
         raise ProfileError(
             f"nothing has been learned about {key.name} on this device ({key.device}, {key.dtype}) yet. Run: "
-            f"{calibrate_command(key)}{''.join(asked)}"
+            f"{calibrate_command(key)}"
         )
     return profile, num_layers
 

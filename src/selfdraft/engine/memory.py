@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(self._runner.num_layers, self.latency, self.artefact)
+        return Knowledge(self._runner.num_layers, self.latency, self.artefact, lambda: calibrate_command(self.key))
 
     @property
     def key(self) -> ProfileKey:

@@ -25,6 +25,7 @@ from .lean import lean_attention, lean_head, lean_mlp, lean_norm
 from .placement import Placement
 
 _SELF_TEST_TOKENS = 12
+_MAX_SKIP_SETS = 1024
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,8 @@ class Decoder:
 
     def active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
         if skip not in self._active:
+            if len(self._active) >= _MAX_SKIP_SETS:  # strategies may plan new ones for ever
+                self._active.clear()
             skip.check(self.num_layers)
             names = {f"a{layer}" for layer in skip.attention} | {f"m{layer}" for layer in skip.mlp}
             self._active[skip] = tuple(part for part in self.sublayers if part.name not in names)

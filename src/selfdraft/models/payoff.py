@@ -80,13 +80,6 @@ def speed_table(
     return RoundCosts.at(fit, skips, max_drafted, num_context, num_layers).speeds(acceptances)
 
 
-def tokens_per_second(
-    acceptance: float, num_drafted: int, fit: LatencyFit, skip: SkipSet, num_context: float, num_layers: int
-) -> float:
-    """Of rounds that draft so many tokens; 0: of plain decoding."""
-    return float(speed_table([acceptance], num_drafted, fit, [skip], num_context, num_layers)[0, -1])
-
-
 def best_length(
     acceptance: float, max_drafted: int, fit: LatencyFit, skip: SkipSet, num_context: float, num_layers: int
 ) -> tuple[int, float]:

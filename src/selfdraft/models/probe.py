@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..passes import States
 from .cache import CacheView, SlotCache
-from .decoder import Decoder
+from .decoder import Decoder, Pass
 from .placement import Placement, Sight
 
 
@@ -46,13 +46,19 @@ class Probe:
 
     @torch.inference_mode()
     def __init__(self, decoder: Decoder, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> None:
-        device, width = decoder.device, len(tokens)
-        self._decoder = decoder
-        end = first + width - 1  # the last token's own slot is of no use to anybody
-        placement = _among(first, width, end, device)
-        batch = torch.tensor([list(tokens)], device=device)
-        self._embedded, self._step = decoder.embed(batch, placement, ReadOnlyCache(cache, row, end))
+        self._decoder, self._first, self._width = decoder, first, len(tokens)
+        self._end = first + self._width - 1  # the last token's own slot is of no use to anybody
+        self._cache = ReadOnlyCache(cache, row, self._end)
+        self._tokens = torch.tensor([list(tokens)], device=decoder.device)
+        self._embedded, self._step = self._embed()
+        self._folded: tuple[int, Pass] = 1, self._step
+        self._end_to_fold = self._end
         self.num_sublayers = len(decoder.sublayers)
+
+    def _embed(self, num_rows: int = 1) -> tuple[torch.Tensor, Pass]:
+        """The tokens, `num_rows` times one behind the other, and what their sub-layers share."""
+        placement = _among(self._first, self._width, self._end, self._decoder.device, num_rows)
+        return self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
 
     @torch.inference_mode()
     def begin(self) -> States:
@@ -62,12 +68,24 @@ class Probe:
     @torch.inference_mode()
     def run(self, number: int, states: States) -> States:
         """Behind sub-layer `number` (attention 0, MLP 0, attention 1, ...)."""
-        layer, step = number // 2, self._step
-        if states.source is not None:
-            step.block_inputs[layer] = states.source
-        with _quick_attention(states.hidden.device):
-            hidden = self._decoder.sublayers[number].run(states.hidden, step)
-        return States(hidden, step.block_inputs.pop(layer, None))
+        rows, layer = len(states), number // 2
+        is_folded = rows > 1 and rows * self._width <= self._end_to_fold
+        step = self._folded_step(rows) if is_folded else self._step
+        hidden, source = (_folded(tensor) if is_folded else tensor for tensor in (states.hidden, states.source))
+        if source is not None:
+            step.block_inputs[layer] = source
+        with _quick_attention(self._decoder.device):
+            assert hidden is not None
+            hidden = self._decoder.sublayers[number].run(hidden, step)
+        source = step.block_inputs.pop(layer, None)
+        shape = (rows, self._width, -1)
+        return States(hidden.view(shape), None if source is None else source.view(shape))
+
+    def _folded_step(self, num_rows: int) -> Pass:
+        """All rows as one: behind a long text its keys and values are then read once, not copied for each row."""
+        if self._folded[0] != num_rows:
+            self._folded = num_rows, self._embed(num_rows)[1]
+        return self._folded[1]
 
     @torch.inference_mode()
     def skip(self, number: int, states: States) -> States:
@@ -88,11 +106,15 @@ def _quick_attention(device: torch.device) -> AbstractContextManager[None]:
     return manager
 
 
-def _among(first: int, width: int, end: int, device: torch.device) -> Placement:
+def _folded(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.reshape(1, -1, tensor.shape[-1])
+
+
+def _among(first: int, width: int, end: int, device: torch.device, num_rows: int = 1) -> Placement:
     """Positions from `first` on: each sees the slots of earlier positions, and its own column behind slot `end`."""
-    positions = torch.arange(first, first + width, device=device)
-    known, columns = torch.arange(end, device=device), torch.arange(width, device=device)
+    positions = torch.arange(first, first + width, device=device).repeat(num_rows)
+    known, columns = torch.arange(end, device=device), torch.arange(len(positions), device=device)
     sees = torch.cat((known < positions[:, None], columns == columns[:, None]), dim=1)
     slot_positions = torch.cat((known, positions))
     sight = Sight(sees[None], slot_positions[None])
-    return Placement(slice(0, 1), positions[None], (end + columns)[None], end + width, None, sight)
+    return Placement(slice(0, 1), positions[None], (end + columns)[None], end + len(positions), None, sight)

@@ -38,7 +38,7 @@ class Document:
     def read(self) -> dict[str, Any] | None:
         """The JSON; None where there is none."""
         try:
-            content = json.loads(self.path.read_bytes().decode())
+            content = json.loads(self.path.read_bytes().decode(), parse_constant=_no_number)
         except FileNotFoundError:
             return None
         except RecursionError as error:
@@ -99,6 +99,10 @@ class Document:
         for path in left_over:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"it holds {text}, which is no number")
 
 
 def member(content: Mapping[str, Any], name: str, kind: type[Value]) -> Value:

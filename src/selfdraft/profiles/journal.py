@@ -47,12 +47,19 @@ class Journal:
 
     def record(self, step: str, result: Artefact) -> None:
         """Keep the result of `step`, beside what another process that asks the same may have kept meanwhile."""
-        with self._writing():
-            self._document.write(self._read() or {**self._head, "artefacts": {}}, {step: result})
         self.done[step] = result
+        with self._writing():
+            kept = self._read()  # another process may have finished, and dropped it
+            self._document.write(kept or {**self._head, "artefacts": {}}, {step: result} if kept else self.done)
 
     def finish(self) -> None:
-        """The fit is complete: drop what is kept of it, whatever was asked."""
+        """The fit is complete: drop what is kept of it."""
+        with self._writing():
+            self._document.remove()
+        self.done = {}
+
+    def drop_all(self) -> None:
+        """Begin anew, whatever was asked."""
         with self._writing():
             for path in self._document.path.parent.glob(f"{self._prefix}{'?' * _DIGEST_LENGTH}.json"):
                 Document(path).remove()

@@ -31,6 +31,7 @@ _SAYS_NOTHING_ABOUT_SCORES = {
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
+_THREADS = ", threads "
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -59,6 +60,13 @@ class ProfileKey:
         dtype = str(model.dtype).removeprefix("torch.")
         called = name or getattr(model.config, "_name_or_path", None) or "MODEL"
         return cls(fingerprint(model), device_name(model.device), dtype, name=str(called))
+
+    @property
+    def options(self) -> str:
+        """Of a command that loads the model so, where they are not the defaults."""
+        is_cpu = _THREADS in self.device
+        device = " --device cpu" if is_cpu and torch.cuda.is_available() else ""
+        return device + ("" if self.dtype == ("float32" if is_cpu else "bfloat16") else f" --dtype {self.dtype}")
 
     @property
     def stem(self) -> str:
@@ -114,7 +122,7 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":
-        return f"{_cpu_name()}, threads {torch.get_num_threads()}"
+        return f"{_cpu_name()}{_THREADS}{torch.get_num_threads()}"
     return f"{platform.machine()} {device.type}"
 
 

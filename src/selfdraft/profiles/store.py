@@ -207,7 +207,8 @@ def _profile(content: Mapping[str, Any], key: ProfileKey, artefacts: Mapping[str
 
 
 def calibrate_command(key: ProfileKey) -> str:
-    return f"selfdraft calibrate {shlex.quote(key.name)}"
+    """What makes the profile of this key: options are named where they are not what a user gets anyway."""
+    return f"selfdraft calibrate {shlex.quote(key.name)}{key.options}"
 
 
 def _now() -> str:

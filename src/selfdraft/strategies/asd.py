@@ -20,7 +20,7 @@ import torch
 
 from ..options import setting
 from ..protocols import Knowledge, PlanContext
-from ..types import Plan, SkipSet
+from ..types import OFF, Plan, SkipSet
 from .base import PlainStrategy
 
 
@@ -46,19 +46,24 @@ class Asd(PlainStrategy):
 
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """The cosine around every attention, [rows, tokens, layers]."""
-        streams = [captured[point].float() for point in self.prefill_needs]
+        streams = [captured[point] for point in self.prefill_needs]
         pairs = zip(streams[::2], streams[1::2], strict=True)  # before and behind attention 0, 1, ...
-        return {"cosines": torch.stack([torch.cosine_similarity(*pair, dim=-1) for pair in pairs], dim=-1)}
+        return {"cosines": torch.stack([_cosine(*pair) for pair in pairs], dim=-1)}
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         cosines = prefill["cosines"].mean(0).tolist() if prefill else []
-        self._plans[sequence_id] = Plan(skip_set(cosines, self._num_layers, self._options))
+        skip = skip_set(cosines, self._num_layers, self._options)
+        self._plans[sequence_id] = Plan(skip) if skip else OFF
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         return self._plans[sequence_id]
 
     def end(self, sequence_id: int) -> None:
         self._plans.pop(sequence_id, None)
+
+
+def _cosine(before: torch.Tensor, behind: torch.Tensor) -> torch.Tensor:
+    return torch.cosine_similarity(before.float(), behind.float(), dim=-1)
 
 
 def skip_set(cosines: Sequence[float], num_layers: int, options: Asd.Options) -> SkipSet:

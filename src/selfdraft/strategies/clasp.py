@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..options import setting
 from ..protocols import Knowledge, PlanContext
-from ..types import Plan, SkipSet
+from ..types import OFF, Plan, SkipSet
 from .knapsack import Item, solve
 from .replanning import Replanner
 
@@ -30,4 +30,5 @@ class Clasp(Replanner):
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
         candidates, _ = solve(context.look(1), self._items, self._num_skipped, min_cosine=-1.0)
-        return Plan(SkipSet.of_numbers(candidates[-1].skipped))
+        skip = SkipSet.of_numbers(candidates[-1].skipped)
+        return Plan(skip) if skip else OFF

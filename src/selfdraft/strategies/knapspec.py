@@ -7,7 +7,8 @@ would have drafted what the target said there gives its acceptance, (hits + 1) /
 tokens per second, at its best length, drafts.
 
 Unlike the paper's code, the length found is used, a verification costs what it was measured to cost at its width, and
-not to draft at all is one of the choices.
+not to draft at all is one of the choices. Few tokens cannot show a high acceptance, and rounds that draft nothing emit
+one token each: so a minimum of tokens is looked at, else nothing would be drafted, and so it would stay.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class KnapSpec(Replanner):
     @dataclass(frozen=True)
     class Options:
         window: int = setting(5, "look at the tokens of so many rounds", minimum=1)
+        min_tokens: int = setting(
+            32, "but at least at so many tokens, of the prompt if need be; 0: as the paper", minimum=0
+        )
         interval: int = setting(64, "plan anew after so many rounds, or a quarter more text", minimum=1)
         max_tokens: int = setting(10, "draft at most so many tokens", minimum=1)
         min_cosine: float = setting(0.5, "drop sub-networks below this", minimum=-1.0, maximum=1.0)
@@ -53,10 +57,10 @@ class KnapSpec(Replanner):
         options, length = self._options, context.num_context_tokens
         weights = integer_weights(self._latency, length)
         budget = int(options.share * sum(weights) * self._num_layers)
-        probe = context.look(num_tokens)
+        probe = context.look(max(num_tokens, options.min_tokens))
         candidates, states = solve(probe, items(self._num_layers, weights, options.bound), budget, options.min_cosine)
         best, best_speed = OFF, 0.0
-        for candidate, acceptance in zip(candidates, acceptances(probe, states), strict=True):
+        for candidate, acceptance in list(zip(candidates, acceptances(probe, states), strict=True))[1:]:
             skip = SkipSet.of_numbers(candidate.skipped)
             num_drafted, speed = best_length(
                 acceptance, options.max_tokens, self._latency, skip, length, self._num_layers

@@ -48,10 +48,12 @@ class Text:
     expected: float = 0.0
 
     def observe(self, step: StepRecord, match: float) -> None:
-        num_steps = step.draft.num_draft_steps
+        """What stands behind the first refusal was never judged."""
+        num_accepted = min(step.verdict.num_accepted, step.draft.num_draft_steps)
+        has_failed = num_accepted < step.draft.num_draft_steps
         self.num_rounds += 1
-        self.failed = _MEMORY * self.failed + max(0, num_steps - step.verdict.num_accepted)
-        self.expected = _MEMORY * self.expected + num_steps * (1 - match)
+        self.failed = _MEMORY * self.failed + has_failed
+        self.expected = _MEMORY * self.expected + (num_accepted + has_failed) * (1 - match)
 
     @property
     def failure_ratio(self) -> float:
@@ -73,10 +75,10 @@ class Prune(PlainStrategy):
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         self._options, self._num_layers = options, knowledge.num_layers
-        points = read_frontier(knowledge.artefact("prune"), knowledge.num_layers)
+        points = read_frontier(knowledge)
         self._latency = knowledge.latency()
         self._skips = [point.skip for point in points]
-        self._plans = [Plan(skip) for skip in self._skips]
+        self._plans = [Plan(skip, max_draft_tokens=options.max_tokens) for skip in self._skips]
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
@@ -154,21 +156,19 @@ def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
     return Point(point.skip.numbers, Quality(point.lost, point.match), remembered)
 
 
-def read_frontier(artefact: Mapping[str, Any], num_layers: int) -> Sequence[FrontierPoint]:
+def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
     """The points that skip something."""
+    artefact, command = knowledge.artefact("prune"), f"{knowledge.command()} --strategy prune"
     try:
         points = [FrontierPoint.from_json(point) for point in artefact["frontier"]]
         for point in points:
-            point.skip.check(num_layers)
+            point.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, OptionError) as error:
         raise ProfileError(
             f"the profile's frontier of `prune` cannot be read ({type(error).__name__}: {error}). Make it anew with: "
-            "selfdraft calibrate MODEL --strategy prune"
+            f"{command}"
         ) from error
     kept = [point for point in points if point.skip]
     if not kept:
-        raise ProfileError(
-            "the profile's frontier of `prune` has no skip set yet. Go on with: "
-            "selfdraft calibrate MODEL --strategy prune"
-        )
+        raise ProfileError(f"the profile's frontier of `prune` has no skip set yet. Go on with: {command}")
     return kept

@@ -29,14 +29,22 @@ class Text:
 
 @dataclass
 class Account:
-    """Seconds spent on planning, and on everything, over all texts."""
+    """Seconds spent on planning, and on everything, over all texts. A round's seconds are those of all its rows."""
 
     planning: float = 0.0
     total: float = 0.0
+    last: float = 0.0  # of the last round that made a plan
+    is_planning: bool = False
 
     def add(self, step: StepRecord) -> None:
         self.planning += step.optimise_seconds
         self.total += step.optimise_seconds + step.draft_seconds + step.verify_seconds
+        if self.is_planning:
+            self.last, self.is_planning = step.optimise_seconds, False
+
+    def allows(self, budget: float) -> bool:
+        """Another plan like the last one; one in a round."""
+        return not self.is_planning and (budget >= 1 or self.planning + self.last <= budget * (self.total + self.last))
 
 
 class Replanner(PlainStrategy):
@@ -64,13 +72,14 @@ class Replanner(PlainStrategy):
         if text.plan is None and self._last.plan is not None:
             text.plan, text.num_planned, text.num_rounds = self._last.plan, self._last.num_planned, self._interval
         if self._is_due(text, context):
+            self._account.is_planning = True
             text.plan = self.choose(context, sum(text.window))
             text.num_planned, text.num_rounds = context.num_context_tokens, 0
             self._last = text
         return text.plan or OFF
 
     def _is_due(self, text: Text, context: PlanContext) -> bool:
-        if len(text.window) < self._window or self._account.planning > self._budget * self._account.total:
+        if len(text.window) < self._window or not self._account.allows(self._budget):
             return False
         return text.plan is None or text.num_rounds >= self._interval or not _is_about(context, text)
 

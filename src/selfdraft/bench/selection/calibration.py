@@ -19,11 +19,11 @@ from typing import Any
 from ...calibrate.kit import EngineKit, Looks
 from ...calibrate.texts import CalibrationPrompt, write_texts
 from ...engine.engine import Engine
-from ...errors import ProfileError
+from ...errors import OptionError, ProfileError
 from ...models.latency import BUDGET_SECONDS, LENGTHS, measure
 from ...profiles.profile import SCHEMA, Artefact, Profile
 from ...profiles.store import Store
-from ...strategies.prune import Prune, read_frontier
+from ...strategies.prune import Prune
 from ...types import FrontierPoint, LatencyFit
 from ..prompts import BenchPrompt, encode
 
@@ -150,11 +150,12 @@ def read_calibration(engine: Engine, file: Path, lengths: Sequence[int], say: Sa
         if there != asked:
             raise ValueError(f"it was made for {there}, this is {asked}")
         artefact = Artefact({"frontier": content["frontier"]})
-        read_frontier(artefact.values, engine.runner.num_layers)
+        for point in artefact.values["frontier"]:
+            FrontierPoint.from_json(point).skip.check(engine.runner.num_layers)
         latency = LatencyFit.from_json(content["latency"])
         facts = Facts(**content["facts"])
         times = content["created"], content["created"], content["versions"]
-    except (ValueError, LookupError, TypeError, OSError) as error:
+    except (ValueError, LookupError, TypeError, OSError, OptionError) as error:
         raise ProfileError(
             f"cannot use what {file} says of the model ({type(error).__name__}: {error}). Name another file: it is "
             "written where it does not exist"

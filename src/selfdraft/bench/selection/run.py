@@ -6,6 +6,7 @@ them; every output is compared with the plain one. The plain texts are also what
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -100,9 +101,8 @@ class SelectionBench:
         """The first prompt is measured in any case."""
         self.tables = Turns(self.engine, self.calibration.profile, self.methods, self.prices)
         self.held_out = HeldOut(self.calibration.points, self.prices)
-        texts = sorted((tokens for _, tokens in self.prompts), key=len)
         self.say(f"warming up {len(self.tables.arms)} ways")
-        self.tables.warm_up([texts[-1], texts[0]] if self._is_recorded else texts[:1], self.plan.max_new_tokens)
+        self.tables.warm_up(self._texts_to_warm_up(), self.plan.max_new_tokens)
         began = time.perf_counter()
         for count, (prompt, tokens) in enumerate(self.prompts, start=1):
             if count > 1 and self._is_late():
@@ -112,6 +112,13 @@ class SelectionBench:
             self._look_at(prompt.domain, tokens, plain)
             self._tell(count, len(self.prompts), began, "prompts")
             self.save(self.document())
+
+    def _texts_to_warm_up(self) -> list[Sequence[int]]:
+        """None of those measured. Recordings are made for sizes of texts: so one as long as the longest, one short."""
+        texts = sorted((encode(prompt, self.engine) for prompt in self.plan.recipe.prompts), key=len)
+        longest = max(len(tokens) for _, tokens in self.prompts)
+        as_long = list(itertools.islice(itertools.cycle(texts[-1]), longest))
+        return [as_long, texts[0]] if self._is_recorded else [texts[0]]
 
     def _look_at(self, domain: str, prompt: Sequence[int], plain: Generation) -> None:
         """At the tokens behind which the model generated its text."""
@@ -127,11 +134,12 @@ class SelectionBench:
             self.say(f"time is up before texts of {length} tokens")
             return
         num_tokens = self.plan.context_tokens
-        prompts = long_prompts(self.plan.articles, self.tokenizer, length - num_tokens, self.plan.context_prompts)
+        count = self.plan.context_prompts + 1
+        *prompts, other = long_prompts(self.plan.articles, self.tokenizer, length - num_tokens, count)
         methods = context_methods(self.num_layers, self.plan.variants)
         turns = Turns(self.engine, self.calibration.profile, methods, self.prices)
         self.say(f"texts of {length} tokens: warming up {len(turns.arms)} ways")
-        turns.warm_up([prompts[0] if self._is_recorded else prompts[0][:_WARM_UP_LENGTH]], num_tokens)
+        turns.warm_up([other if self._is_recorded else other[:_WARM_UP_LENGTH]], num_tokens)
         self.contexts.append({"length": length})
         began = time.perf_counter()
         for count, prompt in enumerate(prompts, start=1):
