@@ -21,6 +21,7 @@ from selfdraft.bench.prompts import BenchPrompt, split
 from selfdraft.bench.selection import calibration, turns
 from selfdraft.bench.selection.held_out import answer
 from selfdraft.bench.selection.methods import table_methods
+from selfdraft.bench.selection.report import as_markdown
 from selfdraft.bench.selection.run import has_difference
 from selfdraft.bench.selection.sums import Prices, Sums, figures
 from selfdraft.engine import engine as engine_module
@@ -291,3 +292,20 @@ def test_what_the_frontier_reaches() -> None:
 
 
 POINTS = [("", 1.0, 1.0), ("a1", 0.8, 0.6), ("a1,m1", 0.6, 0.5), ("a1,m1-2", 0.4, 0.4)]
+
+
+@pytest.mark.parametrize("name", ["selection-h200.json", "selection-h200-long.json", "selection-cpu.json"])
+def test_the_docs_show_what_was_measured(name: str) -> None:
+    """Every row of the tables in docs/strategies.md is one that a document of the benchmark prints."""
+    repository = SCRIPT.parents[1]
+    results = repository / "benchmarks" / "results"
+    printed = {
+        line.partition(" | ")[2]
+        for file in results.glob("selection-*.json")
+        for line in as_markdown(json.loads(file.read_text(encoding="utf-8"))).splitlines()
+    }
+    docs = (repository / "docs" / "strategies.md").read_text(encoding="utf-8")
+    shown = [line for line in docs.splitlines() if line.startswith("| ") and "equal |" in line]
+    assert (results / name).name in docs
+    assert len(shown) > 20
+    assert [line for line in shown if line.partition(" | ")[2] not in printed] == []

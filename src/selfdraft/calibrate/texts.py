@@ -14,6 +14,7 @@ from ..profiles.profile import Artefact
 from ..protocols import Probe, Runner
 
 _CHUNK = 512
+_FEW_TEXTS, _LONG_ENOUGH = 8, 96
 _MAX_ROWS = 16
 """Texts that a CPU writes together: a pass of many rows takes little longer than one of one row."""
 
@@ -65,8 +66,11 @@ def digest(prompts: Sequence[CalibrationPrompt]) -> str:
 def write_texts(
     engine: Engine, prompts: Sequence[CalibrationPrompt], num_tokens: int, journal: Journal, progress: Progress
 ) -> list[Text]:
-    """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again."""
-    prompts = prompts[:num_tokens]
+    """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again.
+
+    Many short texts would take longer than a few of some length, and say no more.
+    """
+    prompts = prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
     each = num_tokens // len(prompts)
     waiting = [number for number in range(len(prompts)) if str(number) not in journal.done]
     count = _MAX_ROWS if engine.device.type == "cpu" else 1

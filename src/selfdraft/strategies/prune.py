@@ -22,7 +22,7 @@ from ..options import setting
 from ..protocols import Kit, Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
-from .elimination import Point, Quality, eliminate, sample
+from .elimination import MIN_MATCH, Point, Quality, eliminate, sample
 
 KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
@@ -130,14 +130,14 @@ class Prune(PlainStrategy):
         found = eliminate(
             samples,
             savings(kit),
-            num_ranking=-(-len(samples) // 8),
+            num_ranking=-(-len(samples) // 4),
             known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
             progress=kit.progress,
         )
         for point in found:
             points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
             kit.keep({**points[-1].to_json(), "losses": point.losses})
-            if not kit.has_time():
+            if point.quality.match >= MIN_MATCH and not kit.has_time():  # behind it there would be more
                 break
         return {"frontier": [point.to_json() for point in points]}
 
