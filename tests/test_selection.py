@@ -18,7 +18,7 @@ from selfdraft.passes import States
 from selfdraft.protocols import Knowledge, PlanContext, Probe
 from selfdraft.registry import resolve
 from selfdraft.strategies.clasp import Clasp
-from selfdraft.strategies.knapspec import KnapSpec, acceptances, items
+from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, plan_seconds
 from selfdraft.strategies.prune import Prune, Text
 from selfdraft.types import OFF, Draft, LatencyFit, Line, Plan, SkipSet, StepRecord, Verdict
 from test_knapsack import TEXT, probe_of, zeroed
@@ -160,8 +160,9 @@ def test_the_same_text_gets_the_same_plans() -> None:
 class Counting(KnapSpec):
     """Plans that tell when they were made."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, first_seconds: float = 0.0, **options: Any) -> None:
         super().__init__(KnapSpec.Options(**options), knowledge(NUM_LAYERS))
+        self._account.last = first_seconds
         self.lengths: list[int] = []
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
@@ -215,6 +216,15 @@ def test_planning_takes_its_share_of_the_time_and_no_more() -> None:
         plan = strategy.plan(0, context(length=1000))
         strategy.observe(0, step(plan, optimise_seconds=0.3 if len(strategy.lengths) > before else 0.0))
     assert 3 <= len(strategy.lengths) <= 5
+
+
+def test_the_first_plan_waits_until_it_can_be_afforded() -> None:
+    """Expected to take 0.3 s, and rounds of 0.03 s: at a tenth, behind 90 rounds."""
+    strategy = Counting(first_seconds=0.3, window=1, interval=1, budget=0.1)
+    plans = run_rounds(strategy, 0, [1000] * 120)
+    assert plans[:89] == [OFF] * 89
+    assert plans[95] != OFF
+    assert plan_seconds(latency(), 32, 10) == pytest.approx(5 * latency().verify_seconds(32, 0))
 
 
 def test_one_row_plans_in_a_round() -> None:
@@ -400,7 +410,8 @@ def test_options_of_the_new_strategies_are_checked() -> None:
 
 
 def test_what_was_learned_later_is_used() -> None:
-    engine = Engine(pico("llama"), strategy="knapspec", profile=profile(TOO_DEAR))
+    settings = {"knapspec": {"budget": 1.0}}
+    engine = Engine(pico("llama"), strategy="knapspec", settings=settings, profile=profile(TOO_DEAR))
     assert engine.generate(PROMPT, max_new_tokens=20).stats.num_draft_steps == 0
     engine.remember(profile())
     assert engine.generate(PROMPT, max_new_tokens=20).stats.num_draft_steps > 0

@@ -23,7 +23,7 @@ from ..models.payoff import best_length, integer_weights
 from ..options import setting
 from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
-from ..types import OFF, Plan, SkipSet
+from ..types import OFF, LatencyFit, Plan, SkipSet
 from .knapsack import Item, solve
 from .replanning import Replanner
 
@@ -49,9 +49,11 @@ class KnapSpec(Replanner):
     }
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        super().__init__(options.window, options.interval, options.budget)
         self._options, self._num_layers = options, knowledge.num_layers
         self._latency = knowledge.latency()
+        num_tokens = max(options.window, options.min_tokens)
+        seconds = plan_seconds(self._latency, num_tokens, knowledge.num_layers)
+        super().__init__(options.window, options.interval, options.budget, seconds)
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
         options, length = self._options, context.num_context_tokens
@@ -68,6 +70,11 @@ class KnapSpec(Replanner):
             if speed > best_speed:
                 best, best_speed = (Plan(skip, max_draft_tokens=num_drafted) if num_drafted else OFF), speed
         return best
+
+
+def plan_seconds(fit: LatencyFit, num_tokens: int, num_layers: int) -> float:
+    """About what a plan takes: as many rows as weights can be skipped, half of them alive on average."""
+    return num_layers / 2 * fit.verify_seconds(num_tokens, 0)
 
 
 def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> list[Item]:

@@ -33,7 +33,7 @@ class Account:
 
     planning: float = 0.0
     total: float = 0.0
-    last: float = 0.0  # of the last round that made a plan
+    last: float = 0.0  # of the last round that made a plan, before it: expected
     is_planning: bool = False
 
     def add(self, step: StepRecord) -> None:
@@ -54,10 +54,11 @@ class Replanner(PlainStrategy):
     it would take more, it waits, and the plan there is goes on.
     """
 
-    def __init__(self, window: int, interval: int, budget: float) -> None:
+    def __init__(self, window: int, interval: int, budget: float, first_seconds: float = 0.0) -> None:
+        """`first_seconds`: what the first plan will take, as far as that can be told."""
         self._window, self._interval, self._budget = window, interval, budget
         self._texts: dict[int, Text] = {}
-        self._account = Account()
+        self._account = Account(last=first_seconds)
         self._last = Text()
 
     @abstractmethod
