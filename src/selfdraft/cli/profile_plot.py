@@ -30,7 +30,7 @@ def require_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
             "drawing a profile needs matplotlib. Install with: pip install matplotlib. Or read it as text with: "
-            "selfdraft profile show --all"
+            "selfdraft profile show"
         )
 
 
