@@ -72,7 +72,7 @@ def test_drafting_changes_nothing(name: str) -> None:
         comparison = engine().compare(chat(PROMPTS[row]), expected, generation, sequence=row, **sampling)
         assert comparison.verdict == "equal", (row, comparison)
         assert generation.text == expected.text
-    assert sum(generation.stats.num_accepted for generation in found) > NUM_TOKENS // 5, "hardly any draft was tried"
+    assert sum(generation.stats.num_accepted for generation in found) > NUM_TOKENS // 4, "hardly any draft was tried"
 
 
 @greedy
