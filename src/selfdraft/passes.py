@@ -92,7 +92,8 @@ class DraftStats:
     """What a lookahead may look at after a token was drafted; each value is computed when it is read.
 
     `scores` are the draft's after prefix-dependent processors and before temperature and truncation. A drafter
-    without a distribution (prompt lookup) has none: it is a point mass.
+    without a distribution (prompt lookup) has none: it is a point mass, and what it believes of it is the `peak`. It
+    may be asked about several depths at once, which then stand as rows of their own.
     """
 
     depth: torch.Tensor  # [rows] tokens drafted in this round, this one included
@@ -101,6 +102,8 @@ class DraftStats:
     sequence_ids: torch.Tensor  # [rows]
     scores: torch.Tensor | None = None  # [rows, vocabulary]
     peak: torch.Tensor | None = None  # [rows] the largest probability, where it is known already
+    token: torch.Tensor | None = None  # [rows] what was drafted
+    sequences: torch.Tensor | None = None  # [rows] the caller's number of the text
 
     NUM_TOP: ClassVar[int] = 10
 
@@ -108,7 +111,7 @@ class DraftStats:
     def log_probs(self) -> torch.Tensor:
         """[rows, vocabulary], float32."""
         if self.scores is None:
-            return torch.zeros(len(self.index), 1, device=self.index.device)
+            return self.confidence[:, None].log()
         return torch.log_softmax(self.scores.float(), dim=-1)
 
     @cached_property
@@ -129,7 +132,9 @@ class DraftStats:
 
     @cached_property
     def entropy(self) -> torch.Tensor:
-        """[rows] in nats."""
+        """[rows] in nats; 0 of a point mass."""
+        if self.scores is None:
+            return torch.zeros(len(self.index), device=self.index.device)
         return -torch.xlogy(self.log_probs.exp(), self.log_probs.exp()).sum(-1)
 
 

@@ -135,10 +135,11 @@ class Lookahead(Protocol):
 
     A runner may record what `wants_more` does and replay it: what an object learns must live in tensors that it
     changes in place. Whatever else it goes by is fixed when it is made (the object itself is the recording's key).
-    It may say in `max_tokens: int` how far it drafts at most.
+    It is built of its options, `Knowledge` and `DraftedBy`. It may say in `max_tokens: int` how far it drafts at most.
     """
 
     Options: ClassVar[type[Any]]
+    reads_distribution: ClassVar[bool]  # whether it looks at `top_probs` or `entropy`
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         """[rows] bool. Tensors in, tensor out: no `.item()` and no branch on values."""
@@ -146,18 +147,32 @@ class Lookahead(Protocol):
 
     def observe(self, step: StepRecord) -> None: ...
 
+    def end(self, sequence_id: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class DraftedBy:
+    """What makes the drafts that a lookahead judges, and how it is set."""
+
+    strategy: str
+    strategy_options: Any
+    drafter: str
+    drafter_options: Any
+
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a strategy may know of the model before it sees a text. Asked for when needed: it may have to be found."""
+    """What a method may know of the model before it sees a text. Asked for when needed: it may have to be found."""
 
     num_layers: int
     latency: Callable[[], LatencyFit]
     """As the profile has it, else measured now, in a few seconds."""
-    artefact: Callable[[str], Mapping[str, Any]]
-    """What `fit` found for the strategy of that name; a ProfileError with the command to run where nothing was."""
-    command: Callable[[], str] = lambda: "selfdraft calibrate MODEL"
-    """What a user runs to learn about this model."""
+    artefact: Callable[..., Mapping[str, Any]]
+    """What was learned by that name, values and arrays; a ProfileError with the command to run where nothing was. Told
+    what needs it and the command, too, it says so; else it is a strategy of that name.
+    """
+    command: Callable[[str], str] = lambda verb: f"selfdraft {verb} MODEL"
+    """What a user runs to `calibrate` this model, or whatever the verb is."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +219,7 @@ class Proposal:
     scores: torch.Tensor | None = None  # [rows, vocabulary]
     tokens: torch.Tensor | None = None  # [rows], PAD where a row has nothing to offer
     match_length: torch.Tensor | None = None  # [rows]
+    confidence: torch.Tensor | None = None  # [rows] of the tokens; None: certain
 
 
 Path = Sequence[int]

@@ -24,7 +24,13 @@ STRATEGIES: Mapping[str, str] = {
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",
+    "heuristic": "selfdraft.lookahead.heuristic:Heuristic",
     "confidence": "selfdraft.lookahead.confidence:Confidence",
+    "adaptive": "selfdraft.lookahead.adaptive:Adaptive",
+    "roc": "selfdraft.lookahead.roc:Roc",
+    "perplexity": "selfdraft.lookahead.perplexity:Perplexity",
+    "disco": "selfdraft.lookahead.disco:Disco",
+    "tpt": "selfdraft.lookahead.tpt:Tpt",
 }
 DRAFTERS: Mapping[str, str] = {
     "self": "selfdraft.drafters.self:Self",
@@ -40,6 +46,10 @@ ACCEPTANCES: Mapping[str, str] = {
     "coupled": "selfdraft.engine.accept:Coupled",
     "rejection": "selfdraft.engine.accept:Rejection",
 }
+BENCH_ONLY: Mapping[str, Mapping[str, str]] = {
+    "lookahead": {"oracle": "selfdraft.bench.lookahead.oracle:Oracle"},
+}
+"""What must know the text before it is generated: benchmarks show it as a bound, nobody can generate with it."""
 AXES: Mapping[str, Mapping[str, str]] = {
     "strategy": STRATEGIES,
     "lookahead": LOOKAHEADS,
@@ -59,6 +69,11 @@ DEFAULTS: Mapping[str, str] = {
 def find(axis: str, name: str) -> Any:
     """The class (or function) registered under `name`."""
     table = AXES[axis]
+    if name in BENCH_ONLY.get(axis, ()):
+        raise OptionError(
+            f"the {axis} {name!r} cannot generate: it has to know the text beforehand. It is a bound that "
+            f"`selfdraft bench {axis}` shows; use one of: {', '.join(table)}"
+        )
     if not isinstance(name, str) or name not in table:
         raise unknown_name(axis, name, table)
     module, _, attribute = table[name].partition(":")

@@ -233,6 +233,14 @@ class StepRecord:
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
     choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token behind the text and each node
 
+    @property
+    def chain_outcomes(self) -> tuple[bool, ...]:
+        """Of the chain's tokens that the target came to judge, from the first on: whether it kept them."""
+        num_kept = sum(node < self.draft.chain_length for node in self.verdict.nodes)
+        was_cut = len(self.verdict.tokens) == len(self.verdict.nodes) == num_kept  # nobody knows what would have come
+        is_refused = num_kept < self.draft.chain_length and not was_cut
+        return (True,) * num_kept + (False,) * is_refused
+
 
 @dataclass(frozen=True)
 class Stats:

@@ -14,8 +14,8 @@ import torch
 from ..errors import OptionError
 from ..options import check, setting
 from ..passes import DraftStats, Spots
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
-from ..types import PAD
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner
+from ..types import PAD, StepRecord
 from .base import PlainDrafter, PlainSession
 
 MAX_PLACES = 128
@@ -78,24 +78,60 @@ class Lookup(PlainDrafter):
                     f"lookup.min_ngram={self.min_ngram} is above lookup.max_ngram={self.max_ngram}; nothing would match"
                 )
 
+    def __init__(self, options: Options, host: Host) -> None:
+        super().__init__(options, host)
+        self.reliability = Reliability()
+        self._lengths: dict[int, int] = {}  # of the match that each text drafts by
+
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> LookupSession:
         options = self.options
         found = [
             find_matches(tokens, options.max_ngram, options.min_ngram, options.max_tokens) for tokens in rows.committed
         ]
-        return LookupSession([matches[0] if matches else Match() for matches in found])
+        matches = [some[0] if some else Match() for some in found]
+        self._lengths.update((text, match.length) for text, match in zip(rows.sequence_ids, matches, strict=True))
+        return LookupSession(matches, [self.reliability.of(match.length) for match in matches])
+
+    def observe(self, step: StepRecord) -> None:
+        self.reliability.learn(self._lengths[step.sequence_id], step.chain_outcomes)
+
+    def end(self, sequence_id: int) -> None:
+        self._lengths.pop(sequence_id, None)
+
+
+class Reliability:
+    """How often a looked-up token is kept: 1 - 2^-n behind a match of n tokens, until experience says otherwise."""
+
+    PRIOR, MEMORY = 4.0, 0.98
+    """What the first guess weighs against tokens seen, and what is left of these behind each round."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, float] = {}
+        self._seen: dict[int, float] = {}
+
+    def of(self, length: int) -> float:
+        guess = 1.0 - 2.0**-length
+        return (self.PRIOR * guess + self._kept.get(length, 0.0)) / (self.PRIOR + self._seen.get(length, 0.0))
+
+    def learn(self, length: int, outcomes: Sequence[bool]) -> None:
+        self._kept[length] = self.MEMORY * self._kept.get(length, 0.0) + sum(outcomes)
+        self._seen[length] = self.MEMORY * self._seen.get(length, 0.0) + len(outcomes)
 
 
 class LookupSession(PlainSession):
-    """Proposes one known continuation per row, token by token, on the host: the device is not asked."""
+    """Proposes one known continuation per row, token by token, on the host: the device is not asked.
+
+    `confidences`: how sure of each row's tokens; without them it is certain.
+    """
 
     device = torch.device("cpu")
 
-    def __init__(self, matches: Sequence[Match]) -> None:
+    def __init__(self, matches: Sequence[Match], confidences: Sequence[float] | None = None) -> None:
         width = max(len(match.tokens) for match in matches) + 1
         padded = [[*match.tokens, *[PAD] * (width - len(match.tokens))] for match in matches]
         self._tokens = torch.tensor(padded)
         self._match_length = torch.tensor([match.length for match in matches])
+        self._confidence = torch.ones(len(matches)) if confidences is None else torch.tensor(confidences)
         self._depth = 0
 
     def chain(self, task: DraftTask) -> DraftedChain:
@@ -107,9 +143,10 @@ class LookupSession(PlainSession):
         places = torch.tensor(task.places).repeat_interleave(num_depths, 0)
         spots = Spots(places[:, 0], places[:, 1] + depth, places[:, 2])
         ids, lengths = torch.tensor(task.sequence_ids), self._match_length
-        rows = (part.repeat_interleave(num_depths) for part in (lengths, ids))
+        rows = [part.repeat_interleave(num_depths) for part in (lengths, ids, self._confidence)]
         tokens = self._tokens[:, :num_depths]
-        choice = task.rule(DraftStats(depth + 1, spots.indices, *rows), spots, task.seed, tokens.flatten())
+        stats = DraftStats(depth + 1, spots.indices, rows[0], rows[1], peak=rows[2])
+        choice = task.rule(stats, spots, task.seed, tokens.flatten())
         wants_more, confidence = (part.view(num_rows, -1) for part in (choice.wants_more, choice.confidence))
         goes_on = (tokens != PAD) & wants_more & (torch.tensor(task.caps)[:, None] > depth.view(num_rows, -1) + 1)
         return _until_over(tokens.tolist(), goes_on.tolist(), confidence.tolist(), task.caps)
@@ -117,7 +154,7 @@ class LookupSession(PlainSession):
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         column = min(self._depth, self._tokens.shape[1] - 1)
         self._depth += 1
-        return Proposal(tokens=self._tokens[:, column], match_length=self._match_length)
+        return Proposal(tokens=self._tokens[:, column], match_length=self._match_length, confidence=self._confidence)
 
 
 def _until_over(

@@ -103,5 +103,6 @@ def end(method: Method, state: State, sequences: Sequence[TextSequence]) -> None
     for sequence in sequences:
         del state.begun[sequence.sequence_id]
         method.strategy.end(sequence.sequence_id)
+        method.lookahead.end(sequence.sequence_id)
         for drafter in method.drafters.values():
             drafter.end(sequence.sequence_id)

@@ -84,6 +84,7 @@ class Rule:
         scores = stats.scores
         if scores is None:
             assert tokens is not None
+            stats = replace(stats, token=tokens, sequences=spots.sequences)
             return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
         sampler = Sampler(self.warping, halves=seed)
         if sampler.is_greedy:  # the same for every acceptance: the draft's best
@@ -93,6 +94,7 @@ class Rule:
             warped = sampler.warp(scores)
             values, found = self.accept.candidates(warped, self.max_candidates, sampler, spots)
             found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+        stats = replace(stats, token=found[:, 0], sequences=spots.sequences)
         return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
 
 
@@ -170,7 +172,9 @@ class GroupDraft:
         if scores is not None and self._sampler.has_prefix_rules:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), spots.indices)
         match_length = torch.zeros_like(spots.indices) if proposal.match_length is None else proposal.match_length
-        stats = DraftStats(torch.full_like(spots.indices, depth), spots.indices, match_length, ids, scores)
+        stats = DraftStats(
+            torch.full_like(spots.indices, depth), spots.indices, match_length, ids, scores, proposal.confidence
+        )
         choice = self._rule(stats, spots, self._task.seed, proposal.tokens)
         if self._rule.keeps_scores and choice.drawn_from is not None:
             self._scores.append(choice.drawn_from)

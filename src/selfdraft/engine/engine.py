@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -16,7 +16,7 @@ from ..models import loading
 from ..models.graph_runner import make_runner
 from ..options import GenerateOptions, Settings, make
 from ..profiles.profile import Profile
-from ..protocols import Host, Runner
+from ..protocols import DraftedBy, Host, Runner
 from ..registry import AXES, check_settings, find, options_for, resolve
 from ..types import FinishReason, Generation
 from .decode import decode
@@ -31,6 +31,7 @@ from .stream import Stream
 from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_prompts
 
 _METHOD_OPTIONS = (*AXES, "settings")
+_LEARNING_AXES = ("strategy", "lookahead")
 
 
 class Engine:
@@ -39,7 +40,7 @@ class Engine:
     The keywords name the method: `strategy` (which sub-layers draft), `lookahead` (how far), `drafter` (what drafts),
     `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
-    of `GenerateOptions`.
+    of `GenerateOptions`. A lookahead or an acceptance of your own may be given as an object (`protocols.Lookahead`).
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself.
@@ -96,9 +97,9 @@ class Engine:
         return self._memory
 
     def remember(self, profile: Profile | None) -> None:
-        """Go by another profile from now on: strategies begin anew."""
+        """Go by another profile from now on: strategies and lookaheads begin anew."""
         self._memory = Memory(self.model, self._runner, self._memory.name, profile)
-        self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
+        self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
 
     @property
     def device(self) -> torch.device:
@@ -284,7 +285,7 @@ class Engine:
         host = Host(self._runner, self.tokenizer)
         return Method(
             strategy=self._part("strategy", names["strategy"], settings, self._memory.knowledge),
-            lookahead=self._part("lookahead", names["lookahead"], settings),
+            lookahead=self._lookahead(names, settings),
             drafters=Parts(lambda name: self._part("drafter", name, settings, host), names["drafter"]),
             drafter=names["drafter"],
             trees=Parts(lambda name: self._part("tree", name, settings), names["tree"]),
@@ -292,20 +293,35 @@ class Engine:
             accept=self._acceptance(names["acceptance"]),
         )
 
-    def _acceptance(self, name: str) -> Any:
+    def _lookahead(self, names: Mapping[str, Any], settings: Settings) -> Any:
+        """What it learns about drafts is about those of one strategy and one drafter."""
+        chosen = names["lookahead"]
+        if not isinstance(chosen, str):
+            return chosen
+        drafts = (part for axis in ("strategy", "drafter") for part in (names[axis], _options(axis, names, settings)))
+        drafted_by = DraftedBy(*drafts)
+        return self._part("lookahead", chosen, settings, self._memory.knowledge, drafted_by, about=drafted_by)
+
+    def _acceptance(self, name: Any) -> Any:
         """One object for all calls: what is recorded for it is found again."""
+        if not isinstance(name, str):
+            return name
         key = ("acceptance", name)
         if key not in self._parts:
             self._parts[key] = find(*key)()
         return self._parts[key]
 
-    def _part(self, axis: str, name: str, settings: Settings, *arguments: Any) -> Any:
-        """A method's object, kept across calls: what a strategy learns about the model stays."""
+    def _part(self, axis: str, name: str, settings: Settings, *arguments: Any, about: Hashable = None) -> Any:
+        """A method's object, kept across calls: what it learns about the model stays."""
         options = options_for(axis, name, settings)
-        key = (axis, name, options)
+        key = (axis, name, options, about)
         if key not in self._parts:
             self._parts[key] = find(axis, name)(options, *arguments)
         return self._parts[key]
+
+
+def _options(axis: str, names: Mapping[str, Any], settings: Settings) -> Any:
+    return options_for(axis, names[axis], settings)
 
 
 class Parts(Mapping[str, Any]):

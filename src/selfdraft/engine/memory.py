@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from ..errors import ProfileError
 from ..models.latency import measure
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Profile
-from ..profiles.store import Store, calibrate_command
+from ..profiles.store import Store, calibrate_command, command_for
 from ..protocols import Knowledge, Runner
 from ..types import LatencyFit
 
@@ -31,7 +32,7 @@ class Memory:
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(self._runner.num_layers, self.latency, self.artefact, lambda: calibrate_command(self.key))
+        return Knowledge(self._runner.num_layers, self.latency, self.artefact, partial(command_for, self.key))
 
     @property
     def key(self) -> ProfileKey:
@@ -72,11 +73,15 @@ class Memory:
         _LOGGER.info("no profile: measuring passes for %g seconds; `selfdraft calibrate` keeps them", QUICK_SECONDS)
         return measure(self._runner, QUICK_LENGTHS, QUICK_SECONDS)
 
-    def artefact(self, name: str) -> Mapping[str, Any]:
+    def artefact(self, name: str, method: str | None = None, command: str | None = None) -> Mapping[str, Any]:
+        """`method` and `command` are for the message: what needs it (a strategy), and what to run to learn it."""
         profile = self.profile
         if profile is None or name not in profile.artefacts:
+            method = method or f"the strategy {name!r}"
+            command = command or f"{calibrate_command(self.key)} --strategy {name}"
             raise ProfileError(
-                f"the strategy {name!r} needs to know the model, and nothing has been learned about it on this device "
-                f"({self.key.device}, {self.key.dtype}) yet. Run: {calibrate_command(self.key)} --strategy {name}"
+                f"{method} needs to know the model, and nothing has been learned about it on this device "
+                f"({self.key.device}, {self.key.dtype}) yet. Run: {command}"
             )
-        return profile.artefacts[name].values
+        found = profile.artefacts[name]
+        return {**found.values, **found.arrays}

@@ -12,20 +12,15 @@ import torch
 
 from ..options import setting
 from ..passes import DraftStats
-from ..types import StepRecord
+from .base import PlainLookahead
 
 
-class Confidence:
+class Confidence(PlainLookahead):
     @dataclass(frozen=True)
     class Options:
         threshold: float = setting(0.8, "stop behind a token drafted with less confidence", minimum=0.0, maximum=1.0)
         max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
 
-    def __init__(self, options: Options) -> None:
-        self.options, self.max_tokens = options, options.max_tokens
-
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        return (stats.confidence >= self.options.threshold) & (stats.depth < self.options.max_tokens)
-
-    def observe(self, step: StepRecord) -> None:
-        pass
+        is_sure: torch.Tensor = stats.confidence >= self.options.threshold
+        return is_sure & (stats.depth < self.max_tokens)

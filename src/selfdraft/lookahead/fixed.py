@@ -1,4 +1,8 @@
-"""`fixed`: always draft the same number of tokens (static lookahead)."""
+"""`fixed`: always draft the same number of tokens (static lookahead).
+
+The usual way (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is held against as "static SL".
+`selfdraft tune` finds the best number for a model and its prompts ("static SL-opt").
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,19 @@ import torch
 
 from ..options import setting
 from ..passes import DraftStats
-from ..types import StepRecord
+from ..protocols import DraftedBy, Knowledge
+from .base import PlainLookahead
 
 
-class Fixed:
+class Fixed(PlainLookahead):
     @dataclass(frozen=True)
     class Options:
         tokens: int = setting(5, "tokens to draft in every round", minimum=1)
 
-    def __init__(self, options: Options) -> None:
+    def __init__(
+        self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
+    ) -> None:
         self.options, self.max_tokens = options, options.tokens
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        return stats.depth < self.options.tokens
-
-    def observe(self, step: StepRecord) -> None:
-        pass
+        return stats.depth < self.max_tokens

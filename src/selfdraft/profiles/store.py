@@ -208,7 +208,11 @@ def _profile(content: Mapping[str, Any], key: ProfileKey, artefacts: Mapping[str
 
 def calibrate_command(key: ProfileKey) -> str:
     """What makes the profile of this key: options are named where they are not what a user gets anyway."""
-    return f"selfdraft calibrate {shlex.quote(key.name)}{key.options}"
+    return command_for(key, "calibrate")
+
+
+def command_for(key: ProfileKey, verb: str) -> str:
+    return f"selfdraft {verb} {shlex.quote(key.name)}{key.options}"
 
 
 def _now() -> str:

@@ -158,7 +158,7 @@ def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
     """The points that skip something."""
-    artefact, command = knowledge.artefact("prune"), f"{knowledge.command()} --strategy prune"
+    artefact, command = knowledge.artefact("prune"), f"{knowledge.command('calibrate')} --strategy prune"
     try:
         points = [FrontierPoint.from_json(point) for point in artefact["frontier"]]
         for point in points:

@@ -1,0 +1,40 @@
+"""`oracle`: draft to the first token that will be refused (DISCO, arXiv:2405.04304, section 3). A bound, not a method.
+
+It is told what the target will say, by a run without drafting and the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...lookahead.base import PlainLookahead
+from ...options import NoOptions
+from ...passes import DraftStats
+from ...types import PAD
+
+MAX_TOKENS = 48
+
+
+class Oracle(PlainLookahead):
+    """`continuations[i]`: what follows the prompt of row i of the call; `first`: the call's `sequence`."""
+
+    Options = NoOptions
+
+    def __init__(self, continuations: Sequence[Sequence[int]], *, first: int = 0, max_tokens: int = MAX_TOKENS) -> None:
+        self.max_tokens, self._first = max_tokens, first
+        width = max(map(len, continuations)) + 1
+        self._known = torch.tensor([[*tokens, *[PAD] * (width - len(tokens))] for tokens in continuations])
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        assert stats.token is not None
+        assert stats.sequences is not None
+        known = self._on(stats.token.device)
+        expected = known[stats.sequences - self._first, stats.index.clamp(max=known.shape[1] - 1)]
+        return (stats.token == expected) & (stats.depth < self.max_tokens)
+
+    def _on(self, device: torch.device) -> torch.Tensor:
+        if self._known.device != device:
+            self._known = self._known.to(device)
+        return self._known

@@ -1,0 +1,111 @@
+"""Replay: what a lookahead would have done to texts whose traces are known, and how long that would have taken.
+
+Exact as long as a draft agrees with the target. Behind its first wrong token a draft would go its own way; here the
+rule is shown what stands in the text instead. So it serves to choose settings with, not to report speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ..protocols import Lookahead
+from ..types import Draft, Plan, StepRecord, Verdict
+from .traces import Trace
+
+Rule = Callable[[Trace, int, int], bool]
+"""Whether to draft on behind the token at a position, as the one of that depth in its round."""
+
+
+@dataclass(frozen=True)
+class RoundSeconds:
+    """What a round takes: `draft` for each drafted token, `verify` of so many (0: plain decoding)."""
+
+    draft: float
+    verify: Callable[[int], float]
+
+    def of(self, num_drafted: int) -> float:
+        return num_drafted * self.draft + self.verify(num_drafted)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Of one text: where it began, and how many tokens were drafted, kept and emitted."""
+
+    position: int
+    drafted: int
+    kept: int
+    emitted: int
+
+
+@dataclass
+class Replayed:
+    seconds_of: RoundSeconds
+    rounds: list[Round] = field(default_factory=list)
+    num_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, one: Round) -> None:
+        self.rounds.append(one)
+        self.num_tokens += one.emitted
+        self.seconds += self.seconds_of.of(one.drafted)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.num_tokens / self.seconds if self.seconds else 0.0
+
+
+def replay(traces: Iterable[Trace], lookahead: Lookahead, seconds: RoundSeconds, max_tokens: int = 48) -> Replayed:
+    """It is told what became of its rounds and what they took, so it learns as it does elsewhere."""
+    found = Replayed(seconds)
+    for number, trace in enumerate(traces):
+        for one in _rounds(trace, _ask(lookahead, number), max_tokens):
+            found.add(one)
+            lookahead.observe(_record(number, trace, one, seconds))
+        lookahead.end(number)
+    return found
+
+
+def replay_rule(traces: Iterable[Trace], rule: Rule, seconds: RoundSeconds, max_tokens: int = 48) -> Replayed:
+    found = Replayed(seconds)
+    for trace in traces:
+        for one in _rounds(trace, rule, max_tokens):
+            found.add(one)
+    return found
+
+
+def _rounds(trace: Trace, rule: Rule, max_tokens: int) -> Iterator[Round]:
+    position = 0
+    while position < len(trace):
+        drafted = _draft(trace, position, rule, max_tokens)
+        kept = _num_kept(trace, position, drafted)
+        yield (one := Round(position, drafted, kept, min(kept + 1, len(trace) - position)))
+        position += one.emitted
+
+
+def _ask(lookahead: Lookahead, number: int) -> Rule:
+    return lambda trace, index, depth: bool(lookahead.wants_more(trace.stats(index, depth, number)))
+
+
+def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:
+    drafted = 0
+    while position + drafted < len(trace) and trace.is_drafted[position + drafted] and drafted < max_tokens:
+        drafted += 1
+        if not rule(trace, position + drafted - 1, drafted):
+            break
+    return drafted
+
+
+def _num_kept(trace: Trace, position: int, drafted: int) -> int:
+    kept = 0
+    while kept < drafted and trace.is_kept[position + kept]:
+        kept += 1
+    return kept
+
+
+def _record(number: int, trace: Trace, one: Round, seconds: RoundSeconds) -> StepRecord:
+    confidences = tuple(trace.confidences[one.position : one.position + one.drafted].tolist())
+    parents = tuple(range(-1, one.drafted - 1))
+    draft = Draft((0,) * one.drafted, parents, one.drafted, confidences, num_draft_steps=one.drafted)
+    verdict = Verdict((0,) * one.emitted, tuple(range(min(one.kept, one.emitted))))
+    return StepRecord(number, Plan(), draft, verdict, one.drafted * seconds.draft, seconds.verify(one.drafted))

@@ -1,0 +1,53 @@
+"""`adaptive`: `confidence` with a threshold that follows an acceptance target, carried from text to text.
+
+Draft & Verify (Self-SD, arXiv:2309.08168), its adaptive draft exit. The share of a round's draft that is kept,
+smoothed, is held against the target: below it the threshold rises a step, else it falls one; it is smoothed, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..options import setting
+from ..passes import DraftStats
+from ..protocols import DraftedBy, Knowledge
+from ..types import StepRecord
+from .base import PlainLookahead
+from .learned import Learned
+
+
+class Adaptive(PlainLookahead):
+    @dataclass(frozen=True)
+    class Options:
+        threshold: float = setting(0.8, "the threshold to begin with", minimum=0.0, maximum=1.0)
+        target: float = setting(0.9, "the share of drafted tokens to be kept", minimum=0.0, maximum=1.0)
+        step: float = setting(0.01, "how far the threshold moves in a round", minimum=0.0, maximum=1.0)
+        acceptance_memory: float = setting(0.5, "what counts of the earlier share", minimum=0.0, maximum=0.999)
+        threshold_memory: float = setting(0.9, "what counts of the earlier threshold", minimum=0.0, maximum=0.999)
+        max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
+
+    def __init__(
+        self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
+    ) -> None:
+        super().__init__(options)
+        self._threshold, self._share = options.threshold, options.target
+        self._learned = Learned(self._threshold)
+
+    @property
+    def threshold(self) -> float:
+        return self._threshold
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
+
+    def observe(self, step: StepRecord) -> None:
+        if not step.draft.chain_length:
+            return
+        options, kept = self.options, sum(step.chain_outcomes) / step.draft.chain_length
+        self._share = options.acceptance_memory * self._share + (1 - options.acceptance_memory) * kept
+        moved = self._threshold + (options.step if self._share < options.target else -options.step)
+        smoothed = options.threshold_memory * self._threshold + (1 - options.threshold_memory) * moved
+        self._threshold = min(max(smoothed, 0.0), 1.0)
+        self._learned.set(self._threshold)

@@ -1,0 +1,25 @@
+"""What lookaheads share: nothing learned, nothing remembered."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..protocols import DraftedBy, Knowledge
+from ..types import StepRecord
+
+
+class PlainLookahead:
+    """A lookahead that goes by its options alone."""
+
+    Options: ClassVar[type[Any]]
+    reads_distribution: ClassVar[bool] = False
+
+    def __init__(self, options: Any, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None) -> None:
+        self.options = options
+        self.max_tokens: int = options.max_tokens
+
+    def observe(self, step: StepRecord) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        pass

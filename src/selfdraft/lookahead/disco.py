@@ -1,0 +1,148 @@
+"""`disco`: a small classifier decides behind each drafted token whether to draft another (DISCO, arXiv:2405.04304).
+
+C_i = FFN(top-10 probabilities of the draft, their entropy, position in the generated text); drafting goes on while C_i
+is at least a threshold, up to a maximum. The classifier is trained for one model and one drafter by `selfdraft
+train-lookahead`, which also tunes both numbers on the latency of other prompts; the profile keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import ProfileError
+from ..options import setting
+from ..passes import DraftStats
+from ..protocols import DraftedBy, Knowledge
+from .base import PlainLookahead
+from .learned import Learned
+
+NUM_FEATURES = DraftStats.NUM_TOP + 2
+ARRAYS = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
+_LOGGER = logging.getLogger(__name__)
+
+
+def artefact_name(drafter: str) -> str:
+    """What a profile calls the classifier for drafts of this kind."""
+    return f"disco-{drafter}"
+
+
+def features(stats: DraftStats, last_position: float) -> torch.Tensor:
+    """[rows, 12]: top-10 probabilities, entropy, position. Positions beyond those trained on count as the last one."""
+    position = stats.index.float().clamp(max=last_position)
+    return torch.cat((stats.top_probs, stats.entropy[:, None], position[:, None]), dim=-1)
+
+
+def apply(
+    rows: torch.Tensor,
+    hidden_weight: torch.Tensor,
+    hidden_bias: torch.Tensor,
+    output_weight: torch.Tensor,
+    output_bias: torch.Tensor,
+) -> torch.Tensor:
+    """The network: [rows, 12] -> logits [rows]."""
+    hidden = torch.relu(torch.addmm(hidden_bias, rows, hidden_weight.T))
+    return torch.addmv(output_bias, hidden, output_weight)
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Two layers over raw features. `threshold` and `max_tokens` are what validation found best."""
+
+    hidden_weight: torch.Tensor  # [hidden, 12]
+    hidden_bias: torch.Tensor  # [hidden]
+    output_weight: torch.Tensor  # [hidden]
+    output_bias: torch.Tensor  # []
+    last_position: float
+    threshold: float
+    max_tokens: int
+
+    def logits(self, rows: torch.Tensor) -> torch.Tensor:
+        return apply(rows, *self.arrays().values())
+
+    def arrays(self) -> dict[str, torch.Tensor]:
+        return {name: getattr(self, name) for name in ARRAYS}
+
+    def values(self) -> dict[str, Any]:
+        return {"last_position": self.last_position, "threshold": self.threshold, "max_tokens": self.max_tokens}
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Classifier:
+        """LookupError, TypeError, ValueError: it is none."""
+        arrays = {name: torch.as_tensor(found[name], dtype=torch.float32) for name in ARRAYS}
+        last_position, threshold, max_tokens = (found[name] for name in ("last_position", "threshold", "max_tokens"))
+        num_hidden = len(arrays["hidden_bias"])
+        shapes = [tuple(arrays[name].shape) for name in ARRAYS]
+        if shapes != [(num_hidden, NUM_FEATURES), (num_hidden,), (num_hidden,), ()]:
+            raise ValueError(f"its arrays have the shapes {shapes}")
+        if not all(bool(array.isfinite().all()) for array in arrays.values()):
+            raise ValueError("its arrays hold values that are no numbers")
+        if not (0 <= threshold <= 1 and last_position >= 0 and isinstance(max_tokens, int) and max_tokens >= 1):
+            raise ValueError(f"its threshold {threshold!r} or its maximum {max_tokens!r} is out of range")
+        return cls(**arrays, last_position=last_position, threshold=threshold, max_tokens=max_tokens)
+
+
+class Disco(PlainLookahead):
+    reads_distribution = True
+
+    @dataclass(frozen=True)
+    class Options:
+        threshold: float = setting(0.0, "of the classifier, to go on; 0: as it was tuned", minimum=0.0, maximum=1.0)
+        max_tokens: int = setting(0, "never draft more tokens than this in a round; 0: as it was tuned", minimum=0)
+
+    def __init__(self, options: Options, knowledge: Knowledge, drafted_by: DraftedBy) -> None:
+        self._use(options, read_classifier(knowledge, drafted_by))
+
+    @classmethod
+    def of(cls, classifier: Classifier, options: Options | None = None) -> Disco:
+        """With a classifier that no profile keeps."""
+        made = cls.__new__(cls)
+        made._use(options or cls.Options(), classifier)
+        return made
+
+    def _use(self, options: Options, classifier: Classifier) -> None:
+        self.options, self.classifier = options, classifier
+        self.max_tokens = options.max_tokens or classifier.max_tokens
+        threshold = options.threshold or classifier.threshold
+        self._bar = math.log(threshold) - math.log1p(-threshold) if 0 < threshold < 1 else (threshold - 0.5) * math.inf
+        self._arrays = [Learned(array.cpu().numpy()) for array in classifier.arrays().values()]
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        return (self.logits(stats) >= self._bar) & (stats.depth < self.max_tokens)
+
+    def logits(self, stats: DraftStats) -> torch.Tensor:
+        rows = features(stats, self.classifier.last_position)
+        return apply(rows, *(array.on(rows.device) for array in self._arrays))
+
+
+def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
+    drafter = drafted_by.drafter
+    command = f"{knowledge.command('train-lookahead')} --strategy {drafted_by.strategy} --drafter {drafter}"
+    needs = f"the lookahead 'disco' with the drafter {drafter!r}"
+    found = knowledge.artefact(artefact_name(drafter), needs, command)
+    try:
+        classifier = Classifier.read(found)
+        trained_for = found["drafter"]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ProfileError(
+            f"the classifier of the lookahead 'disco' cannot be used ({type(error).__name__}: {error}). "
+            f"Train it anew with: {command}"
+        ) from error
+    if trained_for != drafter:
+        raise ProfileError(
+            f"the classifier of the lookahead 'disco' was trained for the drafter {trained_for!r}, not for "
+            f"{drafter!r}. Train one with: {command}"
+        )
+    if found.get("strategy") != drafted_by.strategy:
+        _LOGGER.warning(
+            "disco was trained with the strategy %r, not %r; a better one: %s",
+            found.get("strategy"),
+            drafted_by.strategy,
+            command,
+        )
+    return classifier

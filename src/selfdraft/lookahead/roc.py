@@ -1,0 +1,70 @@
+"""`roc`: `confidence` with a threshold refitted to what became of earlier tokens.
+
+transformers' dynamic speculation lookahead (by the authors of DISCO, arXiv:2405.04304): of all thresholds the one that
+minimises false positives' rate + 3 x false negatives' rate over the (confidence, kept) pairs seen. Theirs grow without
+bound; these are the last `memory` ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..options import setting
+from ..passes import DraftStats
+from ..protocols import DraftedBy, Knowledge
+from ..types import StepRecord
+from .base import PlainLookahead
+from .learned import Learned
+
+
+class Roc(PlainLookahead):
+    @dataclass(frozen=True)
+    class Options:
+        threshold: float = setting(0.4, "the threshold until it can be fitted", minimum=0.0, maximum=1.0)
+        weight: float = setting(3.0, "of stopping before a token that would have been kept", minimum=0.0)
+        memory: int = setting(1024, "tokens to fit to", minimum=2)
+        min_pairs: int = setting(6, "do not fit to fewer", minimum=2)
+        max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
+
+    def __init__(
+        self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
+    ) -> None:
+        super().__init__(options)
+        self._pairs: deque[tuple[float, bool]] = deque(maxlen=options.memory)
+        self._learned = Learned(options.threshold)
+
+    @property
+    def threshold(self) -> float:
+        return float(self._learned.values)
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
+
+    def observe(self, step: StepRecord) -> None:
+        self._pairs.extend(zip(step.draft.confidences, step.chain_outcomes, strict=False))
+        if step.draft.chain_length and len(self._pairs) >= self.options.min_pairs:
+            best = best_threshold(self._pairs, self.options.weight)
+            if best is not None:
+                self._learned.set(best)
+
+
+def best_threshold(pairs: Iterable[tuple[float, bool]], weight: float) -> float | None:
+    """At or above which to call a token kept: least (rate of false positives + weight x rate of false negatives).
+
+    Of equals the highest. None where only one kind was seen.
+    """
+    confidences, kept = (np.array(column) for column in zip(*pairs, strict=True))
+    order = np.argsort(-confidences, kind="stable")
+    confidences, kept = confidences[order], kept[order].astype(bool)
+    num_kept, num_refused = int(kept.sum()), int((~kept).sum())
+    if not num_kept or not num_refused:
+        return None
+    is_last = np.append(confidences[1:] != confidences[:-1], True)  # of those with its confidence
+    missed = 1 - np.cumsum(kept)[is_last] / num_kept
+    wrong = np.cumsum(~kept)[is_last] / num_refused
+    return float(confidences[is_last][np.argmin(wrong + weight * missed)])
