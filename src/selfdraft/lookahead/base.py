@@ -23,3 +23,6 @@ class PlainLookahead:
 
     def end(self, sequence_id: int) -> None:
         pass
+
+    def forget(self) -> None:
+        """Be as if no text had been seen. Tensors stay where they are: recorded drafts read them there."""
