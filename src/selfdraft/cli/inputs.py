@@ -52,7 +52,7 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     return group
 
 
-def add_method_options(parser: argparse.ArgumentParser, axes: Iterable[str] = tuple(AXES)) -> None:
+def add_method_options(parser: argparse.ArgumentParser, axes: Iterable[str] = AXES) -> None:
     group = parser.add_argument_group("method")
     for axis in axes:
         table = AXES[axis]

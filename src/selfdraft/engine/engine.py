@@ -125,6 +125,14 @@ class Engine:
         self._runner.refresh()
         prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
 
+    def names(self, **method: Any) -> dict[str, Any]:
+        """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
+        return resolve(self._defaults, check_method(method))
+
+    def method(self, **method: Any) -> Method:
+        """The same as objects."""
+        return self._method(method)
+
     @overload
     def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
 
@@ -194,7 +202,7 @@ class Engine:
             else Claim(tokens, finish_reason, text)
         )
         method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        names = resolve(self._defaults, check_method(method))
+        names = self.names(**method)
         settings = make(GenerateOptions, options, "generate")
         rule = rule_for(names["acceptance"], settings)
         self._check_call(settings)
@@ -280,7 +288,7 @@ class Engine:
         return torch.cat(parts)
 
     def _method(self, overrides: Mapping[str, Any]) -> Method:
-        names = resolve(self._defaults, check_method(overrides))
+        names = self.names(**overrides)
         settings: Settings = names["settings"]
         host = Host(self._runner, self.tokenizer)
         return Method(
