@@ -13,6 +13,7 @@ from ..bench.lookahead.report import as_markdown
 from ..bench.lookahead.rows import ROWS, check_rows
 from ..bench.lookahead.run import LookaheadBench, LookaheadPlan, has_difference
 from ..bench.prompts import OWN_PROMPTS, read_prompts, split_in_three
+from ..errors import OptionError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions
@@ -27,6 +28,7 @@ from .inputs import (
     read_file,
     read_method,
 )
+from .lookahead import DRAFTING_AXES
 
 EXAMPLES = """\
 Of each domain the first --per-domain prompts are measured, the last --validation choose settings (the length of
@@ -74,7 +76,7 @@ def add_parser(benchmarks: Any) -> None:
     add("--rows", metavar="NAME", nargs="+", help=f"of {', '.join(ROWS)} (default: all)")
     add("--seed", metavar="N", type=_seed, default=0, help="of texts that are sampled (default: %(default)s)")
     bench_common.add_run_options(parser)
-    add_method_options(parser, ("strategy", "drafter", "tree"))
+    add_method_options(parser, DRAFTING_AXES)
     parser.set_defaults(run=run)
 
 
@@ -120,6 +122,8 @@ def make_plan(options: argparse.Namespace) -> LookaheadPlan:
     """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
     method = {"tree": "chain", **read_method(options), "acceptance": "coupled"}
     check_method_names(method)
+    if method.get("strategy") == "off":
+        raise OptionError("the strategy 'off' drafts nothing, so there is nothing to measure; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     files = options.prompts or [str(OWN_PROMPTS)]
     found = read_prompts((Path(file).name, read_file(file)) for file in files)

@@ -6,6 +6,7 @@ fastest, by replay (calibrate/replay.py) with what rounds were measured to take.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ...calibrate.round_seconds import measure_rounds
 from ...calibrate.texts import CalibrationPrompt
 from ...calibrate.traces import Trace, collect
 from ...calibrate.training import train, tuned
-from ...calibrate.tuning import MAX_TOKENS, Candidate, Replay, chances, rank
+from ...calibrate.tuning import MAX_TOKENS, Candidate, Replay, rank
 from ...engine.engine import Engine
 from ...lookahead.disco import Classifier
 from ..pace import Say, Told
@@ -86,17 +87,18 @@ class School:
         clock.append(time.perf_counter())
         training, validation = self.traces(train_prompts), self.traces(validation_prompts)
         clock.append(time.perf_counter())
-        domains = dict.fromkeys(prompt.domain for prompt in train_prompts)
+        domains = list(dict.fromkeys(prompt.domain for prompt in train_prompts))
         lessons = {domain: _lesson(domain, training, validation, seconds) for domain in domains}
         clock.append(time.perf_counter())
-        took = [after - before for before, after in zip(clock, clock[1:], strict=False)]
+        took = [after - before for before, after in itertools.pairwise(clock)]
         return Lessons(lessons, seconds, dict(zip(("rounds", "texts", "training"), took, strict=True)))
 
     def _round_seconds(self, prompts: Sequence[CalibrationPrompt]) -> RoundSeconds:
         """Of a prompt of each of the first domains."""
         first = {prompt.domain: prompt for prompt in reversed(prompts)}
         timed = [first[domain] for domain in dict.fromkeys(prompt.domain for prompt in prompts)][:_NUM_TIMED]
-        return measure_rounds(self.engine, self.method, timed, self.num_tokens, MAX_TOKENS)
+        told = Told(self.say, "learning")
+        return measure_rounds(self.engine, self.method, timed, self.num_tokens, MAX_TOKENS, told)
 
 
 def _lesson(domain: str, training: Sequence[Trace], validation: Sequence[Trace], seconds: RoundSeconds) -> Lesson:
@@ -106,7 +108,7 @@ def _lesson(domain: str, training: Sequence[Trace], validation: Sequence[Trace],
     best = {
         "fixed": rank("fixed", replay)[0],
         "perplexity": rank("perplexity", replay)[0],
-        "disco": rank("disco", replay, chances(classifier, checked))[0],
+        "disco": rank("disco", replay, classifier)[0],
     }
     num_drafted = sum(int(trace.is_drafted.sum()) for trace in (*seen, *checked))
     num_kept = sum(int(trace.is_kept.sum()) for trace in (*seen, *checked))
