@@ -202,6 +202,6 @@ def _read_document(file: str) -> dict[str, Any]:
         document = json.loads(read_file(file))
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{file} is no JSON document of {commands} ({error})") from None
-    if not isinstance(document, dict) or document.get("benchmark") not in KINDS:
+    if not isinstance(document, dict) or str(document.get("benchmark")) not in KINDS:
         raise OptionError(f"{file} is no document of {commands}; make one with its --output")
     return document

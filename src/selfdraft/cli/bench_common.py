@@ -34,7 +34,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompt_options(parser: argparse.ArgumentParser, per_domain: int | None, max_new_tokens: int) -> None:
-    add, number = parser.add_argument, {"metavar": "N", "type": count}
+    add: Any = parser.add_argument
+    number = {"metavar": "N", "type": count}
     add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
     usual = "all" if per_domain is None else per_domain
     add("--per-domain", **number, default=per_domain, help=f"the first N prompts of each domain (default: {usual})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,17 @@ def add_parser(benchmarks: Any) -> None:
         help="one table for each (default: 0 1)",
     )
     add("--rows", metavar="NAME", nargs="+", help=f"of {', '.join(ROWS)} (default: all)")
-    add("--seed", metavar="N", type=_seed, default=0, help="of texts that are sampled (default: %(default)s)")
+    add(
+        "--seed", metavar="N", type=partial(count, minimum=0), default=0, help="of sampled texts (default: %(default)s)"
+    )
     bench_common.add_run_options(parser)
     add_method_options(parser, DRAFTING_AXES)
     parser.set_defaults(run=run)
 
 
 def _temperature(text: str) -> float:
-    return _checked("temperature", float, text)
-
-
-def _seed(text: str) -> int:
-    return _checked("seed", int, text)
-
-
-def _checked(name: str, kind: Any, text: str) -> Any:
-    """As a generation takes it."""
     try:
-        return getattr(GenerateOptions(**{name: kind(text)}), name)
+        return GenerateOptions(temperature=float(text)).temperature
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

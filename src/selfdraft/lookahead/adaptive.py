@@ -36,7 +36,8 @@ class Adaptive(PlainLookahead):
         self.forget()
 
     def forget(self) -> None:
-        self._threshold, self._share = self.options.threshold, self.options.target
+        self._threshold: float = self.options.threshold
+        self._share: float = self.options.target
         self._learned.set(self._threshold)
 
     @property

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
+
+from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 
@@ -17,6 +20,9 @@ class PlainLookahead:
     def __init__(self, options: Any, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None) -> None:
         self.options = options
         self.max_tokens: int = options.max_tokens
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        raise NotImplementedError
 
     def observe(self, step: StepRecord) -> None:
         pass

@@ -47,7 +47,7 @@ def judge(traces: Sequence[Trace], lookahead: PlainLookahead, seconds: RoundSeco
 
 
 def _predicted(trace: Trace, lookahead: PlainLookahead, counts: bool) -> torch.Tensor:
-    depths = (oracle_depths(trace) - counts).tolist()  # one that counts was asked behind the token before
+    depths = (oracle_depths(trace) - int(counts)).tolist()  # one that counts was asked behind the token before
     limit = lookahead.max_tokens
     lookahead.max_tokens = limit if counts else _NO_LIMIT
     places = trace.is_drafted.nonzero()[:, 0].tolist()

@@ -75,7 +75,7 @@ def described(name: str, known: Known) -> str:
     """What was chosen, for the table; a threshold that moves is where it begins."""
     lookahead = make(name, known)
     if isinstance(lookahead, Fixed):
-        return f"{lookahead.max_tokens} tokens"
+        return f"{lookahead.max_tokens} token{'s' * (lookahead.max_tokens > 1)}"
     options = lookahead.classifier if isinstance(lookahead, Disco) else getattr(lookahead, "options", None)
     threshold = getattr(options, "threshold", None)
     chosen = [f"of {known.other.domain}"] if name == TRANSFER else []

@@ -82,8 +82,7 @@ class Turns:
         seed: int,
     ) -> None:
         self._engine, self._method, self._seed = engine, method, seed
-        self._call = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        self.temperature = temperature
+        self._num_tokens, self.temperature = max_new_tokens, temperature
         whole: dict[str, Mapping[str, PlainLookahead]] = {PLAIN: {}, **rules}
         self.arms = [Arm(name, self._own_engine(), method, lookaheads) for name, lookaheads in whole.items()]
         self.oracle_lengths: dict[str, list[list[int]]] = defaultdict(list)
@@ -108,7 +107,7 @@ class Turns:
         What strategies and rules learned on the way is forgotten; what was recorded stays.
         """
         longest = max(itertools.chain.from_iterable(lengths.values()))
-        self._own_engine().prepare(longest + self._call["max_new_tokens"], **self._widest)
+        self._own_engine().prepare(longest + self._num_tokens, **self._widest)
         for arm in self.arms:
             for domain, own in lengths.items():
                 self._warm_up(arm, domain, text, own)
@@ -117,7 +116,7 @@ class Turns:
                 lookahead.forget()
 
     def _warm_up(self, arm: Arm, domain: str, text: Sequence[int], lengths: Sequence[int]) -> None:
-        num_tokens = self._call["max_new_tokens"]
+        num_tokens = self._num_tokens
         if not self._engine.runner.recorded_slots(1):
             self._try(arm, domain, text, min(lengths), min(num_tokens, WARM_UP_TOKENS))
             return
@@ -134,15 +133,15 @@ class Turns:
         """
         by_size: dict[int, list[int]] = defaultdict(list)
         for length in lengths:
-            num_slots = length + self._call["max_new_tokens"] + DRAFT_SLOTS
+            num_slots = length + self._num_tokens + DRAFT_SLOTS
             by_size[self._engine.runner.recorded_slots(num_slots)[-1]].append(length)
         return [(min(same), max(same)) for same in by_size.values()]
 
     def _try(self, arm: Arm, domain: str, text: Sequence[int], length: int, num_tokens: int) -> None:
         """A few rounds behind so much of the text."""
         prompt = list(itertools.islice(itertools.cycle(text), length))
-        call = {**self._call, "max_new_tokens": num_tokens, "seed": self._seed, "cancel": _after(WARM_UP_ROUNDS)}
-        arm.run(domain, prompt, **call)
+        call = {"max_new_tokens": num_tokens, "temperature": self.temperature, "seed": self._seed}
+        arm.run(domain, prompt, **call, cancel=_after(WARM_UP_ROUNDS))
 
     # -------------------------------------------------------------------------------------------------- measuring
 
@@ -151,7 +150,8 @@ class Turns:
 
         Nothing is counted yet.
         """
-        call = {**self._call, "seed": self._seed + self.num_measured}
+        seed = self._seed + self.num_measured
+        call = {"max_new_tokens": self._num_tokens, "temperature": self.temperature, "seed": seed}
         others = [arm for arm in self.arms if arm.oracle is None]
         shift = self.num_measured % len(others)
         outputs = [self._run(arm, prompt, call) for arm in (*others[shift:], *others[:shift])]
