@@ -101,6 +101,16 @@ class Engine:
         self._memory = Memory(self.model, self._runner, self._memory.name, profile)
         self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
 
+    def forget(self) -> None:
+        """Begin anew with the same profile: strategies are built again, lookaheads forget what they learned.
+
+        A lookahead stays the same object, for what was recorded with it is found by it.
+        """
+        self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
+        for key, part in self._parts.items():
+            if key[0] == "lookahead":
+                part.forget()
+
     @property
     def device(self) -> torch.device:
         return self._runner.device

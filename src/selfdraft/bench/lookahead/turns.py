@@ -111,7 +111,7 @@ class Turns:
         for arm in self.arms:
             for domain, own in lengths.items():
                 self._warm_up(arm, domain, text, own)
-            arm.engine.remember(self._engine.memory.profile)
+            arm.engine.forget()
             for lookahead in arm.lookaheads.values():
                 lookahead.forget()
 
