@@ -79,7 +79,7 @@ def _text(found: Trained) -> str:
     kept = f"{found.num_kept / max(1, found.num_drafted):.1%} of the drafted tokens were the target's"
     rows = {
         "tokens": f"{tokens} ({', '.join(facts['domains'])}); {kept}",
-        "F1": f"{facts['f1']:.3f} held out; of the best fixed length, {facts['static_tokens']}: {facts['f1_static']:.3f}",
+        "F1": f"{facts['f1']:.3f}; of the best fixed length, {facts['static_tokens']}: {facts['f1_static']:.3f}",
         "tuned": f"threshold {facts['threshold']:g}, at most {facts['max_tokens']} tokens",
         "ms a token": f"{disco}; best fixed length {static}, plain decoding {plain}",
     }
