@@ -58,9 +58,9 @@ class TestReplay:
         """Token by token, and for all beginnings at once."""
         traces, classifier = random_traces(seed), learned.classifier()
         known = Replay(traces, SECONDS)
-        asked: list[tuple[Candidate, Any]] = []
-        for tokens in (1, 3, 15):
-            asked.append((Candidate("fixed", {"tokens": tokens}), Fixed(Fixed.Options(tokens))))
+        asked: list[tuple[Candidate, Any]] = [
+            (Candidate("fixed", {"tokens": tokens}), Fixed(Fixed.Options(tokens))) for tokens in (1, 3, 15)
+        ]
         for threshold, maximum in ((0.3, 15), (0.8, 12), (0.99, 2)):
             options = {"threshold": threshold, "max_tokens": maximum}
             asked.append((Candidate("confidence", options), Confidence(Confidence.Options(**options))))
@@ -196,8 +196,8 @@ class TestTune:
         assert 1 <= len(others) <= 3
         assert all(row.candidate is not None and row.candidate.lookahead == lookahead for row in others)
         assert all(row.total.num_texts == 3 and row.total.num_tokens == 36 for row in found.rows)
-        assert (found.num_tokens, found.num_drafted) == (36, 36)
-        assert 0 < found.num_kept < 36
+        assert (found.counts.num_tokens, found.counts.num_drafted) == (36, 36)
+        assert 0 < found.counts.kept_share < 1
         assert set(told) == {"collecting drafts", "timing rounds", "trying it"}
         best = found.fastest(lookahead).candidate
         assert best is not None
