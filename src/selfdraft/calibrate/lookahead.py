@@ -84,13 +84,32 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """`rows`: plain decoding, then settings. Of `num_tokens`, `num_drafted` had a draft, and `num_kept` a right one."""
+class DraftCounts:
+    """Of the tokens in traces, how many had a draft, and how many a right one."""
 
-    rows: Sequence[Measured]
     num_tokens: int
     num_drafted: int
     num_kept: int
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace]) -> DraftCounts:
+        num_drafted, num_kept = (
+            sum(int(flags.sum()) for flags in column)
+            for column in zip(*((trace.is_drafted, trace.is_kept) for trace in traces), strict=True)
+        )
+        return cls(sum(map(len, traces)), num_drafted, num_kept)
+
+    @property
+    def kept_share(self) -> float:
+        return self.num_kept / max(1, self.num_drafted)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`rows`: plain decoding, then the settings that were tried."""
+
+    rows: Sequence[Measured]
+    counts: DraftCounts
 
     @property
     def plain(self) -> Measured:
@@ -106,7 +125,7 @@ class Trained(Tuned):
     """A classifier, tuned, and the facts that the profile keeps with it."""
 
     classifier: Classifier
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any]
 
 
 def check_tunable(lookahead: str) -> None:
@@ -149,7 +168,7 @@ def tune(
     replay = work.replay(traces, unique)
     usual = Candidate(lookahead, asdict(options_for("lookahead", lookahead, work.method["settings"])))
     rows = work.race(predicted(usual, replay), shortlist(rank(lookahead, replay), _NUM_TRIED), unique)
-    return Tuned(rows, **_counts(traces))
+    return Tuned(rows, DraftCounts.of(traces))
 
 
 def train_lookahead(
@@ -178,22 +197,13 @@ def train_lookahead(
     static = shortlist(rank("fixed", replay), _NUM_TRIED_STATIC)
     promising = shortlist(rank("disco", replay, classifier), _NUM_TRIED)
     rows = work.race(predicted(usual, replay), [*static, *promising], held_out)
-    found = Trained(rows, classifier=classifier, **_counts([*training, *validation]))
-    return work.keep(found, training, validation)
+    return work.keep(rows, classifier, training, validation)
 
 
 def _complete(engine: Engine, method: Mapping[str, Any]) -> dict[str, Any]:
     """With nothing left open of what drafts; the lookahead is ours to choose."""
     known = engine.names(**method)
     return {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
-
-
-def _counts(traces: Sequence[Trace]) -> dict[str, int]:
-    return {
-        "num_tokens": sum(map(len, traces)),
-        "num_drafted": sum(int(trace.is_drafted.sum()) for trace in traces),
-        "num_kept": sum(int(trace.is_kept.sum()) for trace in traces),
-    }
 
 
 @dataclass
@@ -256,13 +266,17 @@ class _Work:
         rows = [Measured(total, one, one is usual) for one, total in zip(tried, totals, strict=True)]
         return [Measured(plain), *rows]
 
-    def keep(self, found: Trained, training: Sequence[Trace], validation: Sequence[Trace]) -> Trained:
+    def keep(
+        self, rows: Sequence[Measured], classifier: Classifier, training: Sequence[Trace], validation: Sequence[Trace]
+    ) -> Trained:
         """The classifier with the fastest settings goes into the profile, in one piece."""
+        counts = DraftCounts.of([*training, *validation])
+        found = Tuned(rows, counts)
         best, static = found.fastest("disco"), found.fastest("fixed")
         assert best.candidate is not None
         assert static.candidate is not None
         static_tokens: int = static.candidate.options["tokens"]
-        classifier = tuned(found.classifier, **best.candidate.options)
+        classifier = tuned(classifier, **best.candidate.options)
         drafter, settings = self.method["drafter"], self.method["settings"]
         by_way = {"plain": found.plain, "static": static, "disco": best}
         facts = {
@@ -283,4 +297,4 @@ class _Work:
         }
         self.store.update(self.engine.memory.key, artefact_name(drafter), Artefact(facts, classifier.arrays()))
         self.engine.remember(self.store.load(self.engine.memory.key))
-        return Trained(found.rows, found.num_tokens, found.num_drafted, found.num_kept, classifier, facts)
+        return Trained(rows, counts, classifier, facts)

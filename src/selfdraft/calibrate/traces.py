@@ -161,9 +161,9 @@ class _Watch(PlainLookahead):
         found = None
         for kept in self._kept.values():
             if bool(kept["is_new"]):
-                nothing = torch.zeros_like(kept["match_length"])
-                scores = kept["scores"] if kept["scores"].shape[-1] else None
-                found = DraftStats(nothing + 1, nothing, kept["match_length"], nothing, scores, kept["peak"])
+                scores, match_length, peak = (kept[name].clone() for name in ("scores", "match_length", "peak"))
+                nothing, has_scores = torch.zeros_like(match_length), scores.shape[-1] > 0
+                found = DraftStats(nothing + 1, nothing, match_length, nothing, scores if has_scores else None, peak)
             kept["is_new"].fill_(False)
         return found
 

@@ -148,7 +148,8 @@ def wanted_at(lookahead: str, threshold: float, replay: Replay, classifier: Clas
     """[tokens] how many a round drafts that begins there, whatever the maximum."""
     if lookahead == "perplexity":
         return _until_perplexity(replay, threshold)
-    if classifier is not None:
+    if lookahead == "disco":
+        assert classifier is not None
         return replay.behind_stops(chances(classifier, replay.traces) < np.float32(threshold))
     return replay.behind_stops(replay.confidences < np.float32(threshold))
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"use it with: {generate_command(engine, options, '--lookahead disco')}")
     if options.json:
         rows = [row.to_json() for row in found.rows]
-        document = {**found.facts, "kept_share": found.num_kept / max(1, found.num_drafted), "rows": rows}
+        document = {**found.facts, "kept_share": found.counts.kept_share, "rows": rows}
         print(json.dumps({**circumstances(engine, method, options), **document, "path": str(path)}, default=str))
     return 0
 
@@ -76,10 +76,10 @@ def _text(found: Trained) -> str:
     facts, best = found.facts, found.fastest("disco")
     plain, static, disco = (f"{1000 * facts['seconds_per_token'][way]:.2f}" for way in ("plain", "static", "disco"))
     tokens = f"{facts['num_tokens']} to train with, {facts['num_validation_tokens']} held out"
-    kept = f"{found.num_kept / max(1, found.num_drafted):.1%} of the drafted tokens were the target's"
+    kept = f"{found.counts.kept_share:.1%} of the drafted tokens were the target's"
     rows = {
         "tokens": f"{tokens} ({', '.join(facts['domains'])}); {kept}",
-        "F1": f"{facts['f1']:.3f} held out; of the best fixed length, {facts['static_tokens']}: {facts['f1_static']:.3f}",
+        "F1": f"{facts['f1']:.3f}; of the best fixed length, {facts['static_tokens']}: {facts['f1_static']:.3f}",
         "tuned": f"threshold {facts['threshold']:g}, at most {facts['max_tokens']} tokens",
         "ms a token": f"{disco}; best fixed length {static}, plain decoding {plain}",
     }

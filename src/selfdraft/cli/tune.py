@@ -61,15 +61,22 @@ def run(options: argparse.Namespace) -> int:
     print(f"use it with: {generate_command(engine, options, best.candidate.flags)}")
     if options.json:
         rows = [row.to_json() for row in found.rows]
-        document = {"best": best.to_json(), "flags": best.candidate.flags, "rows": rows, "num_tokens": found.num_tokens}
+        document = {
+            "best": best.to_json(),
+            "flags": best.candidate.flags,
+            "rows": rows,
+            "num_tokens": found.counts.num_tokens,
+        }
         print(json.dumps({**circumstances(engine, method, options), **document}, default=str))
     return 0
 
 
 def _text(found: Tuned, lookahead: str) -> str:
-    best = found.fastest(lookahead)
-    drafted = f"{found.num_drafted} of {found.num_tokens} tokens had a draft, {found.num_kept} of these were right"
-    lines = [f"{drafted} ({found.num_kept / max(1, found.num_drafted):.0%})", "", table(found.rows, best), ""]
+    best, counts = found.fastest(lookahead), found.counts
+    drafted = (
+        f"{counts.num_drafted} of {counts.num_tokens} tokens had a draft, {counts.kept_share:.1%} of these a right one"
+    )
+    lines = [drafted, "", table(found.rows, best), ""]
     if best.seconds_per_token > found.plain.seconds_per_token:
         lines.append("plain decoding is faster than all of them here; --strategy off decodes plainly")
     return "\n".join([*lines, f"best: {best.candidate}"])
