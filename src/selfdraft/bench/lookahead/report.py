@@ -150,7 +150,8 @@ def _percent(gain: Row | None) -> str:
 def notes(document: Document) -> Iterator[str]:
     yield (
         "speed-up is total tokens over total seconds of decoding, against plain in the same run; accepted: share of "
-        "drafted tokens; length: tokens a round emits; drafted: tokens a round drafts"
+        "drafted tokens; length: tokens a round emits; drafted: tokens a round drafts; the oracle drafts to the first "
+        "token that will be refused, whatever that costs: the bound where drafting pays"
     )
     yield (
         "F1 of saying which drafted tokens will be kept, greedy, on the measured prompts, in rounds that end with the "

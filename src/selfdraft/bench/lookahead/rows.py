@@ -79,5 +79,5 @@ def described(name: str, known: Known) -> str:
     options = lookahead.classifier if isinstance(lookahead, Disco) else getattr(lookahead, "options", None)
     threshold = getattr(options, "threshold", None)
     chosen = [f"of {known.other.domain}"] if name == TRANSFER else []
-    chosen += [] if threshold is None else [f"threshold {threshold:.3g}"]
+    chosen += [] if threshold is None else [f"threshold {threshold:.4g}"]
     return ", ".join([*chosen, f"up to {lookahead.max_tokens}"])

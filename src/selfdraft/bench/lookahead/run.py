@@ -162,7 +162,7 @@ class LookaheadBench:
             "benchmark": "lookahead",
             **self.circumstances,
             "num_layers": self.engine.runner.num_layers,
-            "method": _shown(plan.method),
+            "method": self._shown_method(),
             "is_complete": self.num_measured == len(self.test) and not self.is_interrupted,
             "seconds": time.perf_counter() - self.began,
             "splits": {name: _counts(getattr(self, name)) for name in ("train", "validation", "test")},
@@ -172,6 +172,15 @@ class LookaheadBench:
             "temperatures": [self._temperature(turns) for turns in self.turns] if measured else [],
             "graphs": graph_figures(self.engine.runner),
         }
+
+    def _shown_method(self) -> dict[str, Any]:
+        """What drafts, and the settings that were asked for; a draft model by its name."""
+        names = self.engine.names(**self.plan.method)
+        settings = {
+            name: {key: shown_name(value) if isinstance(value, str) else value for key, value in values.items()}
+            for name, values in self.plan.method.get("settings", {}).items()
+        }
+        return {**{axis: names[axis] for axis in ("strategy", "drafter", "tree", "acceptance")}, "settings": settings}
 
     def _rule(self, name: str) -> dict[str, Any]:
         """What was chosen for it in each domain, and its F1."""
@@ -204,15 +213,6 @@ def with_draft_model(method: Mapping[str, Any], engine: Engine) -> Mapping[str, 
         return method
     model, tokenizer = loading.load(source, device=str(engine.device), dtype=engine.dtype)
     return {**method, "settings": {**settings, "model": {"source": model, "tokenizer": tokenizer}}}
-
-
-def _shown(method: Mapping[str, Any]) -> dict[str, Any]:
-    """As the document keeps it: a draft model by its name."""
-    settings = {
-        name: {key: shown_name(value) if isinstance(value, str) else value for key, value in values.items()}
-        for name, values in method.get("settings", {}).items()
-    }
-    return {**method, "settings": settings}
 
 
 def _counts(prompts: Sequence[CalibrationPrompt]) -> dict[str, int]:

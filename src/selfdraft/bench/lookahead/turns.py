@@ -108,16 +108,17 @@ class Turns:
         """
         longest = max(itertools.chain.from_iterable(lengths.values()))
         self._own_engine().prepare(longest + self._num_tokens, **self._widest)
+        is_recorded = bool(self._engine.runner.recorded_slots(1))
         for arm in self.arms:
-            for domain, own in lengths.items():
-                self._warm_up(arm, domain, text, own)
+            for domain, own in lengths.items() if is_recorded else list(lengths.items())[:1]:
+                self._warm_up(arm, domain, text, own, is_recorded)
             arm.engine.forget()
             for lookahead in arm.lookaheads.values():
                 lookahead.forget()
 
-    def _warm_up(self, arm: Arm, domain: str, text: Sequence[int], lengths: Sequence[int]) -> None:
+    def _warm_up(self, arm: Arm, domain: str, text: Sequence[int], lengths: Sequence[int], is_recorded: bool) -> None:
         num_tokens = self._num_tokens
-        if not self._engine.runner.recorded_slots(1):
+        if not is_recorded:
             self._try(arm, domain, text, min(lengths), min(num_tokens, WARM_UP_TOKENS))
             return
         limit = self._engine.context_length or float("inf")
