@@ -1,12 +1,19 @@
-"""What a profile would say about pico models: seconds at which drafting pays, and a frontier. Nothing is timed."""
+"""What a profile would say about pico models: seconds at which drafting pays, a frontier, classifiers for `disco`.
+
+Nothing is timed, nothing is trained.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, artefact_name
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.profile import SCHEMA, Artefact, Profile
 from selfdraft.protocols import Knowledge
+from selfdraft.registry import DRAFTERS
 from selfdraft.types import LatencyFit, Line
 
 FRONTIER = [
@@ -35,12 +42,38 @@ def latency(**changed: Any) -> LatencyFit:
     return LatencyFit(**{**values, **changed})
 
 
+def classifier(**changed: Any) -> Classifier:
+    """Goes on where the draft is sure (its best token, and its entropy), less so the longer the text is."""
+    hidden_weight = torch.zeros(3, NUM_FEATURES)
+    for unit, feature in enumerate((0, NUM_FEATURES - 2, NUM_FEATURES - 1)):
+        hidden_weight[unit, feature] = 1.0
+    values: dict[str, Any] = {
+        "hidden_weight": hidden_weight,
+        "hidden_bias": torch.zeros(3),
+        "output_weight": torch.tensor([8.0, -0.1, -0.02]),
+        "output_bias": torch.tensor(-3.0),
+        "last_position": 100.0,
+        "threshold": 0.5,
+        "max_tokens": 6,
+    }
+    return Classifier(**{**values, **changed})
+
+
+def disco(drafter: str, **changed: Any) -> Artefact:
+    """What `selfdraft train-lookahead` would keep."""
+    made = classifier()
+    facts = {"drafter": drafter, "strategy": "uniform", "settings": "{}", "label": "match", "domains": ["chat"]}
+    scores = {"num_tokens": 512, "f1": 0.9, "f1_static": 0.8, "trained": "2026-01-01"}
+    return Artefact({**made.values(), **facts, **scores, **changed}, made.arrays())
+
+
 def profile(fit: LatencyFit | None = None, **artefacts: Any) -> Profile:
     key = ProfileKey("pico", "cpu", "float32", name="pico")
     found = {"prune": {"frontier": FRONTIER}, **artefacts}
     kept = {name: Artefact(values) for name, values in found.items()}
+    kept |= {artefact_name(drafter): disco(drafter) for drafter in DRAFTERS}
     return Profile(key, SCHEMA, "2026-01-01", "2026-01-01", {}, (fit or latency()).to_json(), kept)
 
 
 def knowledge(num_layers: int, fit: LatencyFit | None = None) -> Knowledge:
-    return Knowledge(num_layers, lambda: fit or latency(), lambda name: {"frontier": FRONTIER})
+    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: {"frontier": FRONTIER})
