@@ -279,7 +279,7 @@ def best_static(traces: Sequence[Trace], seconds: RoundSeconds, longest: int = 2
 def test_tokens_kept_independently_have_a_closed_form(acceptance: float, cost: float) -> None:
     """Nothing tells one token from another, so the best length is constant: static-opt and `tpt` both find it."""
     random = np.random.default_rng(3)
-    traces = [trace_of(random.random(4000) < acceptance, np.full(4000, 0.7)) for _ in range(2)]
+    traces = [trace_of(random.random(2500) < acceptance, np.full(2500, 0.7))]
     seconds = RoundSeconds(cost, lambda num_drafted: 1.0)
     expected = max(range(1, 25), key=lambda length: improvement(acceptance, length, cost))
     length, speed = best_static(traces, seconds)
@@ -312,7 +312,7 @@ def bursty(count: int, seed: int = 5) -> Trace:
     ids=lambda lookahead: type(lookahead).__name__,
 )
 def test_where_easy_and_hard_come_in_bursts_a_dynamic_rule_beats_every_static_one(lookahead: Any) -> None:
-    traces, seconds = [bursty(6000)], RoundSeconds(0.3, lambda num_drafted: 1.0 + 0.01 * num_drafted)
+    traces, seconds = [bursty(2500)], RoundSeconds(0.3, lambda num_drafted: 1.0 + 0.01 * num_drafted)
     _, static = best_static(traces, seconds)
     assert replay(traces, lookahead, seconds).tokens_per_second > 1.08 * static
 
@@ -320,7 +320,7 @@ def test_where_easy_and_hard_come_in_bursts_a_dynamic_rule_beats_every_static_on
 def test_tpt_does_not_mind_how_sure_a_draft_says_it_is() -> None:
     """It learns what a confidence is worth; a threshold believes it."""
     seconds = RoundSeconds(0.3, lambda num_drafted: 1.0)
-    honest = bursty(6000)
+    honest = bursty(2500)
     boastful = trace_of(honest.is_kept.numpy(), 0.9 + 0.1 * honest.confidences.numpy())
     speeds = {
         name: [replay([trace], make(), seconds).tokens_per_second for trace in (honest, boastful)]
@@ -337,7 +337,8 @@ class TestTptParts:
     def test_chances_are_believed_until_more_is_known(self) -> None:
         chances = Chances()
         bounds = (0.0, *EDGES, 1.0)
-        assert all(low < found < high for low, found, high in zip(bounds, chances.table, bounds[1:], strict=True))
+        assert all(low < found < high for low, found, high in zip(bounds, chances.table, bounds[1:], strict=False))
+        assert len(chances.table) == len(bounds) - 1
         for _ in range(400):
             chances.learn([0.999, 0.6], [True, False])
         assert chances.table[-1] == pytest.approx(1.0, abs=0.02)
