@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..kernels.top import runs_triton
 from ..options import setting
 from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
@@ -59,9 +60,14 @@ class Tpt(PlainLookahead):
         return float(self._bar.values)
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        device = stats.confidence.device
-        chance = self._table.on(device)[torch.bucketize(stats.confidence, self._edges.on(device), right=True)]
-        return (self._all_kept(stats, chance) > self._bar.on(device)) & (stats.depth < self.max_tokens)
+        confidence, depth = stats.confidence, stats.depth
+        edges, table, bar = (part.on(confidence.device) for part in (self._edges, self._table, self._bar))
+        if stats.scores is not None and runs_triton(confidence.device):
+            from ..kernels.judge import by_chances
+
+            return by_chances(confidence, depth, self._all_kept.of(confidence), edges, table, bar, self.max_tokens)
+        chance = table[torch.bucketize(confidence, edges, right=True)]
+        return (self._all_kept(stats, chance) > bar) & (depth < self.max_tokens)
 
     def observe(self, step: StepRecord) -> None:
         if not step.draft.num_draft_steps:
