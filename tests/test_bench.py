@@ -785,7 +785,7 @@ def test_a_result_that_cannot_be_kept_is_printed(
         return SimpleNamespace(run=lambda: run[2], is_interrupted=False)
 
     monkeypatch.setattr("selfdraft.cli.bench.GpuBench", done)
-    monkeypatch.setattr("selfdraft.cli.bench.write_file", full)
+    monkeypatch.setattr("selfdraft.cli.bench_common.write_file", full)
     file = str(tmp_path / "result.json")
     assert bench(folder, "--output", file) == 1
     captured = capsys.readouterr()

@@ -35,6 +35,11 @@ def circumstances(runner: Runner) -> dict[str, Any]:
     }
 
 
+def shown_name(name: str) -> str:
+    """A file or folder by its last part: where it lies says nothing to a reader."""
+    return Path(name).resolve().name if name and Path(name).exists() else name
+
+
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -88,5 +88,17 @@ def split(prompts: Iterable[BenchPrompt], num_first: int, num_last: int) -> tupl
     return _in_turn(first), _in_turn(last)
 
 
+def split_in_three(
+    prompts: Iterable[BenchPrompt], num_first: int, num_train: int, num_validation: int
+) -> tuple[list[BenchPrompt], list[BenchPrompt], list[BenchPrompt]]:
+    """The first prompts of every domain, those that stand before the last ones, and the last ones. No text twice."""
+    unique: dict[str, BenchPrompt] = {}
+    for prompt in prompts:
+        unique.setdefault(prompt.text.strip(), prompt)
+    first, others = split(unique.values(), num_first, num_train + num_validation)
+    train, validation = split(others, num_train, num_validation)
+    return first, train, validation
+
+
 def _in_turn(turns: Iterable[tuple[BenchPrompt | None, ...]]) -> list[BenchPrompt]:
     return [prompt for turn in turns for prompt in turn if prompt is not None]

@@ -12,6 +12,8 @@ from ..engine.metrics import Comparison
 from .costs import Costs, Round, round_of
 from .ways import Output, Way
 
+VERDICTS = ("equal", "tie", "different")
+
 
 @dataclass
 class Total:
@@ -73,17 +75,17 @@ def figures(total: Total, baseline: Total | None, plain: Total, costs: Costs, fl
         "num_tokens": total.num_tokens,
         "call_seconds": total.call_seconds,
         "decode_seconds": total.decode_seconds or None,
-        "tokens_per_second": _ratio(1.0, call),
+        "tokens_per_second": ratio(1.0, call),
         "ms_per_token": _milli(call),
         "decode_ms_per_token": _milli(decode),
-        "speedup": _ratio(base, call),
-        "speedup_over_off": _ratio(_per_token(plain.call_seconds, plain), call),
-        "decode_speedup_over_off": _ratio(_per_token(plain.decode_seconds, plain), decode),
+        "speedup": ratio(base, call),
+        "speedup_over_off": ratio(_per_token(plain.call_seconds, plain), call),
+        "decode_speedup_over_off": ratio(_per_token(plain.decode_seconds, plain), decode),
         "acceptance_rate": total.num_accepted / total.num_draft_steps if is_drafting else None,
-        "mean_generated_length": _ratio(total.num_tokens, total.num_passes),
-        "first_token_ms": _milli(_ratio(total.first_token_seconds, total.num_prompts)) or None,
-        "floor_share": _ratio(floor_seconds, decode or call),  # above 1: faster than reading all weights for each token
-        **{verdict: total.verdicts[verdict] for verdict in ("equal", "tie", "different")},
+        "mean_generated_length": ratio(total.num_tokens, total.num_passes),
+        "first_token_ms": _milli(ratio(total.first_token_seconds, total.num_prompts)) or None,
+        "floor_share": ratio(floor_seconds, decode or call),  # above 1: faster than reading all weights for each token
+        **{verdict: total.verdicts[verdict] for verdict in VERDICTS},
         **_bound(total, plain, costs),
     }
 
@@ -92,12 +94,12 @@ def _bound(total: Total, plain: Total, costs: Costs) -> dict[str, float | None]:
     """What the costs of the passes predict, and how much of it was reached."""
     predicted = costs.predict_seconds(total.rounds) if total.rounds else None
     speedup = costs.predict_speedup(total.rounds, total.num_tokens) if total.rounds else None
-    reached = _ratio(_per_token(plain.decode_seconds, plain), _per_token(total.decode_seconds, total))
+    reached = ratio(_per_token(plain.decode_seconds, plain), _per_token(total.decode_seconds, total))
     return {
         "predicted_seconds": predicted,
         "predicted_speedup": speedup,
-        "reached_share": _ratio(reached, speedup),
-        "round_overhead": None if predicted is None else _ratio(total.decode_seconds - predicted, total.decode_seconds),
+        "reached_share": ratio(reached, speedup),
+        "round_overhead": None if predicted is None else ratio(total.decode_seconds - predicted, total.decode_seconds),
     }
 
 
@@ -105,7 +107,8 @@ def _per_token(seconds: float, total: Total) -> float | None:
     return seconds / total.num_tokens if total.num_tokens and seconds else None
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """None where it has no meaning."""
     return None if part is None or not whole else part / whole
 
 

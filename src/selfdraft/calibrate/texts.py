@@ -73,33 +73,38 @@ def write_texts(
     prompts = prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
     each = num_tokens // len(prompts)
     waiting = [number for number in range(len(prompts)) if str(number) not in journal.done]
-    count = _MAX_ROWS if engine.device.type == "cpu" else 1
+    count = rows_at_once(engine)
     for first in range(0, len(waiting), count):
         numbers = waiting[first : first + count]
         num_before = (len(prompts) - len(waiting) + first) * each
-        told = _Told(progress, num_before, len(prompts) * each)
-        for number, text in zip(numbers, _continue([prompts[n] for n in numbers], each, engine, told), strict=True):
+        told = Told(progress, num_before, len(prompts) * each, "writing texts")
+        for number, text in zip(numbers, write(engine, [prompts[n] for n in numbers], each, told), strict=True):
             values = {"tokens": text.tokens, "num_prompt_tokens": text.num_prompt_tokens}
             journal.record(str(number), Artefact(values))
     kept = (journal.done[str(number)].values for number in range(len(prompts)))
     return [Text(tuple(values["tokens"]), values["num_prompt_tokens"]) for values in kept]
 
 
+def rows_at_once(engine: Engine) -> int:
+    return _MAX_ROWS if engine.device.type == "cpu" else 1
+
+
 @dataclass
-class _Told:
+class Told:
     """Tokens written so far, for the progress bar."""
 
     progress: Progress
     num_tokens: int
     total: int
+    label: str
 
     def add(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
-        self.progress(self.num_tokens, self.total, "writing texts")
+        self.progress(min(self.num_tokens, self.total), self.total, self.label)
 
 
-def _continue(prompts: Sequence[CalibrationPrompt], num_tokens: int, engine: Engine, told: _Told) -> Iterator[Text]:
-    """Greedily and plainly."""
+def write(engine: Engine, prompts: Sequence[CalibrationPrompt], num_tokens: int, told: Told) -> Iterator[Text]:
+    """What the model says behind each of them, greedily and plainly, all of them at once."""
     stream = engine.stream([list(prompt.tokens) for prompt in prompts], max_new_tokens=num_tokens, strategy="off")
     for chunk in stream:
         told.add(len(chunk.pieces))

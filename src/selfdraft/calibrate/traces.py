@@ -7,11 +7,30 @@ what becomes of longer drafts, up to the first token that is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
-from ..passes import DraftStats, Outline
+from ..drafters.self import Self
+from ..engine.accept import Coupled, Targets
+from ..engine.engine import Engine
+from ..engine.sampling import Sampler
+from ..lookahead.base import PlainLookahead
+from ..models.pull import Progress
+from ..options import NoOptions
+from ..passes import DraftStats, Outline, States
+from ..protocols import Probe, Runner
+from ..strategies.base import ConstantStrategy
+from ..types import SkipSet, Verdict
+from .texts import CalibrationPrompt, Text, Told, look_at, rows_at_once, write
+
+_LABEL = "collecting drafts"
+_SCORED_TOKENS = 64
+"""Whose scores [tokens, vocabulary] are held at once."""
+_DRAFTED_BY = ("strategy", "drafter", "settings")
 
 
 @dataclass(frozen=True)
@@ -43,3 +62,211 @@ class Trace:
             peak=self.confidences[row],
             outline=Outline(self.top_probs[row], self.entropies[row]),
         )
+
+
+Part = dict[str, torch.Tensor]
+"""Some rows of a trace, by the names of its fields."""
+
+
+def collect(
+    engine: Engine,
+    method: Mapping[str, Any],
+    prompts: Sequence[CalibrationPrompt],
+    num_tokens: int,
+    progress: Progress = lambda done, total, label: None,
+    *,
+    sampling: Mapping[str, Any] | None = None,
+    has_time: Callable[[], bool] = lambda: True,
+) -> list[Trace]:
+    """A trace of at most `num_tokens` behind each prompt; where time is up the remaining prompts are left out.
+
+    `method` names strategy, drafter and their settings as a call of `Engine.generate` does; what else it names does
+    not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
+    """
+    drafted_by = {name: method[name] for name in _DRAFTED_BY if name in method}
+    skip = None if sampling else _constant_skip(engine, drafted_by)
+    if skip is None:
+        count, traced = 1, partial(_decode, engine, drafted_by, sampling or {}, _OneByOne())
+    else:
+        count, traced = rows_at_once(engine), partial(_score, engine, skip)
+    traces: list[Trace] = []
+    for first in range(0, len(prompts), count):
+        if first and not has_time():
+            break
+        told = Told(progress, first * num_tokens, len(prompts) * num_tokens, _LABEL)
+        traces.extend(traced(prompts[first : first + count], num_tokens, told))
+    return traces
+
+
+def overlap(draft_scores: torch.Tensor, target_scores: torch.Tensor) -> torch.Tensor:
+    """[rows] 1 - total variation between the distributions of raw scores [rows, vocabulary]."""
+    return torch.minimum(draft_scores.float().softmax(-1), target_scores.float().softmax(-1)).sum(-1)
+
+
+def _part(stats: DraftStats, is_kept: torch.Tensor, overlaps: torch.Tensor) -> Part:
+    found = {
+        "top_probs": stats.top_probs,
+        "entropies": stats.entropy,
+        "confidences": stats.confidence,
+        "match_lengths": stats.match_length,
+        "is_drafted": torch.ones_like(is_kept),
+        "is_kept": is_kept,
+        "overlaps": overlaps,
+    }
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+def _trace(domain: str, parts: Sequence[Part], has_scores: bool) -> Trace:
+    fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Trace(domain, has_scores=has_scores, **fields)
+
+
+# ------------------------------------------------------------------------------------------------ whatever drafts
+
+
+class _Watch(PlainLookahead):
+    """Stops behind the first token of every round and keeps what it was shown of it, in tensors that stay."""
+
+    Options = NoOptions
+    max_tokens = 1
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[torch.device, int], dict[str, torch.Tensor]] = {}
+
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        kept = self._of(stats)
+        kept["is_new"].fill_(True)
+        kept["peak"].copy_(stats.confidence[:1])
+        kept["match_length"].copy_(stats.match_length[:1])
+        if stats.scores is not None:
+            kept["scores"].copy_(stats.scores[:1])
+        return torch.zeros_like(stats.depth, dtype=torch.bool)
+
+    def _of(self, stats: DraftStats) -> dict[str, torch.Tensor]:
+        device, width = stats.depth.device, 0 if stats.scores is None else stats.scores.shape[-1]
+        if (device, width) not in self._kept:
+            with torch.inference_mode(False):
+                self._kept[device, width] = {
+                    "is_new": torch.zeros(1, dtype=torch.bool, device=device),
+                    "peak": torch.zeros(1, device=device),
+                    "match_length": torch.zeros(1, dtype=torch.long, device=device),
+                    "scores": torch.zeros(1, width, device=device),
+                }
+        return self._kept[device, width]
+
+    def take(self) -> DraftStats | None:
+        """What this round was about; asked once behind each."""
+        found = None
+        for kept in self._kept.values():
+            if bool(kept["is_new"]):
+                scores, match_length, peak = (kept[name].clone() for name in ("scores", "match_length", "peak"))
+                nothing, has_scores = torch.zeros_like(match_length), scores.shape[-1] > 0
+                found = DraftStats(nothing + 1, nothing, match_length, nothing, scores if has_scores else None, peak)
+            kept["is_new"].fill_(False)
+        return found
+
+
+class _OneByOne:
+    """Accepts as `coupled` does, and of it a single token: the target decodes as if nothing had been drafted."""
+
+    keeps_scores = False
+    candidates = staticmethod(Coupled.candidates)
+
+    def __init__(self) -> None:
+        self.watch = _Watch()
+        self._parts: list[Part] = []
+        self._has_scores = True
+
+    def accept(self, targets: Targets, sampler: Sampler) -> list[Verdict]:
+        verdicts = [verdict.cut(1) for verdict in Coupled.accept(targets, sampler)]
+        self._parts.append(self._judged(targets, verdicts[0].tokens[0]))
+        return verdicts
+
+    def _judged(self, targets: Targets, token: int) -> Part:
+        (draft,), stats = targets.drafts, self.watch.take()
+        if stats is None or not draft.chain_length:
+            return _NOTHING
+        drafted, target_scores = draft.tokens[0], targets.scores[0, :1]
+        is_kept = torch.tensor([drafted == token])
+        if stats.scores is not None:
+            return _part(stats, is_kept, overlap(stats.scores, target_scores))
+        self._has_scores = False
+        return _part(stats, is_kept, target_scores.float().softmax(-1)[:, drafted])
+
+    def end(self, domain: str, num_tokens: int) -> Trace:
+        parts, has_scores = self._parts[:num_tokens], self._has_scores
+        self._parts, self._has_scores = [], True
+        return _trace(domain, parts, has_scores)
+
+
+_NOTHING: Part = {
+    "top_probs": torch.zeros(1, DraftStats.NUM_TOP),
+    "entropies": torch.zeros(1),
+    "confidences": torch.zeros(1),
+    "match_lengths": torch.zeros(1, dtype=torch.long),
+    "is_drafted": torch.zeros(1, dtype=torch.bool),
+    "is_kept": torch.zeros(1, dtype=torch.bool),
+    "overlaps": torch.zeros(1),
+}
+
+
+def _decode(
+    engine: Engine,
+    drafted_by: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    acceptance: _OneByOne,
+    prompts: Sequence[CalibrationPrompt],
+    num_tokens: int,
+    told: Told,
+) -> Iterator[Trace]:
+    method = {**drafted_by, "lookahead": acceptance.watch, "acceptance": acceptance, "tree": "chain"}
+    for prompt in prompts:
+        # One token more than asked for: nothing is ever drafted for the last.
+        for chunk in engine.stream(prompt.tokens, max_new_tokens=num_tokens + 1, **method, **sampling):
+            told.add(len(chunk.pieces))
+        yield acceptance.end(prompt.domain, num_tokens)
+
+
+# ------------------------------------------------------------------------------------------------ one skip set
+
+
+def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | None:
+    """What the model itself skips whenever it drafts, where that is so: then texts can be scored as a whole."""
+    method = engine.method(**drafted_by, lookahead=_Watch())
+    if not isinstance(method.strategy, ConstantStrategy):
+        return None
+    (plan,) = method.strategy.known_plans
+    drafter = method.drafter_of(plan)
+    drafts_all_tokens = isinstance(drafter, Self) and not drafter.options.vocabulary
+    return plan.skip if drafts_all_tokens and plan.max_draft_tokens != 0 else None
+
+
+def _score(
+    engine: Engine, skip: SkipSet, prompts: Sequence[CalibrationPrompt], num_tokens: int, told: Told
+) -> Iterator[Trace]:
+    for prompt, text in zip(prompts, write(engine, prompts, num_tokens, told), strict=True):
+        yield _trace(prompt.domain, list(_scored(text, engine.runner, skip)), has_scores=True)
+
+
+@torch.inference_mode()
+def _scored(text: Text, runner: Runner, skip: SkipSet) -> list[Part]:
+    probe = look_at(text, runner)
+    draft, target = (_through(probe, skipped) for skipped in (skip.numbers, frozenset[int]()))
+    generated = torch.tensor(text.tokens[text.num_prompt_tokens :], device=runner.device)
+    parts = []
+    for first in range(0, text.num_generated, _SCORED_TOKENS):
+        some = slice(first, first + _SCORED_TOKENS)
+        draft_scores, target_scores = (probe.scores(States(states[:, some]))[0] for states in (draft, target))
+        nothing = torch.zeros(len(draft_scores), dtype=torch.long, device=runner.device)
+        stats = DraftStats(nothing + 1, nothing + first, nothing, nothing, draft_scores)
+        is_kept = draft_scores.argmax(-1) == generated[some]
+        parts.append(_part(stats, is_kept, overlap(draft_scores, target_scores)))
+    return parts
+
+
+def _through(probe: Probe, skipped: frozenset[int]) -> torch.Tensor:
+    """The stream [1, tokens, hidden] behind the last sub-layer."""
+    states = probe.begin()
+    for number in range(probe.num_sublayers):
+        states = (probe.skip if number in skipped else probe.run)(number, states)
+    return states.hidden

@@ -23,7 +23,7 @@ MAX_DRAFTED = 12
 """Predicted is the best draft length up to this one."""
 _NUM_SETS = 4
 _WARM_UP_TOKENS = 8
-_OFF: Mapping[str, Any] = {"strategy": "off"}
+OFF: Mapping[str, Any] = {"strategy": "off"}
 
 Item = TypeVar("Item")
 
@@ -41,25 +41,9 @@ class Trials:
 
     def run(self, methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A result for each method; where time is up the remaining prompts are left out, the first never."""
-        turns = [_OFF, *methods]
-        for method in turns:
-            self._warm_up(method)
-        totals = [Total() for _ in turns]
-        for number, prompt in enumerate(self.prompts):
-            if number and not self.has_time():
-                break
-            for turn, (method, total) in enumerate(zip(turns, totals, strict=True), start=1):
-                total.add(self.engine.generate(prompt.tokens, max_new_tokens=NUM_TOKENS, **method))
-                self.progress(number * len(turns) + turn, len(self.prompts) * len(turns), "trying it")
-        plain, *others = totals
+        turns = [OFF, *methods]
+        plain, *others = take_turns(self.engine, turns, self.prompts, NUM_TOKENS, self.has_time, self.progress)
         return [self._result(method["strategy"], total, plain) for method, total in zip(methods, others, strict=True)]
-
-    def _warm_up(self, method: Mapping[str, Any]) -> None:
-        """Where passes are recorded, a whole text records all of them."""
-        longest = max(self.prompts, key=lambda prompt: len(prompt.tokens)).tokens
-        self.engine.prepare(len(longest) + NUM_TOKENS, **method)
-        num_tokens = NUM_TOKENS if self.engine.runner.recorded_slots(1) else _WARM_UP_TOKENS
-        self.engine.generate(longest, max_new_tokens=num_tokens, **method)
 
     def _result(self, strategy: str, total: Total, plain: Total) -> dict[str, Any]:
         skip = total.usual_skip
@@ -75,6 +59,35 @@ class Trials:
             "num_tokens": total.num_tokens,
             "num_prompts": total.num_texts,
         }
+
+
+def take_turns(
+    engine: Engine,
+    methods: Sequence[Mapping[str, Any]],
+    prompts: Sequence[CalibrationPrompt],
+    num_tokens: int,
+    has_time: Callable[[], bool],
+    progress: Progress,
+) -> list[Total]:
+    """What each method did, all of them prompt by prompt; where time is up the remaining prompts are left out."""
+    for method in methods:
+        _warm_up(engine, method, prompts, num_tokens)
+    totals = [Total() for _ in methods]
+    for number, prompt in enumerate(prompts):
+        if number and not has_time():
+            break
+        for turn, (method, total) in enumerate(zip(methods, totals, strict=True), start=1):
+            total.add(engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method))
+            progress(number * len(methods) + turn, len(prompts) * len(methods), "trying it")
+    return totals
+
+
+def _warm_up(engine: Engine, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int) -> None:
+    """Where passes are recorded, a whole text records all of them."""
+    longest = max(prompts, key=lambda prompt: len(prompt.tokens)).tokens
+    engine.prepare(len(longest) + num_tokens, **method)
+    num_tokens = num_tokens if engine.runner.recorded_slots(1) else min(num_tokens, _WARM_UP_TOKENS)
+    engine.generate(longest, max_new_tokens=num_tokens, **method)
 
 
 @dataclass

@@ -1,23 +1,25 @@
-"""`selfdraft bench`: measure. `gpu`: our ways and transformers' own, side by side; `table`: a result as Markdown."""
+"""`selfdraft bench`: measure. `gpu`: our ways and transformers' own; `lookahead` elsewhere; `table`: a result."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..bench import plot, report
 from ..bench.gpu import GpuBench, GpuPlan
+from ..bench.lookahead import plot as lookahead_plot
+from ..bench.lookahead import report as lookahead_report
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
 from ..bench.ways import PEERS, check_peers, default_peers, name_method, parse_variants
 from ..errors import OptionError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
-from . import terminal
+from . import bench_common, bench_lookahead, terminal
 from .inputs import (
     MODEL_HELP,
     add_device_options,
@@ -28,11 +30,11 @@ from .inputs import (
     read_file,
     read_method,
 )
-from .outputs import check_output, write_file
 
 EXAMPLES = """\
 examples:
   selfdraft bench gpu --help                        speed on a GPU against transformers, and where the time goes
+  selfdraft bench lookahead --help                  how far to draft: all rules, and the oracle
   selfdraft bench table result.json                 a result as Markdown tables
 """
 GPU_EXAMPLES = """\
@@ -75,14 +77,15 @@ def add_parser(commands: Any) -> None:
     )
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     _add_gpu_parser(benchmarks)
+    bench_lookahead.add_parser(benchmarks)
     table = benchmarks.add_parser(
         "table",
         help="a result as Markdown",
-        description="Print a result of `selfdraft bench gpu --output FILE` as Markdown tables.",
+        description="Print a result of `selfdraft bench ... --output FILE` as Markdown tables.",
         epilog=TABLE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    table.add_argument("file", help='what `selfdraft bench gpu --output` wrote; "-": standard input')
+    table.add_argument("file", help='what `selfdraft bench ... --output` wrote; "-": standard input')
     table.add_argument("--plot", metavar="FILE.png", help="also draw it; needs matplotlib")
     table.set_defaults(run=run_table)
 
@@ -98,58 +101,34 @@ def _add_gpu_parser(benchmarks: Any) -> None:
     parser.add_argument("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
     add, number = parser.add_argument, {"metavar": "N", "type": count}
-    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
-    add("--per-domain", **number, help="the first N prompts of each domain (default: all)")
-    add("--max-new-tokens", **number, default=256, help="default: %(default)s")
+    bench_common.add_prompt_options(parser, per_domain=None, max_new_tokens=256)
     add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
     add("--peer-tokens", **number, help="fewer new tokens for slow peers; static always takes all")
     add("--warm-up-tokens", **number, help="default: all where something is compiled or captured, else 8")
     add("--context", **number, default=320, help=CONTEXT_HELP)
-    add(
-        "--seconds", metavar="N", type=_seconds, help="begin no prompt but the first later than so long after the start"
-    )
     add("--soak", **number, default=0, help="at the end N texts of mixed length; shows memory before and after")
-    add("--output", metavar="FILE", help="keep the JSON document here, rewritten after each prompt")
-    add("--plot", metavar="FILE.png", help="draw tokens per second; needs matplotlib")
-    add(
-        "--commit",
-        metavar="TEXT",
-        help="what the JSON says was measured, where git does not know (default: git's word)",
-    )
+    bench_common.add_run_options(parser)
     add_method_options(parser)
     parser.set_defaults(run=run_gpu)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}")
-    return value
 
 
 def run_gpu(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     plan = _plan(options)
-    _check_outputs(options)
+    bench_common.check_outputs(options)
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
 
-    def complete(document: dict[str, Any]) -> dict[str, Any]:
-        asked = {"selfdraft": __version__, "model": _name(options.model), "options": _options(options)}
-        return {**asked, **document, **({"commit": options.commit} if options.commit else {})}
-
     def save(document: dict[str, Any]) -> bool:
-        return _save(complete(document), options.output)
+        return bench_common.save(bench_common.complete(document, options), options.output)
 
-    bench = GpuBench(model, tokenizer, plan, began, _say, save, name=options.model or DEFAULT_MODEL)
-    document = complete(bench.run())
+    name = options.model or DEFAULT_MODEL
+    bench = GpuBench(model, tokenizer, plan, began, bench_common.say, save, name=name)
+    document = bench_common.complete(bench.run(), options)
     is_saved = save(document)
     print(report.as_text(document))
-    is_drawn = _draw(document, options.plot)
+    is_drawn = bench_common.draw(document, options.plot, plot.draw)
     print(json.dumps(document))
     if bench.is_interrupted:
         return 130
@@ -157,41 +136,35 @@ def run_gpu(options: argparse.Namespace) -> int:
     return 1 if is_different or not is_drawn or not is_saved else 0
 
 
-def _save(document: dict[str, Any], file: str | None) -> bool:
-    """What cannot be kept can still be printed in the end."""
-    try:
-        if file:
-            write_file(file, (json.dumps(document, indent=1) + "\n").encode())
-    except OSError as error:
-        _say(f"selfdraft bench: error: cannot write {file}: {error}")
-        return False
-    return True
+@dataclass(frozen=True)
+class Kind:
+    """How a document is shown."""
+
+    as_markdown: Callable[[Mapping[str, Any]], str]
+    draw: Callable[[Mapping[str, Any], str], None]
 
 
-def _draw(document: dict[str, Any], file: str | None) -> bool:
-    """Whatever goes wrong here must not cost the figures."""
-    try:
-        if file:
-            plot.draw(document, file)
-    except Exception as error:
-        _say(f"selfdraft bench: error: cannot draw {file}: {type(error).__name__}: {error}")
-        return False
-    return True
+KINDS: Mapping[str, Kind] = {
+    "gpu": Kind(report.as_markdown, plot.draw),
+    "lookahead": Kind(lookahead_report.as_markdown, lookahead_plot.draw),
+}
+"""By what a document says of itself."""
 
 
 def run_table(options: argparse.Namespace) -> int:
     if options.plot:
         plot.require_matplotlib()
     document = _read_document(options.file)
+    kind = KINDS[document["benchmark"]]
     try:
-        text = report.as_markdown(document)
+        text = kind.as_markdown(document)
     except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         raise OptionError(
             f"{options.file} is damaged ({type(error).__name__}: {error}); it must be what "
-            "`selfdraft bench gpu --output` wrote"
+            f"`selfdraft bench {document['benchmark']} --output` wrote"
         ) from None
     print(text)
-    return 0 if _draw(document, options.plot) else 1
+    return 0 if bench_common.draw(document, options.plot, kind.draw) else 1
 
 
 def _plan(options: argparse.Namespace) -> GpuPlan:
@@ -223,36 +196,12 @@ def _prompts(options: argparse.Namespace) -> list[BenchPrompt]:
     return read_prompts(((Path(file).name, read_file(file)) for file in files), options.per_domain)
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
-    if options.plot:
-        plot.require_matplotlib()
-    for file in filter(None, (options.output, options.plot)):
-        check_output(file)
-
-
 def _read_document(file: str) -> dict[str, Any]:
+    commands = " or ".join(f"`selfdraft bench {name}`" for name in KINDS)
     try:
         document = json.loads(read_file(file))
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{file} is no JSON document of `selfdraft bench gpu` ({error})") from None
-    if not isinstance(document, dict) or document.get("benchmark") != "gpu":
-        raise OptionError(f"{file} is no document of `selfdraft bench gpu`; make one with its --output")
+        raise OptionError(f"{file} is no JSON document of {commands} ({error})") from None
+    if not isinstance(document, dict) or str(document.get("benchmark")) not in KINDS:
+        raise OptionError(f"{file} is no document of {commands}; make one with its --output")
     return document
-
-
-def _name(model: str | None) -> str:
-    """A folder by its last part: where it lies says nothing to a reader."""
-    if model is None:
-        return DEFAULT_MODEL
-    return Path(model).resolve().name if Path(model).exists() else model
-
-
-def _options(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as far as it shapes the figures; files by name."""
-    left_out = ("run", "command", "benchmark", "model", "output", "plot", "commit")
-    values = {name: value for name, value in vars(options).items() if name not in left_out}
-    return {**values, "prompts": [Path(file).name for file in options.prompts or [OWN_PROMPTS]]}
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

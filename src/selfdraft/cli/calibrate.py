@@ -7,10 +7,9 @@ import re
 import shlex
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
+from ..bench.prompts import BenchPrompt
 from ..calibrate.calibrate import (
     GO_ON,
     USUAL_TOKENS,
@@ -19,18 +18,16 @@ from ..calibrate.calibrate import (
     calibrate,
     check_strategies,
 )
-from ..calibrate.texts import CalibrationPrompt
 from ..engine.engine import Engine
-from ..engine.text import check_prompt, encode_prompts
-from ..errors import PromptError, unknown_name
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..registry import STRATEGIES
 from . import terminal
-from .inputs import MODEL_HELP, add_device_options, as_message, count, read_file
+from .inputs import MODEL_HELP, add_device_options, count
 from .profile_text import as_text
+from .prompts import add_prompt_options, for_calibration, read
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -62,8 +59,7 @@ def add_parser(commands: Any) -> None:
     add("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
     add("--strategy", metavar="NAME", nargs="+", default=["prune"], help=f"of {', '.join(STRATEGIES)} (default: prune)")
-    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
-    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
+    add_prompt_options(parser)
     add("--budget", metavar="TIME", type=seconds, default="20m", help="90s, 10m, 1h (default: %(default)s)")
     add("--tokens", metavar="N", type=count, help=f"fit to so many tokens that the model generates ({_TOKENS})")
     add(
@@ -90,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=loaded)
     name = options.model or DEFAULT_MODEL
     engine = Engine(model, tokenizer, profile=None, name=name, strategy="off")
-    asked = [_encode(prompt, engine) for prompt in prompts]
+    asked = [for_calibration(prompt, engine) for prompt in prompts]
     wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again)
     try:
         with terminal.Progress(unit="") as progress:
@@ -110,22 +106,7 @@ def _read_before_loading(options: argparse.Namespace) -> list[BenchPrompt]:
     """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
     check_strategies(options.strategy)
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
-    files = options.prompts or [str(OWN_PROMPTS)]
-    prompts = read_prompts((Path(file).name, read_file(file)) for file in files)
-    domains = {prompt.domain for prompt in prompts}
-    for domain in options.domain or ():
-        if domain not in domains:
-            raise unknown_name("domain", domain, domains)
-    return [prompt for prompt in prompts if prompt.domain in (options.domain or domains)]
-
-
-def _encode(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:
-    (tokens,), _ = encode_prompts(as_message(prompt.text, engine, is_raw=False), engine.tokenizer)
-    try:
-        check_prompt(tokens, engine.runner.vocab_size, engine.context_length)
-    except PromptError as error:
-        raise PromptError(f"prompt {prompt.id}: {error}") from None
-    return CalibrationPrompt(prompt.id, prompt.domain, tuple(tokens))
+    return read(options)
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,10 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     return group
 
 
-def add_method_options(parser: argparse.ArgumentParser) -> None:
+def add_method_options(parser: argparse.ArgumentParser, axes: Iterable[str] = AXES) -> None:
     group = parser.add_argument_group("method")
-    for axis, table in AXES.items():
+    for axis in axes:
+        table = AXES[axis]
         group.add_argument(
             f"--{axis}", metavar="NAME", help=f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
         )
@@ -74,7 +75,7 @@ def method_help() -> str:
 
 def read_method(options: argparse.Namespace) -> dict[str, Any]:
     """The method that the command names, as keywords of an Engine."""
-    method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis) is not None}
+    method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis, None) is not None}
     return {**method, "settings": parse_settings(options.set)}
 
 

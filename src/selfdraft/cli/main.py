@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import bench, calibrate, generate, info, list_models, profile, pull, verify
+from . import bench, calibrate, generate, info, list_models, profile, pull, train_lookahead, tune, verify
 
-COMMANDS = (generate, calibrate, profile, verify, info, bench, pull, list_models)
+COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, pull, list_models)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -23,6 +23,8 @@ examples:
   selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
   selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
   selfdraft calibrate                                        learn what may be skipped on this device
+  selfdraft train-lookahead                                  learn how far to draft (the lookahead disco)
+  selfdraft tune --lookahead confidence                      find the best settings of a lookahead
   selfdraft profile list                                     what was learned about which models
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model

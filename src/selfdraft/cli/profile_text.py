@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..calibrate.trials import MAX_DRAFTED, predict, thinned
+from ..lookahead.disco import artefact_name
 from ..profiles.profile import Profile
 from ..types import FrontierPoint, LatencyFit, SkipSet
 
 SHORT, LONG = 512, 4096
 """Texts behind which seconds and speed-ups are told."""
 MAX_ROWS = 8
+CLASSIFIER = artefact_name("")
+"""How the names of classifiers begin."""
 _DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
 
 
@@ -57,6 +60,8 @@ def _latency_text(latency: LatencyFit) -> str:
 
 
 def _artefact_text(name: str, values: Mapping[str, Any], latency: LatencyFit | None, num_layers: int) -> str:
+    if name.startswith(CLASSIFIER):
+        return _classifier_text(name, values)
     lines = [f"{name}: {_made_from(values)}"]
     if "frontier" in values:
         points = [point for point in map(FrontierPoint.from_json, values["frontier"]) if point.skip]
@@ -64,6 +69,18 @@ def _artefact_text(name: str, values: Mapping[str, Any], latency: LatencyFit | N
     if values.get("trials"):
         lines.append(_trials_text(values["trials"]))
     return "\n".join(lines)
+
+
+def _classifier_text(name: str, values: Mapping[str, Any]) -> str:
+    """How far `disco` drafts: what it was trained with, and what that was good for."""
+    trained = f"{values['num_tokens']} tokens ({', '.join(values['domains'])}), label {values['label']}"
+    lines = [f"{name}: {trained}, strategy {values['strategy']}, trained {values['trained']}"]
+    figures = f"F1 {values['f1']:.3f} (best fixed length {values['f1_static']:.3f})"
+    figures += f", threshold {values['threshold']:g}, at most {values['max_tokens']} tokens"
+    if seconds := values.get("seconds_per_token"):
+        plain, static, own = (1000 * seconds[way] for way in ("plain", "static", "disco"))
+        figures += f"; {own:.2f} ms a token, best fixed length {static:.2f}, plain {plain:.2f}"
+    return "\n".join([*lines, f"  {figures}"])
 
 
 def _made_from(values: Mapping[str, Any]) -> str:

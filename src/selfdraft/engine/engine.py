@@ -101,6 +101,16 @@ class Engine:
         self._memory = Memory(self.model, self._runner, self._memory.name, profile)
         self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
 
+    def forget(self) -> None:
+        """Begin anew with the same profile: strategies are built again, lookaheads forget what they learned.
+
+        A lookahead stays the same object, for what was recorded with it is found by it.
+        """
+        self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
+        for key, part in self._parts.items():
+            if key[0] == "lookahead":
+                part.forget()
+
     @property
     def device(self) -> torch.device:
         return self._runner.device
@@ -124,6 +134,14 @@ class Engine:
             raise OptionError(f"num_tokens must be at least 1, got {num_tokens!r}")
         self._runner.refresh()
         prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
+
+    def names(self, **method: Any) -> dict[str, Any]:
+        """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
+        return resolve(self._defaults, check_method(method))
+
+    def method(self, **method: Any) -> Method:
+        """The same as objects."""
+        return self._method(method)
 
     @overload
     def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
@@ -194,7 +212,7 @@ class Engine:
             else Claim(tokens, finish_reason, text)
         )
         method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        names = resolve(self._defaults, check_method(method))
+        names = self.names(**method)
         settings = make(GenerateOptions, options, "generate")
         rule = rule_for(names["acceptance"], settings)
         self._check_call(settings)
@@ -280,7 +298,7 @@ class Engine:
         return torch.cat(parts)
 
     def _method(self, overrides: Mapping[str, Any]) -> Method:
-        names = resolve(self._defaults, check_method(overrides))
+        names = self.names(**overrides)
         settings: Settings = names["settings"]
         host = Host(self._runner, self.tokenizer)
         return Method(

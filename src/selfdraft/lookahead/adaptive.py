@@ -32,8 +32,13 @@ class Adaptive(PlainLookahead):
         self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
     ) -> None:
         super().__init__(options)
-        self._threshold, self._share = options.threshold, options.target
-        self._learned = Learned(self._threshold)
+        self._learned = Learned(options.threshold)
+        self.forget()
+
+    def forget(self) -> None:
+        self._threshold: float = self.options.threshold
+        self._share: float = self.options.target
+        self._learned.set(self._threshold)
 
     @property
     def threshold(self) -> float:

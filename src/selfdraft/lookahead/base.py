@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
+
+from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 
@@ -18,8 +21,14 @@ class PlainLookahead:
         self.options = options
         self.max_tokens: int = options.max_tokens
 
+    def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        raise NotImplementedError
+
     def observe(self, step: StepRecord) -> None:
         pass
 
     def end(self, sequence_id: int) -> None:
         pass
+
+    def forget(self) -> None:
+        """Be as if no text had been seen. Tensors stay where they are: recorded drafts read them there."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -34,9 +35,15 @@ def artefact_name(drafter: str) -> str:
 
 
 def features(stats: DraftStats, last_position: float) -> torch.Tensor:
+    return join_features(stats.top_probs, stats.entropy, stats.index, last_position)
+
+
+def join_features(
+    top_probs: torch.Tensor, entropy: torch.Tensor, index: torch.Tensor, last_position: float
+) -> torch.Tensor:
     """[rows, 12]: top-10 probabilities, entropy, position. Positions beyond those trained on count as the last one."""
-    position = stats.index.clamp(max=last_position)
-    return torch.cat((stats.top_probs, stats.entropy[:, None], position[:, None]), dim=-1)
+    position = index.clamp(max=last_position)
+    return torch.cat((top_probs, entropy[:, None], position[:, None]), dim=-1)
 
 
 def apply(
@@ -127,23 +134,30 @@ class Disco(PlainLookahead):
         return apply(rows, *(array.on(rows.device) for array in self._arrays))
 
 
+# ------------------------------------------------------------------------------------------------ in the profile
+
+
 def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
-    drafter = drafted_by.drafter
-    command = f"{knowledge.command('train-lookahead')} --strategy {drafted_by.strategy} --drafter {drafter}"
-    needs = f"the lookahead 'disco' with the drafter {drafter!r}"
-    found = knowledge.artefact(artefact_name(drafter), needs, command)
+    """The one for these drafts; a ProfileError names the command that trains it where there is none that can be used.
+
+    A classifier that knows other skip sets may still be a fair judge, so that is a warning.
+    """
+    drafter, command = drafted_by.drafter, train_command(knowledge, drafted_by)
+    found = knowledge.artefact(artefact_name(drafter), f"the lookahead 'disco' with the drafter {drafter!r}", command)
     try:
         classifier = Classifier.read(found)
-        trained_for = found["drafter"]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        trained_for = (str(found["drafter"]), str(found.get("source", "")))
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ProfileError(
             f"the classifier of the lookahead 'disco' cannot be used ({type(error).__name__}: {error}). "
             f"Train it anew with: {command}"
         ) from error
-    if trained_for != drafter:
+    asked_for = (drafter, draft_model(drafted_by.drafter_options))
+    if trained_for[0] != drafter or (all((trained_for[1], asked_for[1])) and trained_for[1] != asked_for[1]):
+        before, now = (f"{name!r} ({source})" if source else repr(name) for name, source in (trained_for, asked_for))
         raise ProfileError(
-            f"the classifier of the lookahead 'disco' was trained for the drafter {trained_for!r}, not for "
-            f"{drafter!r}. Train one with: {command}"
+            f"the classifier of the lookahead 'disco' was trained for the drafter {before}, not for {now}. "
+            f"Train one with: {command}"
         )
     if found.get("strategy") != drafted_by.strategy:
         _LOGGER.warning(
@@ -153,3 +167,25 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
             command,
         )
     return classifier
+
+
+def draft_model(drafter_options: Any) -> str:
+    """What a drafter with a model of its own calls it, else nothing."""
+    source = getattr(drafter_options, "source", "")
+    return str(getattr(getattr(source, "config", None), "_name_or_path", source) or "")
+
+
+def train_command(knowledge: Knowledge, drafted_by: DraftedBy) -> str:
+    """What trains a classifier for these drafts: their settings are named where they are not the defaults."""
+    parts = [knowledge.command("train-lookahead"), "--strategy", drafted_by.strategy, "--drafter", drafted_by.drafter]
+    by_method = {
+        drafted_by.strategy: drafted_by.strategy_options,
+        drafted_by.drafter: drafted_by.drafter_options,
+    }
+    for method, options in by_method.items():
+        for item in fields(options):
+            value = getattr(options, item.name)
+            if value != item.default and isinstance(value, str | int | float):
+                text = str(value).lower() if isinstance(value, bool) else value
+                parts += ["--set", shlex.quote(f"{method}.{item.name}={text}")]
+    return " ".join(parts)

@@ -35,9 +35,14 @@ class Heuristic(PlainLookahead):
         self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
     ) -> None:
         super().__init__(options)
-        self._first = min(options.start, options.max_tokens)
+        self._lengths = Learned(np.ones(NUM_PLACES))
         self._of_text: dict[int, int] = {}
-        self._lengths = Learned(np.full(NUM_PLACES, self._first))
+        self.forget()
+
+    def forget(self) -> None:
+        self._first = min(self.options.start, self.options.max_tokens)
+        self._of_text.clear()
+        self._tell()
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return stats.depth < self._lengths.on(stats.depth.device)[stats.sequence_ids % NUM_PLACES]

@@ -38,6 +38,10 @@ class Roc(PlainLookahead):
         self._pairs: deque[tuple[float, bool]] = deque(maxlen=options.memory)
         self._learned = Learned(options.threshold)
 
+    def forget(self) -> None:
+        self._pairs.clear()
+        self._learned.set(self.options.threshold)
+
     @property
     def threshold(self) -> float:
         return float(self._learned.values)

@@ -49,10 +49,14 @@ class Tpt(PlainLookahead):
         self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
     ) -> None:
         super().__init__(options)
-        self._chances, self._costs = Chances(), Costs(options.rounds)
-        self._table, self._bar = Learned(self._chances.table), Learned(FIRST_BAR)
+        self._table, self._bar = Learned(Chances().table), Learned(FIRST_BAR)
         self._edges, self._all_kept = Learned(EDGES), RunningProduct()
-        self._num_rounds = 0
+        self.forget()
+
+    def forget(self) -> None:
+        self._chances, self._costs, self._num_rounds = Chances(), Costs(self.options.rounds), 0
+        self._table.set(self._chances.table)
+        self._bar.set(FIRST_BAR)
 
     @property
     def bar(self) -> float:

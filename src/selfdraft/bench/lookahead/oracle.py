@@ -18,14 +18,28 @@ MAX_TOKENS = 48
 
 
 class Oracle(PlainLookahead):
-    """`continuations[i]`: what follows the prompt of row i of the call; `first`: the call's `sequence`."""
+    """`continuations[i]`: what follows the prompt of row i of the call; `first`: the call's `sequence`.
+
+    For calls of as many rows and no more tokens (or `room`) it can be told anew: the table is rewritten where it is,
+    for a recorded draft reads it there.
+    """
 
     Options = NoOptions
 
-    def __init__(self, continuations: Sequence[Sequence[int]], *, first: int = 0, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(
+        self, continuations: Sequence[Sequence[int]], *, first: int = 0, max_tokens: int = MAX_TOKENS, room: int = 0
+    ) -> None:
         self.max_tokens, self._first = max_tokens, first
-        width = max(map(len, continuations)) + 1
+        width = max(room, *map(len, continuations)) + 1  # behind every text nothing is expected
+        self._known = torch.full((len(continuations), width), PAD)
+        self._copies: dict[torch.device, torch.Tensor] = {}
+        self.tell(continuations)
+
+    def tell(self, continuations: Sequence[Sequence[int]]) -> None:
+        width = self._known.shape[1]
         self._known = torch.tensor([[*tokens, *[PAD] * (width - len(tokens))] for tokens in continuations])
+        for copy in self._copies.values():
+            copy.copy_(self._known)
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         assert stats.token is not None
@@ -35,6 +49,7 @@ class Oracle(PlainLookahead):
         return (stats.token == expected) & (stats.depth < self.max_tokens)
 
     def _on(self, device: torch.device) -> torch.Tensor:
-        if self._known.device != device:
-            self._known = self._known.to(device)
-        return self._known
+        if device not in self._copies:
+            with torch.inference_mode(False):
+                self._copies[device] = self._known.to(device, copy=True)
+        return self._copies[device]

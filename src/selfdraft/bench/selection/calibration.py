@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,12 +24,11 @@ from ...profiles.profile import SCHEMA, Artefact, Profile
 from ...profiles.store import Store
 from ...strategies.prune import Prune
 from ...types import FrontierPoint, LatencyFit
+from ..pace import Say, Told
 from ..prompts import BenchPrompt, encode
 
-Say = Callable[[str], None]
 PRUNE = "prune"
 _KEY = ("fingerprint", "device", "dtype", "version")
-_SAY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def calibrate(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
 
 def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
     """In a store of its own, which is gone afterwards."""
-    key, runner, told = engine.memory.key, engine.runner, Told(say)
+    key, runner, told = engine.memory.key, engine.runner, Told(say, "calibrating")
     prompts = [CalibrationPrompt(prompt.id, prompt.domain, tuple(encode(prompt, engine))) for prompt in recipe.prompts]
     with tempfile.TemporaryDirectory() as folder:
         store, stamps = Store(Path(folder)), [runner.seconds()]
@@ -112,18 +110,6 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
 
 def _differences(stamps: Sequence[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(stamps)]
-
-
-class Told:
-    """Progress in words, now and then."""
-
-    def __init__(self, say: Say) -> None:
-        self._say, self._last = say, time.monotonic()
-
-    def __call__(self, done: int, total: int | None, label: str) -> None:
-        if time.monotonic() - self._last > _SAY_SECONDS:
-            self._last = time.monotonic()
-            self._say(f"calibrating: {label}, {done} of {total}")
 
 
 # ------------------------------------------------------------------------------------------------------- its file

@@ -20,6 +20,7 @@ from ...models.decoder import Decoder
 from ...models.info import describe
 from ...types import Generation
 from ..circumstances import circumstances
+from ..pace import Pace
 from ..prompts import BenchPrompt, encode
 from .calibration import Calibration, Recipe, calibrate
 from .contexts import long_prompts, weights_at
@@ -70,6 +71,7 @@ class SelectionBench:
     contexts: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.pace = Pace(self.began, self.plan.seconds, self.say)
         self.engine = Engine(self.model, self.tokenizer, profile=None, name=self.name)
         runner = self.engine.runner
         self.num_layers = runner.num_layers
@@ -103,14 +105,9 @@ class SelectionBench:
         self.held_out = HeldOut(self.calibration.points, self.prices)
         self.say(f"warming up {len(self.tables.arms)} ways")
         self.tables.warm_up(self._texts_to_warm_up(), self.plan.max_new_tokens)
-        began = time.perf_counter()
-        for count, (prompt, tokens) in enumerate(self.prompts, start=1):
-            if count > 1 and self._is_late():
-                self.say(f"time is up after {count - 1} of {len(self.prompts)} prompts")
-                break
+        for prompt, tokens in self.pace.each(self.prompts, "prompts"):
             plain = self.tables.measure(prompt.id, prompt.domain, tokens, self.plan.max_new_tokens)
             self._look_at(prompt.domain, tokens, plain)
-            self._tell(count, len(self.prompts), began, "prompts")
             self.save(self.document())
 
     def _texts_to_warm_up(self) -> list[Sequence[int]]:
@@ -130,7 +127,7 @@ class SelectionBench:
 
     def _measure_context(self, length: int) -> None:
         """With strategies that know no other length."""
-        if self._is_late():
+        if self.pace.is_late:
             self.say(f"time is up before texts of {length} tokens")
             return
         num_tokens = self.plan.context_tokens
@@ -141,15 +138,10 @@ class SelectionBench:
         self.say(f"texts of {length} tokens: warming up {len(turns.arms)} ways")
         turns.warm_up([other if self._is_recorded else other[:_WARM_UP_LENGTH]], num_tokens)
         self.contexts.append({"length": length})
-        began = time.perf_counter()
-        for count, prompt in enumerate(prompts, start=1):
-            if count > 1 and self._is_late():
-                self.say(f"time is up after {count - 1} of {len(prompts)} texts of {length} tokens")
-                break
+        for count, prompt in enumerate(self.pace.each(prompts, f"texts of {length} tokens"), start=1):
             turns.measure(f"{length}-{count}", str(length), prompt, num_tokens)
             weights = weights_at(self.calibration.latency, length)
             self.contexts[-1] = {"length": length, "num_prompts": count, "weights": weights, "ways": turns.rows()}
-            self._tell(count, len(prompts), began, f"texts of {length} tokens")
             self.save(self.document())
 
     # -------------------------------------------------------------------------------------------------- bookkeeping
@@ -158,15 +150,6 @@ class SelectionBench:
     def _is_recorded(self) -> bool:
         """Where passes are recorded for caches of each size, all of these must be met before measuring."""
         return bool(self.engine.runner.recorded_slots(1))
-
-    def _is_late(self) -> bool:
-        return self.plan.seconds is not None and time.perf_counter() > self.began + self.plan.seconds
-
-    def _tell(self, count: int, total: int, began: float, what: str) -> None:
-        left = (time.perf_counter() - began) / count * (total - count)
-        if self.plan.seconds is not None:
-            left = min(left, max(0.0, self.began + self.plan.seconds - time.perf_counter()))
-        self.say(f"{count}/{total} {what}, about {left / 60:.1f} minutes left")
 
     @property
     def _is_complete(self) -> bool:

@@ -16,8 +16,7 @@ from typing import Any
 from ...models.info import ModelInfo
 from ...types import Generation, LatencyFit, Plan, SkipSet
 from ..costs import weight_share
-
-VERDICTS = ("equal", "tie", "different")
+from ..totals import VERDICTS, ratio
 
 
 @dataclass(frozen=True)
@@ -138,28 +137,28 @@ def figures(sums: Sums, plain: Sums) -> dict[str, Any]:
     `control`: of a way that never drafted, its speed-up without its planning. It did what `off` did: what is not 1
     here is how much the device wavered.
     """
-    per_token, plain_per_token = (_ratio(one.decode_seconds, one.num_tokens) for one in (sums, plain))
-    unplanned_per_token = _ratio(sums.decode_seconds - sums.planning_seconds, sums.num_tokens)
-    per_draft = _ratio(sums.draft_seconds, sums.num_draft_passes)
+    per_token, plain_per_token = (ratio(one.decode_seconds, one.num_tokens) for one in (sums, plain))
+    unplanned_per_token = ratio(sums.decode_seconds - sums.planning_seconds, sums.num_tokens)
+    per_draft = ratio(sums.draft_seconds, sums.num_draft_passes)
     return {
         "num_prompts": sums.num_prompts,
         "num_tokens": sums.num_tokens,
         "decode_seconds": sums.decode_seconds,
         "ms_per_token": None if per_token is None else 1000 * per_token,
-        "speedup": _ratio(plain_per_token, per_token),
-        "control": None if sums.num_drafting_rounds else _ratio(plain_per_token, unplanned_per_token),
-        "drafting_share": _ratio(sums.num_drafting_rounds, sums.num_rounds),
-        "skipped_attention": _ratio(sums.skipped_attention, sums.num_own_rounds),
-        "skipped_mlp": _ratio(sums.skipped_mlp, sums.num_own_rounds),
-        "cost_by_weights": _ratio(sums.weights_read, sums.num_draft_passes),
-        "cost_by_seconds": _ratio(sums.fit_draft_seconds, sums.fit_plain_seconds),
-        "cost_measured": _ratio(per_draft, plain_per_token),
-        "acceptance_rate": _ratio(sums.num_accepted, sums.num_draft_steps),
-        "mean_generated_length": _ratio(sums.num_tokens, sums.num_rounds),
+        "speedup": ratio(plain_per_token, per_token),
+        "control": None if sums.num_drafting_rounds else ratio(plain_per_token, unplanned_per_token),
+        "drafting_share": ratio(sums.num_drafting_rounds, sums.num_rounds),
+        "skipped_attention": ratio(sums.skipped_attention, sums.num_own_rounds),
+        "skipped_mlp": ratio(sums.skipped_mlp, sums.num_own_rounds),
+        "cost_by_weights": ratio(sums.weights_read, sums.num_draft_passes),
+        "cost_by_seconds": ratio(sums.fit_draft_seconds, sums.fit_plain_seconds),
+        "cost_measured": ratio(per_draft, plain_per_token),
+        "acceptance_rate": ratio(sums.num_accepted, sums.num_draft_steps),
+        "mean_generated_length": ratio(sums.num_tokens, sums.num_rounds),
         "planning_seconds": sums.planning_seconds,
-        "planning_share": _ratio(sums.planning_seconds, sums.decode_seconds),
+        "planning_share": ratio(sums.planning_seconds, sums.decode_seconds),
         "num_new_plans": sums.num_new_plans,
-        "prefill_ratio": _ratio(sums.prefill_seconds, plain.prefill_seconds),
+        "prefill_ratio": ratio(sums.prefill_seconds, plain.prefill_seconds),
         "capture_seconds": sums.capture_seconds,
         **{verdict: sums.verdicts[verdict] for verdict in VERDICTS},
     }
@@ -177,7 +176,3 @@ def plan_figures(plans: Counter[Plan]) -> list[dict[str, Any]]:
         }
         for plan, num_rounds in plans.most_common()
     ]
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole

@@ -70,7 +70,7 @@ class Turns:
             arm.engine.prepare(max(map(len, prompts)) + num_tokens, **arm.method)
             for prompt in prompts:
                 arm.run(prompt, num_tokens if is_recorded else min(num_tokens, WARM_UP_TOKENS))
-            arm.engine.remember(self._profile)
+            arm.engine.forget()
 
     def measure(self, prompt_id: str, domain: str, prompt: Sequence[int], num_tokens: int) -> Generation:
         """One prompt in all ways; the plain text. An interrupted prompt counts for none."""

@@ -1,0 +1,161 @@
+"""Training the classifier of `disco`: from what a draft shows of a token to the chance that the target keeps it.
+
+DISCO (arXiv:2405.04304, appendix D): a two-layer network over top-10 probabilities, entropy and position. The label of
+a token is `match` (1 where it was the target's own) or, softer, `tv`: 1 - the total variation between both
+distributions, which is the chance that rejection sampling keeps a token drawn from the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import OptionError
+from ..lookahead.disco import NUM_FEATURES, Classifier, apply, join_features
+from .traces import Trace
+
+Label = Literal["match", "tv"]
+LABELS: tuple[Label, ...] = ("match", "tv")
+NUM_HIDDEN = 32
+USUAL_THRESHOLD, USUAL_MAX_TOKENS = 0.5, 12
+"""Of a classifier that nobody has tuned."""
+_MAX_EPOCHS, _PATIENCE, _CHECK_EVERY = 500, 50, 5
+_LEARNING_RATE, _WEIGHT_DECAY = 0.01, 0.01
+_TINY = 1e-6
+_MIN_GAIN = 1e-5
+"""A smaller fall of the validation loss is none."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Drafted tokens: what was seen of them, what to learn of them, and what became of them."""
+
+    rows: torch.Tensor  # [tokens, 12]
+    labels: torch.Tensor  # [tokens] between 0 and 1
+    is_kept: torch.Tensor  # [tokens] bool
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], label: Label, last_position: float) -> Examples:
+        if not traces:
+            return cls(torch.zeros(0, NUM_FEATURES), torch.zeros(0), torch.zeros(0, dtype=torch.bool))
+        parts = zip(*(_examples(trace, label, last_position) for trace in traces), strict=True)
+        return cls(*(torch.cat(part) for part in parts))
+
+
+def _examples(trace: Trace, label: Label, last_position: float) -> tuple[torch.Tensor, ...]:
+    places = torch.arange(len(trace))
+    rows = join_features(trace.top_probs, trace.entropies, places, last_position)
+    labels = trace.is_kept.float() if label == "match" else trace.overlaps.float().clamp(0, 1)
+    return rows[trace.is_drafted], labels[trace.is_drafted], trace.is_kept[trace.is_drafted]
+
+
+def train(
+    training: Sequence[Trace], validation: Sequence[Trace] = (), label: Label = "match", seed: int = 0
+) -> Classifier:
+    """A classifier with the usual threshold and maximum (tuning.py finds better ones); the same seed, the same one.
+
+    Training ends when the loss on `validation` no longer falls, and goes back to where it was lowest.
+    """
+    last_position = float(max((len(trace) for trace in training), default=1) - 1)
+    examples, checks = (Examples.of(traces, label, last_position) for traces in (training, validation))
+    if not len(examples.rows):
+        raise OptionError(
+            "there is nothing to train with: nothing was drafted in these texts. Take another strategy or drafter, or "
+            "other prompts"
+        )
+    checks = checks if len(checks.rows) else examples
+    with torch.inference_mode(False), torch.enable_grad():
+        arrays = _fit(examples, checks, seed)
+    names = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
+    return Classifier(
+        **dict(zip(names, arrays, strict=True)),
+        last_position=last_position,
+        threshold=USUAL_THRESHOLD,
+        max_tokens=USUAL_MAX_TOKENS,
+    )
+
+
+def _fit(examples: Examples, checks: Examples, seed: int) -> list[torch.Tensor]:
+    """The network's arrays, for features as they come."""
+    mean, spread = examples.rows.mean(0), examples.rows.std(0, correction=0)
+    varies = spread > _TINY
+    scale = torch.where(varies, 1 / spread.clamp(min=_TINY), 0.0)  # what never varied says nothing when it does
+
+    def standard(rows: torch.Tensor) -> torch.Tensor:
+        return (rows - mean) * scale
+
+    inputs, check_inputs = standard(examples.rows), standard(checks.rows)
+    labels, check_labels = examples.labels.clone(), checks.labels.clone()
+    arrays = _initial(float(labels.mean()), seed)
+    optimiser = torch.optim.AdamW(arrays, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+    best, lowest, best_epoch = [array.detach().clone() for array in arrays], float("inf"), 0
+    for epoch in range(_MAX_EPOCHS):
+        if epoch % _CHECK_EVERY == 0:
+            with torch.no_grad():
+                loss = float(_loss(check_inputs, check_labels, arrays))
+            if loss < lowest - _MIN_GAIN:
+                best, lowest, best_epoch = [array.detach().clone() for array in arrays], loss, epoch
+            elif epoch - best_epoch >= _PATIENCE:
+                break
+        optimiser.zero_grad()
+        _loss(inputs, labels, arrays).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    hidden_weight, hidden_bias, output_weight, output_bias = best
+    folded = hidden_weight * scale
+    return [folded, hidden_bias - folded @ mean, output_weight, output_bias]
+
+
+def _initial(mean_label: float, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    chance = min(max(mean_label, 0.01), 0.99)
+    arrays = [
+        torch.randn(NUM_HIDDEN, NUM_FEATURES, generator=generator) * (2 / NUM_FEATURES) ** 0.5,
+        torch.zeros(NUM_HIDDEN),
+        torch.randn(NUM_HIDDEN, generator=generator) * NUM_HIDDEN**-0.5,
+        torch.logit(torch.tensor(chance)),
+    ]
+    return [array.requires_grad_() for array in arrays]
+
+
+def _loss(inputs: torch.Tensor, labels: torch.Tensor, arrays: Sequence[torch.Tensor]) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(apply(inputs, *arrays), labels)
+
+
+# ------------------------------------------------------------------------------------------------ how good it is
+
+
+def f1(predicted: torch.Tensor, is_kept: torch.Tensor) -> float:
+    """Of predicting that tokens will be kept: the harmonic mean of precision and recall; 0 where nothing is right."""
+    predicted, is_kept = predicted.bool(), is_kept.bool()
+    num_right = int((predicted & is_kept).sum())
+    return 2 * num_right / max(1, int(predicted.sum()) + int(is_kept.sum()))
+
+
+def classifier_f1(classifier: Classifier, traces: Sequence[Trace], threshold: float | None = None) -> float:
+    """At its own threshold unless told."""
+    examples = Examples.of(traces, "match", classifier.last_position)
+    chances = classifier.logits(examples.rows).sigmoid()
+    return f1(chances >= (classifier.threshold if threshold is None else threshold), examples.is_kept)
+
+
+def static_f1(traces: Sequence[Trace], num_tokens: int) -> float:
+    """Of the rule that calls the first `num_tokens` of every round kept, in rounds that end with a refused token."""
+    depths = torch.cat([oracle_depths(trace)[trace.is_drafted] for trace in traces])
+    return f1(depths <= num_tokens, torch.cat([trace.is_kept[trace.is_drafted] for trace in traces]))
+
+
+def oracle_depths(trace: Trace) -> torch.Tensor:
+    """[tokens] the how-manieth of its round each token is, from 1, if every round drafts to its first refused token."""
+    places = torch.arange(len(trace))
+    is_last = ~(trace.is_drafted & trace.is_kept)
+    last = torch.where(is_last, places, -1).cummax(0).values
+    before = torch.cat((torch.tensor([-1]), last[:-1]))
+    return places - before
+
+
+def tuned(classifier: Classifier, threshold: float, max_tokens: int) -> Classifier:
+    return replace(classifier, threshold=threshold, max_tokens=max_tokens)

@@ -1,0 +1,627 @@
+"""The classifier of `disco`: what it is trained on, what it learns, what is kept of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import learned
+from cases import SETTINGS
+from pico import letter_tokenizer, pico
+from selfdraft import Engine, OptionError, ProfileError
+from selfdraft.calibrate import lookahead as module
+from selfdraft.calibrate import traces as traces_module
+from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
+from selfdraft.calibrate.texts import CalibrationPrompt, Text
+from selfdraft.calibrate.traces import Trace, collect, overlap
+from selfdraft.calibrate.training import Examples, classifier_f1, f1, oracle_depths, static_f1, train
+from selfdraft.cli.main import main
+from selfdraft.cli.profile_text import as_text
+from selfdraft.drafters.lookup import find_matches
+from selfdraft.engine import engine as engine_module
+from selfdraft.lookahead.disco import Disco, artefact_name
+from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.passes import DraftStats
+from selfdraft.profiles.profile import Artefact
+from selfdraft.profiles.store import Store
+from selfdraft.registry import DRAFTERS
+from tape import TapeRecorder
+
+PROMPTS = [
+    CalibrationPrompt("a1", "a", (5, 6, 7, 8)),
+    CalibrationPrompt("b1", "b", (20, 30, 40)),
+    CalibrationPrompt("a2", "a", (2, 7, 1, 8, 2, 8, 1, 8, 2, 8)),
+    CalibrationPrompt("b2", "b", (9, 9, 3)),
+]
+UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
+QUICK = LookaheadOptions(num_tokens=10, max_tokens=4)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def new_engine(family: str = "llama", **options: Any) -> Engine:
+    return Engine(pico(family), letter_tokenizer(), settings=SETTINGS, profile=learned.profile(), **options)
+
+
+def token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that every drafter goes."""
+    monkeypatch.setattr(traces_module, "_constant_skip", lambda *values: None)
+
+
+def assert_alike(found: Trace, expected: Trace) -> None:
+    assert found.domain == expected.domain
+    assert found.has_scores == expected.has_scores
+    for name in ("is_drafted", "is_kept", "match_lengths"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    for name in ("top_probs", "entropies", "confidences", "overlaps"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4, msg=name)
+
+
+class TestTraces:
+    @pytest.mark.parametrize(
+        ("family", "method"),
+        [
+            ("llama", UNIFORM),
+            ("gemma2", {"strategy": "fixed"}),
+            ("gpt2", {"strategy": "early-exit"}),
+            ("gpt_neox", {"strategy": "fixed", "settings": {"fixed": {"skip": "m1,a2"}}}),
+        ],
+    )
+    def test_both_ways_agree(self, family: str, method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = new_engine(family)
+        at_once = collect(engine, method, PROMPTS, 24)
+        token_by_token(monkeypatch)
+        for found, expected in zip(collect(engine, method, PROMPTS, 24), at_once, strict=True):
+            assert_alike(found, expected)
+        drafted = torch.cat([trace.is_kept for trace in at_once])
+        assert 0 < drafted.sum() < len(drafted) == 24 * len(PROMPTS)
+
+    def test_recorded_drafts_show_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = collect(new_engine(), UNIFORM, PROMPTS, 12)
+        token_by_token(monkeypatch)
+        with mock.patch.object(
+            engine_module, "make_runner", lambda model, graphs: GraphRunner(model, make_recorder=TapeRecorder)
+        ):
+            recorded = new_engine()
+        for found, one in zip(collect(recorded, UNIFORM, PROMPTS, 12), expected, strict=True):
+            assert_alike(found, one)
+
+    def test_temperature_changes_the_text_not_what_is_seen(self) -> None:
+        """Behind the same prefix the draft shows the same, however its token is drawn."""
+        engine, sampling = new_engine(), {"temperature": 0.9, "seed": 3}
+        (found,) = collect(engine, UNIFORM, PROMPTS[:1], 20, sampling=sampling)
+        prompt = PROMPTS[0].tokens
+        text = engine.generate(prompt, max_new_tokens=21, strategy="off", **sampling).tokens[:20]
+        assert text != engine.generate(prompt, max_new_tokens=20, strategy="off").tokens
+        skip = traces_module._constant_skip(engine, UNIFORM)
+        assert skip is not None
+        parts = traces_module._scored(Text((*prompt, *text), len(prompt)), engine.runner, skip)
+        expected = traces_module._trace("a", parts, has_scores=True)
+        for name in ("top_probs", "entropies", "confidences", "overlaps"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
+        assert 0 < found.is_kept.sum() < 20
+
+    def test_the_separate_model_behind_every_prefix(self) -> None:
+        engine, small = new_engine(), Engine(SETTINGS["model"]["source"], strategy="off")
+        (found,) = collect(engine, {"drafter": "model"}, PROMPTS[:1], 16)
+        text = [*PROMPTS[0].tokens, *engine.generate(PROMPTS[0].tokens, max_new_tokens=16, strategy="off").tokens]
+        for index, kept in enumerate(found.is_kept.tolist()):
+            prefix, token = text[: 4 + index], text[4 + index]
+            draft, target = small.scores_behind(prefix), engine.scores_behind(prefix)
+            assert (int(draft.argmax()) == token) == kept
+            assert found.confidences[index] == pytest.approx(float(draft.softmax(-1).max()), abs=1e-4)
+            assert found.overlaps[index] == pytest.approx(float(overlap(draft, target)), abs=1e-4)
+            variation = 0.5 * (draft.softmax(-1) - target.softmax(-1)).abs().sum()
+            assert found.overlaps[index] == pytest.approx(1 - float(variation), abs=1e-4)
+
+    def test_lookup_shows_its_first_token(self) -> None:
+        engine, prompt = new_engine(), PROMPTS[2].tokens
+        (found,) = collect(engine, {"drafter": "lookup"}, PROMPTS[2:3], 30)
+        text = [*prompt, *engine.generate(prompt, max_new_tokens=30, strategy="off").tokens]
+        assert not found.has_scores
+        assert found.is_drafted.any()
+        for index in range(30):
+            prefix, token = text[: len(prompt) + index], text[len(prompt) + index]
+            (match, *_) = find_matches(prefix, 8, 1, 12) or [None]
+            assert bool(found.is_drafted[index]) == (match is not None)
+            if match is not None:
+                assert bool(found.is_kept[index]) == (match.tokens[0] == token)
+                assert found.match_lengths[index] == match.length
+                chance = float(engine.scores_behind(prefix).softmax(-1)[0, match.tokens[0]])
+                assert found.overlaps[index] == pytest.approx(chance, abs=1e-4)
+
+    @pytest.mark.parametrize("drafter", DRAFTERS)
+    @pytest.mark.parametrize("strategy", ["prune", "knapspec", "asd"])
+    def test_every_draft_has_traces(self, strategy: str, drafter: str) -> None:
+        (found,) = collect(new_engine(), {"strategy": strategy, "drafter": drafter}, PROMPTS[2:3], 40)
+        assert len(found) == 40
+        assert found.is_drafted.any() or drafter == "ngram-pool", (
+            "its pool may be empty, and what stands beside is no chain"
+        )
+        assert not (found.is_kept & ~found.is_drafted).any()
+        assert ((found.overlaps >= 0) & (found.overlaps <= 1 + 1e-5)).all()
+
+    def test_a_text_that_ends(self) -> None:
+        engine = new_engine()
+        generated = engine.generate(PROMPTS[0].tokens, max_new_tokens=20, strategy="off").tokens
+        with mock.patch.object(type(engine), "eos_tokens", frozenset([generated[8]])):
+            length = generated.index(generated[8]) + 1
+            (at_once,) = collect(engine, UNIFORM, PROMPTS[:1], 20)
+            (one_by_one,) = collect(engine, {"drafter": "model"}, PROMPTS[:1], 20)
+        assert len(at_once) == len(one_by_one) == length
+        assert one_by_one.is_drafted.all()
+
+    def test_time_and_progress(self) -> None:
+        told: list[tuple[int, int | None]] = []
+        times = iter([True, False])
+        found = collect(
+            new_engine(),
+            {"drafter": "lookup"},
+            PROMPTS,
+            5,
+            lambda done, total, label: told.append((done, total)),
+            has_time=lambda: next(times),
+        )
+        assert [trace.domain for trace in found] == ["a", "b"]
+        assert told[-1] == (11, 20)
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+
+def made_trace(is_kept: torch.Tensor, confidences: torch.Tensor, domain: str = "a", **changed: Any) -> Trace:
+    """All that is known of a token is how sure the draft was of it."""
+    count = len(is_kept)
+    top_probs = torch.zeros(count, DraftStats.NUM_TOP)
+    top_probs[:, 0] = confidences
+    values: dict[str, Any] = {
+        "top_probs": top_probs,
+        "entropies": -torch.xlogy(confidences, confidences),
+        "confidences": confidences,
+        "match_lengths": torch.zeros(count, dtype=torch.long),
+        "is_drafted": torch.ones(count, dtype=torch.bool),
+        "is_kept": is_kept,
+        "overlaps": confidences,
+        "has_scores": True,
+    }
+    return Trace(domain, **{**values, **changed})
+
+
+def planted(seed: int, count: int = 300) -> Trace:
+    """Tokens of middling confidence are kept, the others are not: no threshold on it would do."""
+    generator = torch.Generator().manual_seed(seed)
+    confidences = torch.rand(count, generator=generator)
+    return made_trace((confidences > 0.3) & (confidences < 0.8), confidences)
+
+
+class TestTraining:
+    def test_what_decides_is_learned(self) -> None:
+        training, validation = [planted(seed) for seed in range(6)], [planted(seed) for seed in range(6, 9)]
+        classifier = train(training, validation)
+        static = max(static_f1(validation, length) for length in range(1, 13))
+        assert classifier_f1(classifier, validation) > 0.95 > 0.8 > static
+
+    def test_position_can_decide(self) -> None:
+        """Late tokens are kept, early ones are not; beyond the trained positions it is as at the last of them."""
+        places = torch.arange(100)
+        trace = made_trace(places >= 50, torch.full((100,), 0.5))
+        classifier = train([trace] * 4, [trace])
+        assert classifier.last_position == 99
+        assert classifier_f1(classifier, [trace]) > 0.97
+        longer = made_trace(torch.arange(300) >= 50, torch.full((300,), 0.5))
+        assert classifier_f1(classifier, [longer]) > 0.97
+
+    def test_soft_labels_are_chances(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        confidences = torch.rand(2000, generator=generator)
+        overlaps = 0.2 + 0.6 * confidences
+        trace = made_trace(torch.rand(2000, generator=generator) < overlaps, confidences, overlaps=overlaps)
+        rows = Examples.of([trace], "tv", 1999.0)
+        soft = train([trace], [trace], "tv").logits(rows.rows).sigmoid()
+        assert float((soft - overlaps).abs().mean()) < 0.02
+        hard = train([trace], [trace], "match").logits(rows.rows).sigmoid()
+        assert 0.02 < float((hard - overlaps).abs().mean()) < 0.1, "the same, from coins that were tossed"
+
+    def test_the_same_seed_gives_the_same_classifier(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("selfdraft.calibrate.training._MAX_EPOCHS", 30)
+        once, again, other = (train([planted(0)], [planted(1)], seed=seed) for seed in (0, 0, 1))
+        for name, array in once.arrays().items():
+            assert torch.equal(array, again.arrays()[name])
+        assert not torch.equal(once.hidden_weight, other.hidden_weight)
+
+    def test_it_takes_features_as_they_come(self) -> None:
+        """Standardising is inside; what never varied in training (here nine probabilities) decides nothing."""
+        classifier = train([planted(0)], [planted(1)])
+        assert not classifier.hidden_weight[:, 1:10].any()
+        assert classifier.hidden_weight[:, 0].abs().max() > 0
+        rows = Examples.of([planted(2)], "match", classifier.last_position)
+        predicted = classifier.logits(rows.rows) >= 0
+        assert (predicted == rows.is_kept).float().mean() > 0.95
+
+    def test_training_stops_where_validation_is_best(self) -> None:
+        """Labels that are pure noise: the best that can be said is their share."""
+        generator = torch.Generator().manual_seed(1)
+        coins = [torch.rand(60, generator=generator) < 0.7 for _ in "12"]
+        sure = [torch.rand(60, generator=generator) for _ in "12"]
+        training, validation = (made_trace(kept, shown) for kept, shown in zip(coins, sure, strict=True))
+        classifier = train([training], [validation])
+        chances = classifier.logits(Examples.of([validation], "match", 59.0).rows).sigmoid()
+        assert float(chances.std()) < 0.15
+
+    def test_without_validation_and_inside_inference_mode(self) -> None:
+        with torch.inference_mode():
+            classifier = train([planted(0)])
+        assert classifier_f1(classifier, [planted(1)]) > 0.9
+
+    def test_nothing_to_train_with(self) -> None:
+        nothing = made_trace(torch.zeros(5).bool(), torch.zeros(5), is_drafted=torch.zeros(5).bool())
+        with pytest.raises(OptionError, match="nothing was drafted in these texts"):
+            train([nothing])
+
+    def test_tokens_that_were_not_drafted_do_not_count(self) -> None:
+        is_drafted = torch.tensor([True, False, True])
+        trace = made_trace(torch.tensor([True, False, False]), torch.tensor([0.9, 0.0, 0.4]), is_drafted=is_drafted)
+        examples = Examples.of([trace, trace], "match", 2.0)
+        assert examples.rows[:, 0].tolist() == pytest.approx([0.9, 0.4] * 2)
+        assert examples.rows[:, -1].tolist() == [0.0, 2.0] * 2
+        assert examples.labels.tolist() == [1.0, 0.0] * 2
+
+
+class TestF1:
+    def test_by_hand(self) -> None:
+        predicted, kept = (torch.tensor(flags, dtype=torch.bool) for flags in ([1, 1, 1, 0, 0], [1, 1, 0, 1, 0]))
+        assert f1(predicted, kept) == pytest.approx(2 / 3)  # precision 2/3, recall 2/3
+        assert f1(torch.zeros(3), torch.ones(3)) == 0
+        assert f1(torch.zeros(3), torch.zeros(3)) == 0
+        assert f1(torch.ones(3), torch.ones(3)) == 1
+
+    def test_rounds_end_with_the_first_refused_token(self) -> None:
+        kept = torch.tensor([1, 1, 0, 0, 1, 0, 1, 1]).bool()
+        is_drafted = torch.tensor([1, 1, 1, 1, 1, 0, 1, 1]).bool()
+        trace = made_trace(kept, torch.ones(8), is_drafted=is_drafted)
+        assert oracle_depths(trace).tolist() == [1, 2, 3, 1, 1, 2, 1, 2]
+
+    def test_the_static_rule_by_hand(self) -> None:
+        """Rounds of two kept and one refused token: with 2 the rule is right, with 3 it keeps one too many."""
+        trace = made_trace(torch.tensor([1, 1, 0] * 4).bool(), torch.ones(12))
+        assert static_f1([trace], 2) == 1
+        assert static_f1([trace, trace], 3) == pytest.approx(2 * 8 / (12 + 8))
+        assert static_f1([trace], 1) == pytest.approx(2 * 4 / (4 + 8))
+
+
+# ------------------------------------------------------------------------------------------------ all of it
+
+
+class TestTrainLookahead:
+    def test_what_is_kept(self, home: Path) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
+        found = train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
+        profile = Store().load(engine.memory.key)
+        assert profile is not None
+        kept = profile.artefacts[artefact_name("self")]
+        told = {
+            "drafter": "self",
+            "strategy": "uniform",
+            "settings": '{"uniform": {"ratio": 0.4}}',
+            "label": "match",
+            "domains": ["a", "b"],
+            "num_tokens": 20,
+            "num_validation_tokens": 20,
+        }
+        assert {name: kept.values[name] for name in told} == told
+        assert set(kept.values["seconds_per_token"]) == {"plain", "static", "disco"}
+        assert 0 <= kept.values["f1"] <= 1
+        assert 0 <= kept.values["f1_static"] <= 1
+        assert found.counts.num_tokens == found.counts.num_drafted == 40
+
+        lookahead = engine.method(lookahead="disco", **UNIFORM).lookahead
+        assert isinstance(lookahead, Disco)
+        assert torch.equal(lookahead.classifier.hidden_weight, found.classifier.hidden_weight)
+        best = found.fastest("disco")
+        assert best.candidate is not None
+        assert {name: kept.values[name] for name in ("threshold", "max_tokens")} == dict(best.candidate.options)
+        drafted = engine.generate([5, 6, 7], max_new_tokens=20, lookahead="disco", **UNIFORM)
+        assert drafted.tokens == engine.generate([5, 6, 7], max_new_tokens=20, strategy="off").tokens
+        assert drafted.stats.num_draft_steps > 0
+
+    def test_each_drafter_has_its_own(self) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None, settings=SETTINGS)
+        for drafter in ("self", "ngram-pool"):
+            train_lookahead(engine, {"drafter": drafter}, PROMPTS, QUICK)
+        assert engine.memory.profile is not None
+        assert sorted(engine.memory.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
+
+    def test_training_and_validation_never_share_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[list[CalibrationPrompt]] = []
+        honest = module.collect
+
+        def watched(engine: Engine, method: Any, prompts: Any, *values: Any, **more: Any) -> Any:
+            seen.append(list(prompts))
+            return honest(engine, method, prompts, *values, **more)
+
+        monkeypatch.setattr(module, "collect", watched)
+        again = CalibrationPrompt("again", "b", PROMPTS[0].tokens)
+        train_lookahead(new_engine(), UNIFORM, [*PROMPTS, again], QUICK)
+        validation, training = ({prompt.tokens for prompt in some} for some in seen)
+        assert [prompt.id for prompt in seen[0]] == ["a2", "b2"]
+        assert validation.isdisjoint(training)
+        assert sum(map(len, seen)) == len(PROMPTS)
+
+    def test_the_budget_leaves_prompts_out(self) -> None:
+        said: list[str] = []
+        many = [CalibrationPrompt(str(n), "a", (n + 1, n + 2)) for n in range(9)]
+        short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
+        found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)
+        assert any("time is up behind 1 of 2 prompts" in line for line in said)
+        assert found.facts["num_tokens"] == found.facts["num_validation_tokens"] == 6
+        assert all(row.total.num_texts == 1 for row in found.rows)
+
+    @pytest.mark.parametrize("where", ["train", "take_turns"])
+    def test_an_interruption_leaves_the_profile_as_it_was(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
+        Store().update(engine.memory.key, "disco-self", learned.disco("self"))
+        path = Store().path_of(engine.memory.key)
+        before = path.read_bytes()
+
+        def interrupted(*values: Any, **more: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(module, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
+        assert path.read_bytes() == before
+        assert Store().load(engine.memory.key) is not None
+
+    def test_a_damaged_profile_is_made_anew_and_named(self) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
+        Store().update(engine.memory.key, "disco-self", learned.disco("self"))
+        path = Store().path_of(engine.memory.key)
+        (arrays,) = path.with_suffix("").glob("*")
+        arrays.write_bytes(b"damaged")
+        said: list[str] = []
+        train_lookahead(engine, UNIFORM, PROMPTS, QUICK, say=said.append)
+        assert any(f"the profile {path} could not be used" in line for line in said)
+        assert engine.method(lookahead="disco", **UNIFORM)
+
+    @pytest.mark.parametrize("prompts", [[], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]])
+    def test_too_few_prompts(self, prompts: list[CalibrationPrompt]) -> None:
+        with pytest.raises(OptionError, match="at least two different prompts of one domain"):
+            train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
+
+    def test_a_method_that_drafts_nothing(self) -> None:
+        with pytest.raises(OptionError, match="'self' with the strategy 'off' drafted nothing in these texts"):
+            train_lookahead(new_engine(), {"strategy": "off"}, PROMPTS, QUICK)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def use(profile_part: Artefact | None, **method: Any) -> Any:
+    """A lookahead `disco` for a model with this in its profile."""
+    parts = {} if profile_part is None else {artefact_name(method.get("drafter", "self")): profile_part}
+    profile = learned.profile()
+    known = type(profile)(profile.key, profile.schema, "", "", {}, profile.latency, parts)
+    return Engine(pico("llama"), name="pico model", profile=known).method(lookahead="disco", **method).lookahead
+
+
+COMMAND = r"selfdraft train-lookahead 'pico model' --strategy uniform --drafter self"
+
+
+def without(*names: str) -> Artefact:
+    whole = learned.disco("self")
+    values = {name: value for name, value in whole.values.items() if name not in names}
+    return Artefact(values, {name: array for name, array in whole.arrays.items() if name not in names})
+
+
+def with_array(**arrays: torch.Tensor) -> Artefact:
+    whole = learned.disco("self")
+    return Artefact(whole.values, {**whole.arrays, **arrays})
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("part", "message"),
+        [
+            (None, "the lookahead 'disco' with the drafter 'self' needs to know the model"),
+            (without("threshold"), "KeyError: 'threshold'"),
+            (without("output_bias"), "KeyError: 'output_bias'"),
+            (without("drafter"), "KeyError: 'drafter'"),
+            (with_array(hidden_weight=torch.zeros(3, 7)), "its arrays have the shapes"),
+            (with_array(hidden_bias=torch.zeros(())), "TypeError"),
+            (with_array(output_weight=torch.full((3,), torch.nan)), "values that are no numbers"),
+            (learned.disco("self", threshold=2.0), "its threshold 2.0 or its maximum 6 is out of range"),
+            (learned.disco("self", threshold="high"), "TypeError"),
+            (learned.disco("self", max_tokens=0), "its maximum 0 is out of range"),
+            (learned.disco("self", max_tokens=2.5), "its maximum 2.5 is out of range"),
+            (learned.disco("lookup"), "was trained for the drafter 'lookup', not for 'self'"),
+        ],
+    )
+    def test_what_cannot_be_used_names_the_command(self, part: Artefact | None, message: str) -> None:
+        with pytest.raises(ProfileError) as raised:
+            use(part)
+        assert message in str(raised.value)
+        assert str(raised.value).endswith(COMMAND)
+
+    def test_another_draft_model_is_another_drafter(self) -> None:
+        small = pico("llama", num_hidden_layers=2)
+        part = learned.disco("model", source="some/model")
+        settings = {"model": {"source": small}}
+        assert use(part, drafter="model", settings=settings), "a loaded model has no name: nothing is known"
+        with mock.patch.object(small.config, "_name_or_path", "other/model"), pytest.raises(ProfileError) as raised:
+            use(part, drafter="model", settings=settings)
+        assert "for the drafter 'model' (some/model), not for 'model' (other/model)" in str(raised.value)
+
+    def test_the_command_names_the_settings(self) -> None:
+        settings = {"fixed": {"skip": "a1,m2"}, "lookup": {"max_ngram": 4, "min_ngram": "2"}}
+        with pytest.raises(ProfileError) as raised:
+            use(None, strategy="fixed", drafter="lookup", settings=settings)
+        command = str(raised.value).partition("Run: ")[2]
+        assert command == (
+            "selfdraft train-lookahead 'pico model' --strategy fixed --drafter lookup --set fixed.skip=a1,m2 "
+            "--set lookup.max_ngram=4"
+        )
+
+    def test_another_strategy_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert use(learned.disco("self", strategy="clasp"))
+        assert "disco was trained with the strategy 'clasp', not 'uniform'" in caplog.text
+        assert COMMAND.replace("'", "") in caplog.text.replace("'", "")
+
+    def test_another_model_does_not_find_it(self, home: Path) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
+        train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
+        assert Engine(pico("llama"), lookahead="disco", **UNIFORM)
+        with pytest.raises(ProfileError, match="selfdraft train-lookahead other --strategy uniform --drafter self"):
+            Engine(pico("qwen2"), lookahead="disco", name="other")
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model")
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"domain": domain, "prompt": f"{domain}bc{number}"} for domain in ("code", "chat") for number in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+class TestCommand:
+    def test_train_show_use(self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        method = ["--set", "uniform.ratio=0.4"]
+        command = [
+            "train-lookahead",
+            folder,
+            "--prompts",
+            prompts,
+            "--tokens",
+            "10",
+            "--label",
+            "tv",
+            *method,
+            "--json",
+        ]
+        assert main(command) == 0
+        output = capsys.readouterr()
+        *report, last = output.out.splitlines()
+        document = json.loads(last)
+        assert (document["model"], document["strategy"], document["drafter"]) == (folder, "uniform", "self")
+        assert (document["label"], document["num_tokens"], document["num_validation_tokens"]) == ("tv", 40, 20)
+        assert [row["lookahead"] for row in document["rows"][:2]] == [None, "disco"]
+        assert all(row["measured_ms"] > 0 for row in document["rows"])
+        text = "\n".join(report)
+        for part in ("F1", "threshold", "plain decoding", "fixed tokens=", "disco threshold=", "code, chat", str(home)):
+            assert part in text
+        use = f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "'
+        assert use in text
+        assert "letting the target continue 4 prompts" in output.err
+
+        asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc", *method]
+        assert main(["generate", *asked, "--lookahead", "disco"]) == 0
+        drafted = json.loads(capsys.readouterr().out)
+        assert drafted["stats"]["num_draft_steps"] > 0
+        assert main(["generate", *asked, "--strategy", "off"]) == 0
+        assert json.loads(capsys.readouterr().out)["tokens"] == drafted["tokens"]
+
+        assert main(["profile", "show", folder]) == 0
+        shown = capsys.readouterr().out
+        assert "disco-self: 40 tokens (code, chat), label tv, strategy uniform, trained " in shown
+        assert f"F1 {document['f1']:.3f} (best fixed length {document['f1_static']:.3f}), threshold" in shown
+        assert main(["profile", "list"]) == 0
+        assert "disco-self" in capsys.readouterr().out
+
+    def test_one_domain(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["train-lookahead", folder, "--prompts", prompts, "--tokens", "8", "--domain", "code"]
+        assert main([*command, "--drafter", "ngram-pool", "--set", "ngram-pool.window=0", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert document["domains"] == ["code"]
+        assert document["drafter"] == "ngram-pool"
+
+    def test_interrupted(
+        self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*values: Any, **more: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(module, "take_turns", interrupted)
+        assert main(["train-lookahead", folder, "--prompts", prompts, "--tokens", "8"]) == 130
+        assert "nothing was kept" in capsys.readouterr().err
+        assert not list(home.rglob("*.json"))
+        assert not list(home.rglob("*.tmp"))
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+            (["--domain", "cod"], "unknown domain 'cod'. Did you mean 'code'?"),
+            (["--strategy", "unifrom"], "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
+            (["--strategy", "off"], "the strategy 'off' drafts nothing"),
+            (["--drafter", "lookupp"], "unknown drafter 'lookupp'"),
+            (["--set", "uniform.ratio=2"], "uniform.ratio must be between 0 and 1"),
+            (["--label", "other"], "invalid choice: 'other'"),
+            (["--budget", "soon"], "cannot read the time 'soon'"),
+            (["--tokens", "0"], "must be a whole number of at least 1"),
+            (["--dtype", "float99"], "float99"),
+        ],
+    )
+    def test_errors_come_before_the_model(
+        self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        try:
+            status = main(["train-lookahead", *arguments])
+        except SystemExit as ended:  # argparse
+            status = ended.code
+        assert status == 2
+        assert message in capsys.readouterr().err
+
+    def test_one_prompt_is_too_few(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        file = tmp_path / "one.jsonl"
+        file.write_text('{"domain": "a", "prompt": "b"}\n' * 2)
+        assert main(["train-lookahead", "--prompts", str(file)]) == 2
+        assert "at least two different prompts of one domain" in capsys.readouterr().err
+
+    def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="0"):
+            main(["train-lookahead", "--help"])
+        output = capsys.readouterr().out
+        assert "selfdraft train-lookahead --domain code" in output
+        assert "--strategy NAME" in output
+        assert "--acceptance" not in output
+
+
+def test_a_classifier_that_cannot_be_read_does_not_hide_the_others() -> None:
+    profile = learned.profile(**{"disco-self": {"num_tokens": 3}})
+    known = type(profile)(
+        profile.key,
+        profile.schema,
+        "",
+        "",
+        {},
+        None,
+        {"disco-self": Artefact({"num_tokens": 3}), "disco-lookup": learned.disco("lookup")},
+    )
+    text = as_text(known, 5)
+    assert "disco-self: cannot be read (KeyError: 'domains')" in text
+    assert "disco-lookup: 512 tokens (chat), label match, strategy uniform, trained 2026-01-01" in text
+    assert "F1 0.900 (best fixed length 0.800), threshold 0.5, at most 6 tokens" in text
