@@ -337,13 +337,25 @@ class TestTptParts:
     def test_chances_are_believed_until_more_is_known(self) -> None:
         chances = Chances()
         bounds = (0.0, *EDGES, 1.0)
-        assert all(low < found < high for low, found, high in zip(bounds, chances.table, bounds[1:], strict=False))
-        assert len(chances.table) == len(bounds) - 1
+        own, following = chances.table
+        assert all(low < found < high for low, found, high in zip(bounds, own, bounds[1:], strict=False))
+        assert len(own) == len(following) == len(bounds) - 1
+        assert set(following) == {0.75}
         for _ in range(400):
             chances.learn([0.999, 0.6], [True, False])
-        assert chances.table[-1] == pytest.approx(1.0, abs=0.02)
-        assert chances.table[np.searchsorted(EDGES, 0.6, side="right")] < 0.05
-        assert chances.next_token == pytest.approx(0.5, abs=0.02)
+        own, following = chances.table
+        assert own[-1] == pytest.approx(1.0, abs=0.02)
+        assert own[np.searchsorted(EDGES, 0.6, side="right")] < 0.05
+        assert following[-1] < 0.05, "behind a sure token an unsure one has always followed"
+        assert following[3] == pytest.approx(0.5, abs=0.02), "of which nothing else is known: as all tokens"
+
+    def test_what_was_seen_long_ago_is_forgotten(self) -> None:
+        chances = Chances()
+        for _ in range(6000):  # more than the weight of what is new may grow
+            chances.learn([0.95], [True])
+        for _ in range(2000):
+            chances.learn([0.95], [False])
+        assert chances.table[0][np.searchsorted(EDGES, 0.95, side="right")] < 0.03
 
     def test_one_round_that_was_held_up_does_not_count(self) -> None:
         def costs_with(*extra: StepRecord) -> float:

@@ -29,7 +29,8 @@ def _by_chances(
     before = tl.where(depth == 1, 1.0, tl.load(product_ptr + row, mask=is_row, other=1.0))
     product = before * chance
     tl.store(product_ptr + row, product, mask=is_row)
-    tl.store(wants_ptr + row, (product > tl.load(bar_ptr)) & (depth < max_tokens), mask=is_row)
+    following = tl.load(table_ptr + NUM_EDGES + 1 + place, mask=is_row, other=0.0)
+    tl.store(wants_ptr + row, (product * following > tl.load(bar_ptr)) & (depth < max_tokens), mask=is_row)
 
 
 def by_chances(
