@@ -186,7 +186,7 @@ class TestThresholds:
     def test_roc_against_a_search_over_all_thresholds(self, pairs: list[tuple[float, bool]]) -> None:
         kept = [confidence for confidence, is_kept in pairs if is_kept]
         refused = [confidence for confidence, is_kept in pairs if not is_kept]
-        found = best_threshold(pairs, weight=3.0)
+        found = best_threshold(*(np.array(column) for column in zip(*pairs, strict=True)), weight=3.0)
         if not kept or not refused:
             assert found is None
             return

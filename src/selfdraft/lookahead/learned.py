@@ -32,6 +32,13 @@ class Learned:
             for copy in self._copies.values():
                 copy.copy_(torch.from_numpy(new))
 
+    def put(self, place: int, value: float) -> None:
+        """One of them."""
+        if self.values[place] != value:
+            self.values[place] = value
+            for copy in self._copies.values():
+                copy[place] = value
+
 
 class RunningProduct:
     """Of a value [rows] over the tokens that a round has drafted so far."""

@@ -156,8 +156,9 @@ class Costs:
         if not sum(fair) > 0:
             return 0.0
         usual = median(taken / count for taken, count in zip(drafting, steps, strict=True))
-        one_more: float = max(_slope(steps, fair, usual), MIN_OF_USUAL * usual)
-        return one_more * sum(emitted) / sum(fair)
+        one_more = max(_slope(steps, fair, usual), MIN_OF_USUAL * usual)
+        found: float = one_more * sum(emitted) / sum(fair)
+        return found
 
 
 def _slope(steps: Sequence[int], seconds: Sequence[float], otherwise: float) -> float:
