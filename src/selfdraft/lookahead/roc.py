@@ -20,7 +20,8 @@ from ..types import StepRecord
 from .base import PlainLookahead
 from .learned import Learned
 
-Floats, Flags = npt.NDArray[np.float64], npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Roc(PlainLookahead):
