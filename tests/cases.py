@@ -49,13 +49,14 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
 def pairwise(families: Sequence[str] = FAMILIES) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix(families)
-    pairs = [_pairs(case) for case in candidates]
-    missing = set().union(*pairs)
+    bits: dict[object, int] = {}
+    masks = [sum(1 << bits.setdefault(pair, len(bits)) for pair in _pairs(case)) for case in candidates]
+    missing = (1 << len(bits)) - 1
     chosen = []
     while missing:
-        best = max(range(len(candidates)), key=lambda index: len(pairs[index] & missing))
+        best = max(range(len(masks)), key=lambda index: (masks[index] & missing).bit_count())
         chosen.append(candidates[best])
-        missing -= pairs[best]
+        missing &= ~masks[best]
     return chosen
 
 

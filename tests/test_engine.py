@@ -266,7 +266,7 @@ BAD_CALLS = [
     ),
     (
         {"lookahead": "confident"},
-        r"unknown lookahead 'confident'. Did you mean 'confidence'\? Known: confidence, fixed",
+        r"unknown lookahead 'confident'. Did you mean 'confidence'\? Known: adaptive, confidence,",
     ),
     ({"drafter": "me"}, r"unknown drafter 'me'. .*Known: lookup, model, ngram-pool, self"),
     ({"acceptance": "couple"}, r"unknown acceptance 'couple'. Did you mean 'coupled'\?"),

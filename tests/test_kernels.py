@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,14 +14,21 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
+from selfdraft.engine.accept import Coupled  # noqa: E402
+from selfdraft.engine.draft import Rule  # noqa: E402
+from selfdraft.kernels import top  # noqa: E402
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
 from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
 from selfdraft.kernels.gated import gated  # noqa: E402
+from selfdraft.kernels.judge import by_classifier  # noqa: E402
 from selfdraft.kernels.norm import add_norm  # noqa: E402
-from selfdraft.kernels.rank import rank  # noqa: E402
+from selfdraft.kernels.rank import rank, rank_and_outline  # noqa: E402
+from selfdraft.lookahead import disco, tpt  # noqa: E402
 from selfdraft.models.buffers import DraftBuffers  # noqa: E402
 from selfdraft.models.device import Device  # noqa: E402
 from selfdraft.models.recorded_draft import DraftOutputs, feed  # noqa: E402
+from selfdraft.options import GenerateOptions  # noqa: E402
+from selfdraft.passes import DraftStats, Outline, Spots  # noqa: E402
 from selfdraft.protocols import Choice  # noqa: E402
 from selfdraft.types import PAD  # noqa: E402
 
@@ -37,7 +45,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
 
 
 def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -212,6 +220,160 @@ def test_rank_of_a_slice_and_of_no_numbers():
     scores[2, 7] = torch.nan
     assert rank(scores, 2)[1].max() < 50
     assert 7 not in rank(scores, 2)[1][2]
+
+
+def check_outline(scores: torch.Tensor, count: int) -> None:
+    """Against float64, and `rank` beside it: the outline must not change what is ranked."""
+    ranked, outline = rank_and_outline(scores, count)
+    for found, expected in zip(ranked, rank(scores, count), strict=True):
+        assert torch.equal(found, expected)
+    probs = scores.double().softmax(-1)
+    best = probs.topk(min(10, scores.shape[-1]), dim=-1).values
+    assert outline.top_probs.shape == (len(scores), 10)
+    assert torch.allclose(outline.top_probs[:, : best.shape[-1]].double(), best, rtol=1e-5, atol=1e-30)
+    assert not outline.top_probs[:, best.shape[-1] :].any()
+    assert torch.allclose(outline.entropy.double(), torch.special.entr(probs).sum(-1), rtol=1e-5, atol=1e-6)
+    in_torch = Outline.of(scores)
+    assert torch.allclose(outline.top_probs, in_torch.top_probs, rtol=1e-4, atol=1e-30)
+    assert torch.allclose(outline.entropy, in_torch.entropy, rtol=1e-4, atol=1e-6)
+
+
+@by_dtype
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (3, 3), (7, 4), (10, 1), (50, 12), (4096, 1), (9000, 4)], ids=str)
+def test_outline(dtype, size, count):
+    scores = random(3, size, dtype=dtype) * 3
+    scores[0, size // 2 :] = scores[0].max() + 1  # ties
+    check_outline(scores, count)
+
+
+@by_dtype
+def test_outline_of_a_large_vocabulary(dtype):
+    check_outline(random(2, 151936, dtype=dtype) * 4, 1)
+
+
+@by_dtype
+def test_outline_of_what_is_impossible(dtype):
+    """Few tokens left, a block without any, a single one: 0 log 0 is 0."""
+    scores = random(4, 9000, dtype=dtype)
+    scores[0, 5:] = -torch.inf
+    scores[1, 4096:8192] = -torch.inf
+    scores[2] = -torch.inf
+    scores[2, 8999] = 3.0
+    scores[3, ::2] = torch.finfo(dtype).min
+    check_outline(scores, 2)
+    outline = rank_and_outline(scores, 1)[1]
+    assert outline.top_probs[2].tolist() == [1.0] + [0.0] * 9
+    assert outline.entropy[2] == 0.0
+
+
+@pytest.fixture
+def in_kernels(monkeypatch):
+    """Lookaheads decide in kernels, interpreted where there is no GPU; a function that switches back to torch."""
+
+    def use(does: bool) -> None:
+        for module in (tpt, disco, top):
+            monkeypatch.setattr(module, "runs_triton", lambda device: does)
+
+    use(True)
+    return use
+
+
+def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:
+    scores = random(num_rows, 60, dtype=torch.float32, seed=seed) * 4
+    rows = torch.arange(num_rows, device=DEVICE)
+    depths = depth + rows % 3  # rows need not stand at one depth
+    return DraftStats(depths, rows * 7 + seed, torch.zeros_like(rows), rows, scores)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 8])
+def test_tpt_decides_as_in_torch(in_kernels, num_rows):
+    """Two rounds over all depths: the product is kept, and begins anew at depth 1."""
+    ways = [tpt.Tpt(tpt.Tpt.Options(max_tokens=6)) for _ in range(2)]
+    decided = []
+    for step, depth in enumerate([*range(1, 8), *range(1, 8)]):
+        stats = drafted(num_rows, depth, step)
+        in_kernels(True)
+        found = ways[0].wants_more(stats)
+        in_kernels(False)
+        expected = ways[1].wants_more(stats)
+        products = [way._all_kept.of(stats.confidence) for way in ways]
+        assert found.dtype == torch.bool
+        assert torch.equal(found, expected)
+        assert torch.equal(*products)
+        decided.extend(found.tolist())
+    assert 0 < sum(decided) < len(decided)
+
+
+def test_tpt_at_the_edges(in_kernels):
+    """A confidence at an edge belongs above it; one that is no number, as in torch, to the last class."""
+    values = torch.tensor([0.0, *tpt.EDGES, 1.0, torch.nan])
+    confidence = torch.cat([values, torch.nextafter(values, torch.zeros(1))]).to(DEVICE)
+    rows = torch.arange(len(confidence), device=DEVICE)
+    stats = DraftStats(torch.ones_like(rows), rows, rows, rows, torch.zeros(len(rows), 1, device=DEVICE), confidence)
+    products = []
+    for does in (True, False):
+        in_kernels(does)
+        way = tpt.Tpt(tpt.Tpt.Options())
+        way.wants_more(stats)
+        products.append(way._all_kept.of(confidence))
+    assert torch.equal(*products)
+
+
+def classifier(num_hidden: int, threshold: float = 0.5) -> disco.Classifier:
+    arrays = [
+        random(*shape, dtype=torch.float32, seed=number).cpu()
+        for number, shape in enumerate(((num_hidden, disco.NUM_FEATURES), (num_hidden,), (num_hidden,), ()))
+    ]
+    return disco.Classifier(*arrays, last_position=40.0, threshold=threshold, max_tokens=6)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("num_hidden", [1, 20, 64, 100])
+def test_disco_decides_as_in_torch(in_kernels, num_rows, num_hidden):
+    judge = disco.Disco.of(classifier(num_hidden))
+    decided = []
+    for depth in range(1, 8):
+        stats = drafted(num_rows, depth, depth * 5)
+        logits = judge.logits(stats)
+        for logit in logits.double():  # at both sides of every logit, so near that a wrong one shows
+            for bar in (logit - 1e-3, logit + 1e-3):
+                judge._bar = float(bar)
+                in_kernels(True)
+                found = judge.wants_more(stats)
+                in_kernels(False)
+                assert torch.equal(found, judge.wants_more(stats))
+                decided.extend(found.tolist())
+    assert 0 < sum(decided) < len(decided)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", ["tpt", "disco"])
+def test_a_choice_is_the_same_in_torch(in_kernels, name, count, options):
+    """The whole way from scores to candidates, confidence and decision."""
+    ways = [tpt.Tpt(tpt.Tpt.Options()) if name == "tpt" else disco.Disco.of(classifier(20)) for _ in range(2)]
+    for depth in (1, 2, 3):
+        stats, choices = drafted(3, depth, depth), []
+        for does, lookahead in zip((True, False), ways, strict=True):
+            in_kernels(does)
+            rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), GenerateOptions(**options))
+            choices.append(rule(stats, Spots(stats.index, stats.index, stats.index), 5))
+        assert torch.equal(choices[0].candidates, choices[1].candidates)
+        assert torch.equal(choices[0].wants_more, choices[1].wants_more)
+        assert torch.allclose(choices[0].confidence, choices[1].confidence, rtol=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_disco_that_always_or_never_goes_on(in_kernels, threshold):
+    judge = disco.Disco.of(classifier(8, threshold))
+    assert judge.wants_more(drafted(2, 1, 0)).tolist() == [threshold == 0.0] * 2
+
+
+def test_disco_does_not_go_on_behind_what_is_no_number():
+    network = [part.to(DEVICE) for part in classifier(8).arrays().values()]
+    row, probs = torch.ones(1, dtype=torch.int64, device=DEVICE), torch.zeros(1, 10, device=DEVICE)
+    entropy = torch.full((1,), torch.nan, device=DEVICE)
+    assert not by_classifier(probs, entropy, row, row, network, 40.0, -torch.inf, 6)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])

@@ -21,7 +21,7 @@ from ..engine.sampling import Sampler
 from ..lookahead.base import PlainLookahead
 from ..models.pull import Progress
 from ..options import NoOptions
-from ..passes import DraftStats, States
+from ..passes import DraftStats, Outline, States
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
 from ..types import SkipSet, Verdict
@@ -53,17 +53,15 @@ class Trace:
     def stats(self, index: int, depth: int, number: int = 0) -> DraftStats:
         """What a lookahead is shown behind the token at `index`, as one row; `number`: of the text."""
         row = slice(index, index + 1)
-        stats = DraftStats(
+        return DraftStats(
             depth=torch.tensor([depth]),
             index=torch.tensor([index]),
             match_length=self.match_lengths[row],
             sequence_ids=torch.tensor([number]),
             scores=torch.zeros(1, 1) if self.has_scores else None,
             peak=self.confidences[row],
+            outline=Outline(self.top_probs[row], self.entropies[row]),
         )
-        known = {"top_probs": self.top_probs[row], "entropy": self.entropies[row]}
-        stats.__dict__.update(known)  # as if they had been computed already
-        return stats
 
 
 Part = dict[str, torch.Tensor]

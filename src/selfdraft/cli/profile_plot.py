@@ -89,7 +89,7 @@ def _choice_text(learned: Learned) -> str:
 
 
 def _draw_strip(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
-    axes.set_title("Which sub-layers draft", loc="left")
+    axes.set_title("Which sub-layers draft", loc="left", x=-0.42)
     axes.set_xlabel("layer")
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
@@ -107,6 +107,7 @@ def _draw_strip(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
     axes.set_xlim(-0.6, learned.num_layers - 0.4)
     step = max(1, round(learned.num_layers / 28))
     axes.set_xticks(range(0, learned.num_layers, step))
+    axes.tick_params(axis="x", labelsize=8)
     _add_legend(axes)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..kernels.top import top
+from ..kernels.top import distribution, top
 from ..options import GenerateOptions
 from ..passes import DraftStats, Place, Seed, Spots
 from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
@@ -88,14 +88,28 @@ class Rule:
             return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
         sampler = Sampler(self.warping, halves=seed)
         if sampler.is_greedy:  # the same for every acceptance: the draft's best
-            warped, (values, found, peak) = scores, top(scores, self.max_candidates)
-            stats = replace(stats, peak=peak)
+            warped = scores
+            found, stats = self._best(stats, scores, self.max_candidates)
         else:
             warped = sampler.warp(scores)
             values, found = self.accept.candidates(warped, self.max_candidates, sampler, spots)
             found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+            if self._reads_distribution:
+                _, stats = self._best(stats, scores, 1)
         stats = replace(stats, token=found[:, 0], sequences=spots.sequences)
         return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
+
+    @property
+    def _reads_distribution(self) -> bool:
+        return getattr(self.lookahead, "reads_distribution", False)
+
+    def _best(self, stats: DraftStats, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, DraftStats]:
+        """The best tokens [rows, count], and the statistics with what was learned on the way to them."""
+        if not self._reads_distribution:
+            _, found, peak = top(scores, count)
+            return found, replace(stats, peak=peak)
+        _, found, peak, outline = distribution(scores, count)
+        return found, replace(stats, peak=peak, outline=outline)
 
 
 @lru_cache

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 import torch
 
+from ..passes import Outline
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -23,6 +25,18 @@ def top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, t
         return best.values, best.indices, None
     values, tokens = scores.topk(count, dim=-1)
     return values, tokens, None
+
+
+def distribution(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Outline]:
+    """As `top`, always with the peak, and with the softmax's outline."""
+    if runs_triton(scores.device):
+        from .rank import rank_and_outline
+
+        ranked, outline = rank_and_outline(scores, min(count, scores.shape[-1]))
+        return *ranked, outline
+    values, tokens, _ = top(scores, count)
+    outline = Outline.of(scores)
+    return values, tokens, outline.top_probs[:, 0], outline
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import ProfileError
+from ..kernels.top import runs_triton
 from ..options import setting
 from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
@@ -41,7 +42,7 @@ def join_features(
     top_probs: torch.Tensor, entropy: torch.Tensor, index: torch.Tensor, last_position: float
 ) -> torch.Tensor:
     """[rows, 12]: top-10 probabilities, entropy, position. Positions beyond those trained on count as the last one."""
-    position = index.float().clamp(max=last_position)
+    position = index.clamp(max=last_position)
     return torch.cat((top_probs, entropy[:, None], position[:, None]), dim=-1)
 
 
@@ -53,7 +54,7 @@ def apply(
     output_bias: torch.Tensor,
 ) -> torch.Tensor:
     """The network: [rows, 12] -> logits [rows]."""
-    hidden = torch.relu(torch.addmm(hidden_bias, rows, hidden_weight.T))
+    hidden = torch.relu(torch.nn.functional.linear(rows, hidden_weight, hidden_bias))
     return torch.addmv(output_bias, hidden, output_weight)
 
 
@@ -120,6 +121,12 @@ class Disco(PlainLookahead):
         self._arrays = [Learned(array.cpu().numpy()) for array in classifier.arrays().values()]
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
+        if stats.scores is not None and runs_triton(stats.scores.device):
+            from ..kernels.judge import by_classifier
+
+            network = [array.on(stats.scores.device) for array in self._arrays]
+            limits = (self.classifier.last_position, self._bar, self.max_tokens)
+            return by_classifier(stats.top_probs, stats.entropy, stats.index, stats.depth, network, *limits)
         return (self.logits(stats) >= self._bar) & (stats.depth < self.max_tokens)
 
     def logits(self, stats: DraftStats) -> torch.Tensor:

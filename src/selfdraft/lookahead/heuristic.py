@@ -52,8 +52,9 @@ class Heuristic(PlainLookahead):
             length = self._of_text.get(step.sequence_id, self._first)
             has_kept_all = sum(step.chain_outcomes) == step.draft.chain_length
             length += self.options.increase if has_kept_all else -self.options.decrease
-            self._of_text[step.sequence_id] = min(max(length, 1), self.max_tokens)
-            self._tell()
+            length = min(max(length, 1), self.max_tokens)
+            self._of_text[step.sequence_id] = length
+            self._lengths.put(step.sequence_id % NUM_PLACES, length)
 
     def end(self, sequence_id: int) -> None:
         length = self._of_text.pop(sequence_id, self._first)

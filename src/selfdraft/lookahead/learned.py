@@ -32,6 +32,13 @@ class Learned:
             for copy in self._copies.values():
                 copy.copy_(torch.from_numpy(new))
 
+    def put(self, place: int, value: float) -> None:
+        """One of them."""
+        if self.values[place] != value:
+            self.values[place] = value
+            for copy in self._copies.values():
+                copy[place] = value
+
 
 class RunningProduct:
     """Of a value [rows] over the tokens that a round has drafted so far."""
@@ -43,11 +50,12 @@ class RunningProduct:
         """To be asked at every depth. What is looked up has one value at all depths, and may come all at once."""
         if stats.scores is None:
             return value**stats.depth
-        product = self._of(value)
+        product = self.of(value)
         product.copy_(torch.where(stats.depth == 1, value, product * value))
         return product
 
-    def _of(self, value: torch.Tensor) -> torch.Tensor:
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        """Where the products of so many rows are kept."""
         key = (value.device, len(value))
         if key not in self._products:
             with torch.inference_mode(False):

@@ -7,11 +7,10 @@ bound; these are the last `memory` ones.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..options import setting
@@ -20,6 +19,9 @@ from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 from .base import PlainLookahead
 from .learned import Learned
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Roc(PlainLookahead):
@@ -35,11 +37,12 @@ class Roc(PlainLookahead):
         self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
     ) -> None:
         super().__init__(options)
-        self._pairs: deque[tuple[float, bool]] = deque(maxlen=options.memory)
+        self._confidences, self._kept = np.zeros(options.memory), np.zeros(options.memory, dtype=bool)
+        self._num_seen = 0
         self._learned = Learned(options.threshold)
 
     def forget(self) -> None:
-        self._pairs.clear()
+        self._num_seen = 0
         self._learned.set(self.options.threshold)
 
     @property
@@ -50,21 +53,24 @@ class Roc(PlainLookahead):
         return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
 
     def observe(self, step: StepRecord) -> None:
-        self._pairs.extend(zip(step.draft.confidences, step.chain_outcomes, strict=False))
-        if step.draft.chain_length and len(self._pairs) >= self.options.min_pairs:
-            best = best_threshold(self._pairs, self.options.weight)
+        for confidence, is_kept in zip(step.draft.confidences, step.chain_outcomes, strict=False):
+            place = self._num_seen % self.options.memory
+            self._confidences[place], self._kept[place] = confidence, is_kept
+            self._num_seen += 1
+        known = slice(min(self._num_seen, self.options.memory))
+        if step.draft.chain_length and self._num_seen >= self.options.min_pairs:
+            best = best_threshold(self._confidences[known], self._kept[known], self.options.weight)
             if best is not None:
                 self._learned.set(best)
 
 
-def best_threshold(pairs: Iterable[tuple[float, bool]], weight: float) -> float | None:
+def best_threshold(confidences: Floats, kept: Flags, weight: float) -> float | None:
     """At or above which to call a token kept: least (rate of false positives + weight x rate of false negatives).
 
     Of equals the highest. None where only one kind was seen.
     """
-    confidences, kept = (np.array(column) for column in zip(*pairs, strict=True))
-    order = np.argsort(-confidences, kind="stable")
-    confidences, kept = confidences[order], kept[order].astype(bool)
+    order = np.argsort(-confidences)
+    confidences, kept = confidences[order], kept[order]
     num_kept, num_refused = int(kept.sum()), int((~kept).sum())
     if not num_kept or not num_refused:
         return None

@@ -7,20 +7,23 @@ kept, and takes k d + v(k) seconds. To go on adds c_(k+1) tokens and d + v(k+1) 
 
 where R, tokens per second, is what the time would bring otherwise (for the best rule it is the rule's own rate: a
 renewal process), and q the chance of the token to come. Where tokens are kept independently with one chance, this stops
-where the improvement factor of Leviathan et al. (arXiv:2211.17192) is largest. All of it is measured while decoding: d,
-v and R by the clock, over the last rounds; what a confidence is worth, and q, by what became of earlier tokens.
+where the improvement factor of Leviathan et al. (arXiv:2211.17192) is largest. All of it is measured while decoding: R
+and the seconds by the clock, over the last rounds; what a confidence is worth for its own token, and for the next one,
+by what became of earlier tokens.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from ..kernels.top import runs_triton
 from ..options import setting
 from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
@@ -31,9 +34,12 @@ from .learned import Learned, RunningProduct
 EDGES = tuple(float(1 - 2 ** -(step / 2)) for step in range(1, 16))
 """Between the classes of confidence: finer towards 1, where most tokens are."""
 FIRST_BAR = 0.4
-"""What `c_k` must stay above until time has been measured."""
-MIN_ROUNDS, INTERVAL = 4, 4
+"""What `c_k q` must stay above until time has been measured."""
+MIN_ROUNDS, INTERVAL = 4, 8
 """Rounds before anything is concluded from the clock, and from one conclusion to the next."""
+MIN_OF_USUAL = 0.25
+"""One more drafted token takes at least this share of what they take on average, whatever a few rounds say."""
+MAX_WEIGHT = 1e9
 MAX_OF_MEDIAN = 3.0
 """A round that took longer, by this factor, was held up by something else (recording, another program)."""
 
@@ -59,13 +65,19 @@ class Tpt(PlainLookahead):
 
     @property
     def bar(self) -> float:
-        """Drafting goes on while the chance that all drafted tokens are kept is above it."""
+        """Drafting goes on while the chance that all drafted tokens and the next one are kept is above it."""
         return float(self._bar.values)
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        device = stats.confidence.device
-        chance = self._table.on(device)[torch.bucketize(stats.confidence, self._edges.on(device), right=True)]
-        return (self._all_kept(stats, chance) > self._bar.on(device)) & (stats.depth < self.max_tokens)
+        confidence, depth = stats.confidence, stats.depth
+        edges, table, bar = (part.on(confidence.device) for part in (self._edges, self._table, self._bar))
+        if stats.scores is not None and runs_triton(confidence.device):
+            from ..kernels.judge import by_chances
+
+            return by_chances(confidence, depth, self._all_kept.of(confidence), edges, table, bar, self.max_tokens)
+        place = torch.bucketize(confidence, edges, right=True)
+        worth: torch.Tensor = self._all_kept(stats, table[0, place]) * table[1, place] > bar
+        return worth & (depth < self.max_tokens)
 
     def observe(self, step: StepRecord) -> None:
         if not step.draft.num_draft_steps:
@@ -73,69 +85,88 @@ class Tpt(PlainLookahead):
         self._chances.learn(step.draft.confidences, step.chain_outcomes)
         self._costs.learn(step)
         self._num_rounds += 1
-        if self._num_rounds >= MIN_ROUNDS and self._num_rounds % INTERVAL == 0:
+        if self._num_rounds == MIN_ROUNDS or self._num_rounds % INTERVAL == 0:
             self._table.set(self._chances.table)
-            self._bar.set(self._costs.tokens_a_step / self._chances.next_token)
+            self._bar.set(self._costs.tokens_a_step)
 
 
 class Chances:
-    """How often tokens are kept, by how sure the draft was of them. A confidence is believed until more is known."""
+    """How often tokens are kept, by how sure the draft was of them, and those behind them. A confidence is believed
+    until more is known.
+    """
 
     PRIOR, MEMORY = 4.0, 0.995
     """What the belief weighs against tokens seen, and what is left of these behind each round."""
+    USUAL = 0.75
+    """Of a token nothing is known of."""
 
     def __init__(self) -> None:
-        bounds = np.array([0.0, *EDGES, 1.0])
-        self._belief: npt.NDArray[np.float64] = (bounds[1:] + bounds[:-1]) / 2
-        self._kept, self._seen = np.zeros(len(self._belief)), np.zeros(len(self._belief))
-
-    @property
-    def table(self) -> npt.NDArray[np.float64]:
-        found: npt.NDArray[np.float64] = (self.PRIOR * self._belief + self._kept) / (self.PRIOR + self._seen)
-        return found
-
-    @property
-    def next_token(self) -> float:
-        """Of a token nothing is known of."""
-        return float((self.PRIOR * 0.75 + self._kept.sum()) / (self.PRIOR + self._seen.sum()))
+        bounds = (0.0, *EDGES, 1.0)
+        self._beliefs = [(low + high) / 2 for low, high in pairwise(bounds)]
+        self._own, self._next = ([[0.0, 0.0] for _ in self._beliefs] for _ in range(2))  # kept, seen
+        self._weight = 1.0  # of what is seen now: it grows, instead of all that was seen shrinking
 
     def learn(self, confidences: Sequence[float], outcomes: Sequence[bool]) -> None:
-        self._kept *= self.MEMORY
-        self._seen *= self.MEMORY
-        places = np.searchsorted(EDGES, confidences[: len(outcomes)], side="right")
-        np.add.at(self._kept, places, outcomes)
-        np.add.at(self._seen, places, 1.0)
+        before, weight = None, self._weight
+        for confidence, is_kept in zip(confidences, outcomes, strict=False):
+            place = bisect_right(EDGES, confidence)
+            _count(self._own[place], is_kept, weight)
+            if before is not None:
+                _count(self._next[before], is_kept, weight)
+            before = place
+        self._weight = weight / self.MEMORY
+        if self._weight > MAX_WEIGHT:
+            for counts in (*self._own, *self._next):
+                counts[:] = (count / self._weight for count in counts)
+            self._weight = 1.0
+
+    @property
+    def table(self) -> list[list[float]]:
+        """By class of confidence: the chance of the token itself, and of the next one if it is kept."""
+        usual = self._share(self.USUAL, [sum(column) for column in zip(*self._own, strict=True)])
+        own = [self._share(belief, counts) for belief, counts in zip(self._beliefs, self._own, strict=True)]
+        return [own, [self._share(usual, counts) for counts in self._next]]
+
+    def _share(self, belief: float, counts: Sequence[float]) -> float:
+        prior = self.PRIOR * self._weight
+        return (prior * belief + counts[0]) / (prior + counts[1])
+
+
+def _count(counts: list[float], is_kept: bool, weight: float) -> None:
+    counts[0] += weight * is_kept
+    counts[1] += weight
 
 
 class Costs:
     """What rounds took: the last ones, by the clock."""
 
     def __init__(self, num_rounds: int) -> None:
-        self._rounds: deque[tuple[float, float, float, float, float]] = deque(maxlen=num_rounds)
+        self._rounds: deque[tuple[int, float, float, int]] = deque(maxlen=num_rounds)
 
     def learn(self, step: StepRecord) -> None:
-        width = 1 + len(step.draft.tokens)
-        emitted = len(step.verdict.tokens)
-        seconds = (step.draft_seconds, step.verify_seconds)
-        self._rounds.append((step.draft.num_draft_steps, *seconds, width, emitted))
+        seconds = step.draft_seconds + step.verify_seconds
+        self._rounds.append((step.draft.num_draft_steps, step.draft_seconds, seconds, len(step.verdict.tokens)))
 
     @property
     def tokens_a_step(self) -> float:
         """What decoding emits on average in the time that one more drafted token takes."""
-        steps, drafting, verifying, widths, emitted = np.array(self._rounds).T
-        seconds = drafting + verifying
-        fair = np.minimum(seconds, MAX_OF_MEDIAN * np.median(seconds))
-        if not fair.sum() > 0:
+        steps, drafting, seconds, emitted = zip(*self._rounds, strict=True)
+        longest = MAX_OF_MEDIAN * median(seconds)
+        fair = [min(one, longest) for one in seconds]
+        if not sum(fair) > 0:
             return 0.0
-        step_seconds = np.median(drafting / steps) + _slope(widths, verifying)
-        return float(step_seconds * emitted.sum() / fair.sum())
+        usual = median(taken / count for taken, count in zip(drafting, steps, strict=True))
+        one_more = max(_slope(steps, fair, usual), MIN_OF_USUAL * usual)
+        found: float = one_more * sum(emitted) / sum(fair)
+        return found
 
 
-def _slope(widths: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> float:
-    """Seconds of one more column: between the typical narrow and the typical wide verification."""
-    middle = np.median(widths)
-    is_wide = widths > middle
-    if not is_wide.any() or is_wide.all():
-        return 0.0
-    width = widths[is_wide].mean() - widths[~is_wide].mean()
-    return max(0.0, float((np.median(seconds[is_wide]) - np.median(seconds[~is_wide])) / width))
+def _slope(steps: Sequence[int], seconds: Sequence[float], otherwise: float) -> float:
+    """Seconds of one more step, by least squares; `otherwise` where all rounds had the same number."""
+    mean_steps, mean_seconds = sum(steps) / len(steps), sum(seconds) / len(seconds)
+    spread = sum((count - mean_steps) ** 2 for count in steps)
+    if not spread:
+        return otherwise
+    pairs = zip(steps, seconds, strict=True)
+    covered: float = sum((count - mean_steps) * (one - mean_seconds) for count, one in pairs)
+    return covered / spread

@@ -33,10 +33,7 @@ class Asd(PlainStrategy):
         every: int = setting(3, "skip attention and MLP of every m-th layer; 0: of none (4 for code models)", minimum=0)
         last: int = setting(2, "never skip the last n layers; 0: they may go (3 for code models)", minimum=0)
 
-    pairs_with: ClassVar[Mapping[str, Any]] = {
-        "lookahead": "confidence",
-        "settings": {"confidence": {"threshold": 0.8}},
-    }
+    pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         self._options, self._num_layers = options, knowledge.num_layers
