@@ -321,7 +321,7 @@ def learning_rules() -> dict[str, dict[str, PlainLookahead]]:
 
 def learned(lookahead: Any) -> Any:
     """What a rule knows, as plain values."""
-    names = {Heuristic: ["_first", "_lengths"], Adaptive: ["threshold", "_share"], Roc: ["threshold", "_pairs"]}
+    names = {Heuristic: ["_first", "_lengths"], Adaptive: ["threshold", "_share"], Roc: ["threshold", "_num_seen"]}
     values = [getattr(lookahead, name) for name in names.get(type(lookahead), ["bar", "_table", "_num_rounds"])]
     return [getattr(value, "values", value) for value in values]
 
