@@ -88,10 +88,14 @@ def _ask(lookahead: Lookahead, number: int) -> Rule:
 
 
 def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:
-    drafted = 0
-    while position + drafted < len(trace) and trace.is_drafted[position + drafted] and drafted < max_tokens:
+    """Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing."""
+    drafted, agrees = 0, True
+    while (place := position + drafted) < len(trace) and drafted < max_tokens:
+        if agrees and not trace.is_drafted[place]:
+            break
+        agrees = agrees and bool(trace.is_kept[place])
         drafted += 1
-        if not rule(trace, position + drafted - 1, drafted):
+        if not rule(trace, place, drafted):
             break
     return drafted
 
