@@ -1,7 +1,8 @@
 """Replay: what a lookahead would have done to texts whose traces are known, and how long that would have taken.
 
-Exact as long as a draft agrees with the target. Behind its first wrong token a draft would go its own way; here the
-rule is shown what stands in the text instead. So it serves to choose settings with, not to report speed.
+Exact as long as a draft agrees with the target and reads what the target reads (a model that drafts for itself reads
+the keys and values of its own passes, too). Behind its first wrong token a draft would go its own way; here the rule is
+shown what stands in the text instead. So it serves to choose settings with, not to report speed.
 """
 
 from __future__ import annotations

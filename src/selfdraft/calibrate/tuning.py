@@ -72,10 +72,10 @@ class Replay:
         self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
         self.places: Counts = np.arange(sum(map(len, traces)))
-        lengths = [len(trace) for trace in traces]
+        lengths: Counts = np.array([len(trace) for trace in traces])
         ends = np.cumsum(lengths)
         self._until_end = np.repeat(ends, lengths) - self.places
-        self._begins = np.repeat(ends - lengths, lengths)
+        self._begins: Counts = np.repeat(ends - lengths, lengths)
         self._has_scores = np.repeat([trace.has_scores for trace in traces], lengths)
         is_drafted, is_kept = (np.concatenate(flags) for flags in zip(*map(_flags, traces), strict=True))
         self._can_keep = next_place(~is_kept) - self.places
