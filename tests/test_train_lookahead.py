@@ -39,7 +39,7 @@ PROMPTS = [
     CalibrationPrompt("b2", "b", (9, 9, 3)),
 ]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
-QUICK = LookaheadOptions(num_tokens=10, max_tokens=4)
+QUICK = LookaheadOptions(num_tokens=6, max_tokens=3)
 
 
 @pytest.fixture(autouse=True)
@@ -78,21 +78,21 @@ class TestTraces:
     )
     def test_both_ways_agree(self, family: str, method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         engine = new_engine(family)
-        at_once = collect(engine, method, PROMPTS, 24)
+        at_once = collect(engine, method, PROMPTS[1:], 16)
         token_by_token(monkeypatch)
-        for found, expected in zip(collect(engine, method, PROMPTS, 24), at_once, strict=True):
+        for found, expected in zip(collect(engine, method, PROMPTS[1:], 16), at_once, strict=True):
             assert_alike(found, expected)
         drafted = torch.cat([trace.is_kept for trace in at_once])
-        assert 0 < drafted.sum() < len(drafted) == 24 * len(PROMPTS)
+        assert 0 < drafted.sum() < len(drafted) == 16 * 3
 
     def test_recorded_drafts_show_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = collect(new_engine(), UNIFORM, PROMPTS, 12)
+        expected = collect(new_engine(), UNIFORM, PROMPTS[:2], 12)
         token_by_token(monkeypatch)
         with mock.patch.object(
             engine_module, "make_runner", lambda model, graphs: GraphRunner(model, make_recorder=TapeRecorder)
         ):
             recorded = new_engine()
-        for found, one in zip(collect(recorded, UNIFORM, PROMPTS, 12), expected, strict=True):
+        for found, one in zip(collect(recorded, UNIFORM, PROMPTS[:2], 12), expected, strict=True):
             assert_alike(found, one)
 
     def test_temperature_changes_the_text_not_what_is_seen(self) -> None:
@@ -140,10 +140,10 @@ class TestTraces:
                 assert found.overlaps[index] == pytest.approx(chance, abs=1e-4)
 
     @pytest.mark.parametrize("drafter", DRAFTERS)
-    @pytest.mark.parametrize("strategy", ["prune", "knapspec", "asd"])
+    @pytest.mark.parametrize("strategy", ["prune", "knapspec"])
     def test_every_draft_has_traces(self, strategy: str, drafter: str) -> None:
-        (found,) = collect(new_engine(), {"strategy": strategy, "drafter": drafter}, PROMPTS[2:3], 40)
-        assert len(found) == 40
+        (found,) = collect(new_engine(), {"strategy": strategy, "drafter": drafter}, PROMPTS[2:3], 20)
+        assert len(found) == 20
         assert found.is_drafted.any() or drafter == "ngram-pool", (
             "its pool may be empty, and what stands beside is no chain"
         )
@@ -315,14 +315,14 @@ class TestTrainLookahead:
             "settings": '{"uniform": {"ratio": 0.4}}',
             "label": "match",
             "domains": ["a", "b"],
-            "num_tokens": 20,
-            "num_validation_tokens": 20,
+            "num_tokens": 12,
+            "num_validation_tokens": 12,
         }
         assert {name: kept.values[name] for name in told} == told
         assert set(kept.values["seconds_per_token"]) == {"plain", "static", "disco"}
         assert 0 <= kept.values["f1"] <= 1
         assert 0 <= kept.values["f1_static"] <= 1
-        assert found.counts.num_tokens == found.counts.num_drafted == 40
+        assert found.counts.num_tokens == found.counts.num_drafted == 24
 
         lookahead = engine.method(lookahead="disco", **UNIFORM).lookahead
         assert isinstance(lookahead, Disco)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import learned
+from cases import SETTINGS
 from pico import letter_tokenizer, pico
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate import lookahead as module
@@ -19,6 +20,7 @@ from selfdraft.calibrate.lookahead import LookaheadOptions, tune
 from selfdraft.calibrate.replay import RoundSeconds, replay
 from selfdraft.calibrate.round_seconds import Sweep, fit_rounds, lengths_to_measure, measure_rounds
 from selfdraft.calibrate.texts import CalibrationPrompt
+from selfdraft.calibrate.traces import collect
 from selfdraft.calibrate.trials import Total
 from selfdraft.calibrate.tuning import TUNABLE, Candidate, Replay, next_place, predicted, rank, shortlist
 from selfdraft.cli.main import main
@@ -41,22 +43,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def random_traces(seed: int) -> list[Any]:
+def random_traces(seed: int, has_scores: bool = True) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
     traces = []
     for length in (1, 40, 7, 90):
         confidences = torch.rand(length, generator=generator) ** 0.3
         is_drafted = torch.rand(length, generator=generator) < 0.9
         is_kept = (torch.rand(length, generator=generator) < confidences) & is_drafted
-        traces.append(made_trace(is_kept, confidences, is_drafted=is_drafted))
+        traces.append(made_trace(is_kept, confidences, is_drafted=is_drafted, has_scores=has_scores))
     return traces
 
 
 class TestReplay:
-    @pytest.mark.parametrize("seed", range(3))
-    def test_it_says_what_the_lookahead_itself_would_have_done(self, seed: int) -> None:
+    @pytest.mark.parametrize(("seed", "has_scores"), [(0, True), (1, True), (2, False)])
+    def test_it_says_what_the_lookahead_itself_would_have_done(self, seed: int, has_scores: bool) -> None:
         """Token by token, and for all beginnings at once."""
-        traces, classifier = random_traces(seed), learned.classifier()
+        traces, classifier = random_traces(seed, has_scores), learned.classifier()
         known = Replay(traces, SECONDS)
         asked: list[tuple[Candidate, Any]] = [
             (Candidate("fixed", {"tokens": tokens}), Fixed(Fixed.Options(tokens))) for tokens in (1, 3, 15)
@@ -75,6 +77,20 @@ class TestReplay:
             assert predicted(candidate, known).predicted == pytest.approx(expected), candidate
             speeds.add(round(expected, 6))
         assert len(speeds) > 6, "they do differ"
+
+    @pytest.mark.parametrize(("drafter", "tokens"), [("self", 1), ("lookup", 1), ("lookup", 4), ("model", 4)])
+    def test_its_rounds_are_those_of_decoding(self, drafter: str, tokens: int) -> None:
+        """Of `self` only rounds of one token: behind more, it reads the keys and values of its own passes."""
+        settings = {**SETTINGS, "fixed": {"tokens": tokens}}
+        engine = Engine(pico("llama"), profile=None, settings=settings, lookahead="fixed", drafter=drafter)
+        prompt = CalibrationPrompt("", "", (2, 7, 1, 8, 2, 8, 1, 8, 2, 8))
+        found = replay(collect(engine, {}, [prompt], 30), Fixed(Fixed.Options(tokens)), SECONDS)
+        steps = engine.generate(prompt.tokens, max_new_tokens=30).steps
+        assert [one.emitted for one in found.rounds] == [len(step.verdict.tokens) for step in steps]
+        if drafter != "lookup":  # a wrong match may end with the text it was found in
+            whole = [step for step, one in zip(steps, found.rounds, strict=True) if one.position < 30 - tokens]
+            assert all(step.draft.chain_length == tokens for step in whole)
+            assert all(one.drafted == tokens for one in found.rounds[: len(whole)])
 
     def test_next_place(self) -> None:
         assert next_place(np.array([False, True, False, False, True, False])).tolist() == [1, 1, 4, 4, 4, 6]
@@ -198,7 +214,7 @@ class TestTune:
         assert all(row.total.num_texts == 3 and row.total.num_tokens == 36 for row in found.rows)
         assert (found.counts.num_tokens, found.counts.num_drafted) == (36, 36)
         assert 0 < found.counts.kept_share < 1
-        assert set(told) == {"collecting drafts", "timing rounds", "trying it"}
+        assert set(told) == {"collecting drafts to tune with", "timing rounds", "trying it"}
         best = found.fastest(lookahead).candidate
         assert best is not None
         text = engine.generate([5, 6], max_new_tokens=20, **best.method(UNIFORM)).tokens

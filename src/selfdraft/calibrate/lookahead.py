@@ -35,8 +35,8 @@ USUAL_TOKENS = 128
 _NUM_TRIED = 3
 """Of the most promising settings."""
 _NUM_TRIED_STATIC = 2
-_NUM_TIMED = 2
-"""Prompts behind which rounds are timed."""
+_NUM_TIMED, _TIMED_TOKENS = 2, 64
+"""Prompts behind which rounds are timed, and how far."""
 _SHARE_OF_TRACES = 0.5
 """Of the budget, for collecting; the first texts are collected in any case."""
 
@@ -54,9 +54,10 @@ class LookaheadOptions:
 
 @dataclass(frozen=True)
 class Measured:
-    """What decoding with a setting took; without one it is plain decoding."""
+    """What decoding with a setting took, and what it takes by replay; without a setting it is plain decoding."""
 
     total: Total
+    predicted_seconds: float
     candidate: Candidate | None = None
     is_usual: bool = False
 
@@ -64,17 +65,13 @@ class Measured:
     def seconds_per_token(self) -> float:
         return self.total.seconds / max(1, self.total.num_tokens)
 
-    @property
-    def predicted_seconds(self) -> float | None:
-        return 1 / self.candidate.predicted if self.candidate and self.candidate.predicted else None
-
     def to_json(self) -> dict[str, Any]:
         chosen = self.candidate
         return {
             "lookahead": chosen.lookahead if chosen else None,
             "options": dict(chosen.options) if chosen else {},
             "is_usual": self.is_usual,
-            "predicted_ms": None if self.predicted_seconds is None else 1000 * self.predicted_seconds,
+            "predicted_ms": 1000 * self.predicted_seconds,
             "measured_ms": 1000 * self.seconds_per_token,
             "acceptance_rate": self.total.num_accepted / max(1, self.total.num_draft_steps),
             "mean_generated_length": self.total.num_tokens / max(1, self.total.num_passes),
@@ -164,10 +161,11 @@ def tune(
         raise OptionError("tuning needs prompts; pass at least one")
     work = _Work(engine, _complete(engine, method), options or LookaheadOptions(), progress, say)
     unique = list({prompt.tokens: prompt for prompt in prompts}.values())
-    traces = work.collect(unique)
+    traces = work.collect(unique, "to tune with")
     replay = work.replay(traces, unique)
     usual = Candidate(lookahead, asdict(options_for("lookahead", lookahead, work.method["settings"])))
-    rows = work.race(predicted(usual, replay), shortlist(rank(lookahead, replay), _NUM_TRIED), unique)
+    promising = shortlist(rank(lookahead, replay), _NUM_TRIED)
+    rows = work.race(predicted(usual, replay), promising, unique, replay.plain_seconds)
     return Tuned(rows, DraftCounts.of(traces))
 
 
@@ -189,14 +187,14 @@ def train_lookahead(
     work = _Work(engine, _complete(engine, method), options, progress, say)
     work.repair()
     fitting, held_out = hold_out(prompts)
-    validation = work.collect(held_out)
-    training = work.collect(fitting)
+    validation = work.collect(held_out, "to tune with")
+    training = work.collect(fitting, "to train with")
     classifier = train(training, validation, options.label, options.seed)
     replay = work.replay(validation, held_out)
     usual = Candidate("disco", {name: classifier.values()[name] for name in ("threshold", "max_tokens")}, 0, classifier)
     static = shortlist(rank("fixed", replay), _NUM_TRIED_STATIC)
     promising = shortlist(rank("disco", replay, classifier), _NUM_TRIED)
-    rows = work.race(predicted(usual, replay), [*static, *promising], held_out)
+    rows = work.race(predicted(usual, replay), [*static, *promising], held_out, replay.plain_seconds)
     return work.keep(rows, classifier, training, validation)
 
 
@@ -228,14 +226,15 @@ class _Work:
             path = self.store.path_of(key)
             self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made anew")
 
-    def collect(self, prompts: Sequence[CalibrationPrompt]) -> list[Trace]:
-        self.say(f"letting the target continue {len(prompts)} prompts, and the draft propose a token behind each token")
+    def collect(self, prompts: Sequence[CalibrationPrompt], purpose: str) -> list[Trace]:
+        count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"
+        self.say(f"letting the target continue {count} {purpose}, and the draft propose a token behind each token")
         traces = collect(
             self.engine,
             self.method,
             prompts,
             self.options.num_tokens,
-            self.progress,
+            lambda done, total, label: self.progress(done, total, f"{label} {purpose}"),
             has_time=partial(self._has_time, _SHARE_OF_TRACES),
         )
         if len(traces) < len(prompts):
@@ -248,23 +247,27 @@ class _Work:
         return traces
 
     def replay(self, traces: Sequence[Trace], prompts: Sequence[CalibrationPrompt]) -> Replay:
-        num_tokens, max_tokens = self.options.num_tokens, self.options.max_tokens
+        num_tokens, max_tokens = min(self.options.num_tokens, _TIMED_TOKENS), self.options.max_tokens
         timed = prompts[:_NUM_TIMED]
         seconds = measure_rounds(self.engine, self.method, timed, num_tokens, max_tokens, self.progress)
         return Replay(traces, seconds, max_tokens)
 
     def race(
-        self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[CalibrationPrompt]
+        self,
+        usual: Candidate,
+        candidates: Sequence[Candidate],
+        prompts: Sequence[CalibrationPrompt],
+        plain_seconds: float,
     ) -> list[Measured]:
         """Plain decoding, the usual setting and the others, measured in turns."""
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
         tried = [usual, *others]
-        self.say(f"measuring {len(tried)} settings and plain decoding on {len(prompts)} prompts, in turns")
+        self.say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = [OFF, *(candidate.method(self.method) for candidate in tried)]
         num_tokens = self.options.num_tokens
         plain, *totals = take_turns(self.engine, methods, prompts, num_tokens, self._has_time, self.progress)
-        rows = [Measured(total, one, one is usual) for one, total in zip(tried, totals, strict=True)]
-        return [Measured(plain), *rows]
+        rows = [Measured(total, 1 / one.predicted, one, one is usual) for one, total in zip(tried, totals, strict=True)]
+        return [Measured(plain, plain_seconds), *rows]
 
     def keep(
         self, rows: Sequence[Measured], classifier: Classifier, training: Sequence[Trace], validation: Sequence[Trace]
@@ -290,7 +293,9 @@ class _Work:
             "num_tokens": sum(map(len, training)),
             "num_validation_tokens": sum(map(len, validation)),
             "f1": classifier_f1(classifier, validation),
+            "f1_at_half": classifier_f1(classifier, validation, 0.5),
             "f1_static": static_f1(validation, static_tokens),
+            "f1_any_static": max(static_f1(validation, length) for length in range(1, self.options.max_tokens + 1)),
             "static_tokens": static_tokens,
             "seconds_per_token": {name: row.seconds_per_token for name, row in by_way.items()},
             "trained": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -1,7 +1,8 @@
 """Replay: what a lookahead would have done to texts whose traces are known, and how long that would have taken.
 
-Exact as long as a draft agrees with the target. Behind its first wrong token a draft would go its own way; here the
-rule is shown what stands in the text instead. So it serves to choose settings with, not to report speed.
+Exact as long as a draft agrees with the target and reads what the target reads (a model that drafts for itself reads
+the keys and values of its own passes, too). Behind its first wrong token a draft would go its own way; here the rule is
+shown what stands in the text instead. So it serves to choose settings with, not to report speed.
 """
 
 from __future__ import annotations
@@ -88,10 +89,14 @@ def _ask(lookahead: Lookahead, number: int) -> Rule:
 
 
 def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:
-    drafted = 0
-    while position + drafted < len(trace) and trace.is_drafted[position + drafted] and drafted < max_tokens:
+    """Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing."""
+    drafted, agrees = 0, True
+    while (place := position + drafted) < len(trace) and drafted < max_tokens:
+        if agrees and not trace.is_drafted[place]:
+            break
+        agrees = agrees and bool(trace.is_kept[place])
         drafted += 1
-        if not rule(trace, position + drafted - 1, drafted):
+        if not rule(trace, place, drafted):
             break
     return drafted
 

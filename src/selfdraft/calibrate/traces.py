@@ -51,8 +51,12 @@ class Trace:
         return len(self.is_kept)
 
     def stats(self, index: int, depth: int, number: int = 0) -> DraftStats:
-        """What a lookahead is shown behind the token at `index`, as one row; `number`: of the text."""
-        row = slice(index, index + 1)
+        """What a lookahead is shown behind the token at `index`, as one row; `number`: of the text.
+
+        Of a looked-up draft all that is ever known is the match it began with.
+        """
+        seen = index if self.has_scores else index - depth + 1
+        row = slice(seen, seen + 1)
         return DraftStats(
             depth=torch.tensor([depth]),
             index=torch.tensor([index]),

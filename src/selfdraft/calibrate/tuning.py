@@ -69,16 +69,19 @@ class Replay:
 
     def __init__(self, traces: Sequence[Trace], seconds: RoundSeconds, max_tokens: int = MAX_TOKENS) -> None:
         self.traces, self.max_tokens = traces, max_tokens
-        self.num_tokens = sum(map(len, traces))
-        self.confidences: Numbers = np.concatenate([trace.confidences.numpy() for trace in traces])
-        self.places: Counts = np.arange(self.num_tokens)
-        ends = np.cumsum([len(trace) for trace in traces])
-        self._until_end = np.repeat(ends, [len(trace) for trace in traces]) - self.places
-        is_drafted = np.concatenate([trace.is_drafted.numpy() for trace in traces])
-        is_kept = np.concatenate([trace.is_kept.numpy() for trace in traces])
-        self._can_draft = np.minimum(next_place(~is_drafted) - self.places, self._until_end)
-        self._can_keep = next_place(~(is_drafted & is_kept)) - self.places
+        self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
+        self.places: Counts = np.arange(sum(map(len, traces)))
+        lengths: Counts = np.array([len(trace) for trace in traces])
+        ends = np.cumsum(lengths)
+        self._until_end = np.repeat(ends, lengths) - self.places
+        self._begins: Counts = np.repeat(ends - lengths, lengths)
+        self._has_scores = np.repeat([trace.has_scores for trace in traces], lengths)
+        is_drafted, is_kept = (np.concatenate(flags) for flags in zip(*map(_flags, traces), strict=True))
+        self._can_keep = next_place(~is_kept) - self.places
+        undrafted = next_place(~is_drafted) - self.places
+        # Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing.
+        self._can_draft = np.where(self._can_keep < undrafted, self._until_end, np.minimum(undrafted, self._until_end))
 
     def tokens_per_second(self, num_wanted: Counts) -> float:
         """`num_wanted` [tokens]: how many a round would draft that begins there."""
@@ -86,15 +89,22 @@ class Replay:
         emitted = np.minimum(np.minimum(drafted, self._can_keep) + 1, self._until_end)
         seconds, steps, lengths = 0.0, emitted.tolist(), drafted.tolist()
         place = 0
-        while place < self.num_tokens:
+        while place < len(self.places):
             seconds += self._seconds[lengths[place]]
             place += steps[place]
-        return self.num_tokens / seconds if seconds else math.inf
+        return len(self.places) / seconds if seconds else math.inf
 
-    def behind_stops(self, is_stop: Flags) -> Counts:
-        """[tokens] how many a round drafts that goes on until the first of these, however long."""
-        found: Counts = next_place(is_stop) - self.places + 1
-        return found
+    def shown(self, depth: int) -> tuple[Counts, Counts]:
+        """[tokens] where the token stands that a rule is shown at this depth of a round, and its position in its text.
+
+        Of a looked-up draft all that is ever known is the match it began with.
+        """
+        ahead = np.minimum(self.places + depth - 1, len(self.places) - 1)
+        return np.where(self._has_scores, ahead, self.places), self.places - self._begins + depth - 1
+
+
+def _flags(trace: Trace) -> tuple[Flags, Flags]:
+    return trace.is_drafted.numpy(), (trace.is_drafted & trace.is_kept).numpy()
 
 
 def next_place(flags: Flags) -> Counts:
@@ -113,21 +123,17 @@ def rank(lookahead: str, replay: Replay, classifier: Classifier | None = None) -
     if lookahead == "fixed":
         found = [predicted(Candidate("fixed", {"tokens": length}), replay) for length in maxima]
     else:
-        found = [_at_threshold(lookahead, bar, maxima, replay, classifier) for bar in _grid(lookahead)]
+        certainty = certainties(lookahead, replay, classifier)
+        grid = PERPLEXITIES if lookahead == "perplexity" else CONFIDENCES
+        wanted = {threshold: _until_below(certainty, _bar(lookahead, threshold)) for threshold in grid}
+        found = [_best_maximum(lookahead, bar, wanted[bar], replay, classifier) for bar in grid]
     return sorted(found, key=lambda candidate: -candidate.predicted)
 
 
-def _grid(lookahead: str) -> Sequence[float]:
-    grids = {"confidence": CONFIDENCES, "perplexity": PERPLEXITIES, "disco": CONFIDENCES}
-    if lookahead not in grids:
-        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
-    return grids[lookahead]
-
-
-def _at_threshold(
-    lookahead: str, threshold: float, maxima: Sequence[int], replay: Replay, classifier: Classifier | None
+def _best_maximum(
+    lookahead: str, threshold: float, wanted: Counts, replay: Replay, classifier: Classifier | None
 ) -> Candidate:
-    wanted = wanted_at(lookahead, threshold, replay, classifier)
+    maxima = range(1, replay.max_tokens + 1)
     speeds = {maximum: replay.tokens_per_second(np.minimum(wanted, maximum)) for maximum in maxima}
     best = max(speeds, key=lambda maximum: speeds[maximum])
     return Candidate(lookahead, {"threshold": threshold, "max_tokens": best}, speeds[best], classifier)
@@ -136,45 +142,52 @@ def _at_threshold(
 def predicted(candidate: Candidate, replay: Replay) -> Candidate:
     """With what replay says of it."""
     options = candidate.options
-    if candidate.lookahead == "fixed":
-        wanted = np.full(replay.num_tokens, min(options["tokens"], replay.max_tokens))
-    else:
-        wanted = wanted_at(candidate.lookahead, options["threshold"], replay, candidate.classifier)
-        wanted = np.minimum(wanted, min(options["max_tokens"], replay.max_tokens))
+    maximum = min(options.get("tokens", options.get("max_tokens")), replay.max_tokens)
+    wanted = np.full(len(replay.places), maximum)
+    if candidate.lookahead != "fixed":
+        certainty = certainties(candidate.lookahead, replay, candidate.classifier)
+        wanted = np.minimum(_until_below(certainty, _bar(candidate.lookahead, options["threshold"])), maximum)
     return replace(candidate, predicted=replay.tokens_per_second(wanted))
 
 
-def wanted_at(lookahead: str, threshold: float, replay: Replay, classifier: Classifier | None = None) -> Counts:
-    """[tokens] how many a round drafts that begins there, whatever the maximum."""
-    if lookahead == "perplexity":
-        return _until_perplexity(replay, threshold)
+def certainties(lookahead: str, replay: Replay, classifier: Classifier | None = None) -> Numbers:
+    """[depths, tokens] what the rule goes by at each depth of a round that begins there: high enough, it goes on."""
+    depths = range(1, replay.max_tokens + 1)
     if lookahead == "disco":
         assert classifier is not None
-        return replay.behind_stops(chances(classifier, replay.traces) < np.float32(threshold))
-    return replay.behind_stops(replay.confidences < np.float32(threshold))
+        return np.stack([_chances(classifier, replay, depth) for depth in depths])
+    if lookahead not in TUNABLE:
+        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
+    known = np.concatenate([trace.confidences.numpy() for trace in replay.traces])
+    confidences: Numbers = np.stack([known[replay.shown(depth)[0]] for depth in depths])
+    if lookahead == "confidence":
+        return confidences
+    surprise = np.cumsum(-np.log(np.maximum(confidences, MIN_CONFIDENCE)), axis=0, dtype=np.float64)
+    found: Numbers = np.exp(-surprise / np.array(depths)[:, None]).astype(np.float32)
+    return found
 
 
-def _until_perplexity(replay: Replay, threshold: float) -> Counts:
-    """While the perplexity of all that the round has drafted is at most the threshold."""
-    surprise = np.cumsum([0.0, *-np.log(np.maximum(replay.confidences, MIN_CONFIDENCE))])
-    wanted = np.full(replay.num_tokens, replay.max_tokens)
-    goes_on = np.ones(replay.num_tokens, dtype=bool)
-    for depth in range(1, replay.max_tokens):
-        ends = np.minimum(replay.places + depth, replay.num_tokens)
-        is_sure = surprise[ends] - surprise[replay.places] <= depth * math.log(threshold)
-        wanted = np.where(goes_on & ~is_sure, depth, wanted)
-        goes_on &= is_sure
-    return wanted
+def _bar(lookahead: str, threshold: float) -> float:
+    """What `certainties` must not fall below; that of a perplexity is its inverse."""
+    return 1 / threshold if lookahead == "perplexity" else threshold
+
+
+def _until_below(certainty: Numbers, bar: float) -> Counts:
+    """[tokens] how many a round drafts: up to the first that falls below, and that one; else as many as there are."""
+    is_stop = certainty < np.float32(bar)
+    found: Counts = np.where(is_stop.any(0), is_stop.argmax(0) + 1, len(certainty))
+    return found
 
 
 @torch.inference_mode()
-def chances(classifier: Classifier, traces: Sequence[Trace]) -> Numbers:
-    """[tokens] that each drafted token is kept, by the classifier."""
-    parts = [
-        join_features(trace.top_probs, trace.entropies, torch.arange(len(trace)), classifier.last_position)
-        for trace in traces
-    ]
-    found: Numbers = classifier.logits(torch.cat(parts)).sigmoid().numpy()
+def _chances(classifier: Classifier, replay: Replay, depth: int) -> Numbers:
+    """[tokens] that the token at this depth is kept, by the classifier."""
+    top_probs, entropies = (
+        torch.cat(part) for part in zip(*((trace.top_probs, trace.entropies) for trace in replay.traces), strict=True)
+    )
+    rows, positions = map(torch.from_numpy, replay.shown(depth))
+    features = join_features(top_probs[rows], entropies[rows], positions, classifier.last_position)
+    found: Numbers = classifier.logits(features).sigmoid().numpy()
     return found
 
 

@@ -68,12 +68,11 @@ def table(rows: Sequence[Measured], best: Measured) -> str:
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
-        predicted = "-" if row.predicted_seconds is None else f"{1000 * row.predicted_seconds:.2f}"
-        speedup, length = plain / row.seconds_per_token, row.total.num_tokens / max(1, row.total.num_passes)
-        figures = f"{predicted:>9}  {1000 * row.seconds_per_token:9.2f}  {speedup:7.2f}x  {length:11.2f}"
-        lines.append(f"{'*' if row is best else ' '} {label:{width}}  {figures}")
-    count = rows[0].total.num_texts
-    note = f"  (milliseconds a token, {count} prompt{'s' * (count != 1)} in turns; predicted: by replay)"
+        length, speedup = row.total.num_tokens / max(1, row.total.num_passes), plain / row.seconds_per_token
+        seconds = f"{1000 * row.predicted_seconds:9.2f}  {1000 * row.seconds_per_token:9.2f}"
+        lines.append(f"{'*' if row is best else ' '} {label:{width}}  {seconds}  {speedup:7.2f}x  {length:11.2f}")
+    texts = terminal.number(rows[0].total.num_texts, "prompt")
+    note = f"  (milliseconds a token, {texts} in turns; predicted: by replay)"
     return "\n".join([*lines, note])
 
 

@@ -9,6 +9,7 @@ from ..calibrate.trials import MAX_DRAFTED, predict, thinned
 from ..lookahead.disco import artefact_name
 from ..profiles.profile import Profile
 from ..types import FrontierPoint, LatencyFit, SkipSet
+from .terminal import number
 
 SHORT, LONG = 512, 4096
 """Texts behind which seconds and speed-ups are told."""
@@ -76,7 +77,7 @@ def _classifier_text(name: str, values: Mapping[str, Any]) -> str:
     trained = f"{values['num_tokens']} tokens ({', '.join(values['domains'])}), label {values['label']}"
     lines = [f"{name}: {trained}, strategy {values['strategy']}, trained {values['trained']}"]
     figures = f"F1 {values['f1']:.3f} (best fixed length {values['f1_static']:.3f})"
-    figures += f", threshold {values['threshold']:g}, at most {values['max_tokens']} tokens"
+    figures += f", threshold {values['threshold']:g}, at most {number(values['max_tokens'], 'token')}"
     if seconds := values.get("seconds_per_token"):
         plain, static, own = (1000 * seconds[way] for way in ("plain", "static", "disco"))
         figures += f"; {own:.2f} ms a token, best fixed length {static:.2f}, plain {plain:.2f}"
@@ -101,7 +102,7 @@ def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, 
         for point in thinned(points, MAX_ROWS)
     ]
     note = (
-        f"  ({_number(len(points), 'skip set')}; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
+        f"  ({number(len(points), 'skip set')}; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
     )
     return "\n".join([_table(header, rows), note])
 
@@ -124,16 +125,12 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
         )
         for trial in trials
     ]
-    note = f"  (speed-up over plain decoding, {_number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
+    note = f"  (speed-up over plain decoding, {number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
     return "\n".join([_table(header, rows), note])
 
 
 def _counts(skip: SkipSet) -> str:
     return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _times(value: float | None) -> str:

@@ -37,6 +37,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
+def number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 class Progress:
     """A progress bar on standard error, in bytes unless told: tqdm where importable, else a line every few seconds.
 

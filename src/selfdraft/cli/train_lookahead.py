@@ -77,11 +77,13 @@ def _text(found: Trained) -> str:
     plain, static, disco = (f"{1000 * facts['seconds_per_token'][way]:.2f}" for way in ("plain", "static", "disco"))
     tokens = f"{facts['num_tokens']} to train with, {facts['num_validation_tokens']} held out"
     kept = f"{found.counts.kept_share:.1%} of the drafted tokens were the target's"
+    own = f"{facts['f1']:.3f} on tokens held out ({facts['f1_at_half']:.3f} at 0.5)"
+    fixed = f"{facts['f1_static']:.3f} of the best fixed length, {facts['static_tokens']}"
     rows = {
         "tokens": f"{tokens} ({', '.join(facts['domains'])}); {kept}",
-        "F1": f"{facts['f1']:.3f}; of the best fixed length, {facts['static_tokens']}: {facts['f1_static']:.3f}",
-        "tuned": f"threshold {facts['threshold']:g}, at most {facts['max_tokens']} tokens",
-        "ms a token": f"{disco}; best fixed length {static}, plain decoding {plain}",
+        "F1": f"{own}; {fixed} (of any length at most {facts['f1_any_static']:.3f})",
+        "tuned": f"threshold {facts['threshold']:g}, at most {terminal.number(facts['max_tokens'], 'token')}",
+        "ms a token": f"disco {disco}, best fixed length {static}, plain decoding {plain}",
     }
     lines = [*(f"{label:12}{value}" for label, value in rows.items()), "", table(found.rows, best), ""]
     if best.seconds_per_token > found.plain.seconds_per_token:
