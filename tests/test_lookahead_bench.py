@@ -17,7 +17,7 @@ import torch
 
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
-from selfdraft.bench.lookahead import lengths, run, turns
+from selfdraft.bench.lookahead import lengths, report, run, turns
 from selfdraft.bench.lookahead.f1 import Judged, judge
 from selfdraft.bench.lookahead.oracle import Oracle
 from selfdraft.bench.lookahead.plot import draw
@@ -539,3 +539,18 @@ def test_a_draft_model_of_whole_layers(
 def test_layers_that_are_none(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main([str(folder), "--layers", "0-9", "--output", "nowhere"]) == 2
     assert "the model has 5 layers" in capsys.readouterr().err
+
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("lookahead-*.json")), ids=lambda file: file.stem)
+def test_the_docs_show_what_was_measured(file: Path) -> None:
+    """Every row of a table in docs/lookahead.md is one that a document of the benchmark prints."""
+    documents = [json.loads(found.read_text(encoding="utf-8")) for found in RESULTS.glob("lookahead-*.json")]
+    printed = {line for document in documents for line in report.as_markdown(document).splitlines()}
+    docs = (RESULTS.parents[1] / "docs" / "lookahead.md").read_text(encoding="utf-8")
+    shown = [line for line in docs.splitlines() if line.startswith("| ") and (" equal |" in line or "±" in line)]
+    assert file.name in docs
+    assert len(shown) > 20
+    assert [line for line in shown if line not in printed] == []
