@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from pico import pico
 from selfdraft import Engine, OptionError, Plan, StepRecord
 from selfdraft.bench.lookahead.oracle import Oracle
-from selfdraft.calibrate.replay import RoundSeconds, replay, replay_rule
+from selfdraft.calibrate.replay import RoundSeconds, replay
 from selfdraft.calibrate.traces import Trace
+from selfdraft.calibrate.tuning import Replay, rank
 from selfdraft.drafters.lookup import Reliability
 from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.confidence import Confidence
@@ -71,13 +73,17 @@ def length_of(lookahead: Any, text: int = 0, confidence: float = 0.9) -> int:
     raise AssertionError("it never stops")
 
 
+CUT = StepRecord(0, Plan(), Draft.chain([1, 2, 3]), Verdict((1, 2), (0, 1)))
+"""A stop rule struck behind two tokens that were kept."""
+
+
 class TestOutcomes:
     def test_the_refused_token_is_known_unless_a_stop_rule_struck(self) -> None:
         assert step_of(4, 2).chain_outcomes == (True, True, False)
         assert step_of(4, 4).chain_outcomes == (True,) * 4
         assert step_of(0, 0).chain_outcomes == ()
-        cut = StepRecord(0, Plan(), Draft.chain([1, 2, 3]), Verdict((1, 2), (0, 1)))
-        assert cut.chain_outcomes == (True, True)
+        assert CUT.chain_outcomes == (True, True)
+        assert [step.was_cut for step in (CUT, step_of(4, 2), step_of(4, 4), step_of(0, 0))] == [True, *[False] * 3]
 
     def test_a_sibling_that_is_kept_means_that_the_chain_was_refused(self) -> None:
         draft = Draft((1, 2, 8, 9), (-1, 0, -1, 0), chain_length=2, num_draft_steps=2)
@@ -143,9 +149,10 @@ class TestHeuristic:
         lookahead.end(0)
         assert [length_of(lookahead, text) for text in (0, 1, NUM_PLACES)] == [expected] * 3
 
-    def test_rounds_that_draft_nothing_change_nothing(self) -> None:
+    def test_rounds_that_draft_nothing_or_were_cut_change_nothing(self) -> None:
         lookahead = Heuristic(Heuristic.Options())
         lookahead.observe(step_of(0, 0))
+        lookahead.observe(CUT)
         assert length_of(lookahead) == 5
 
 
@@ -160,6 +167,7 @@ class TestThresholds:
         lookahead.observe(step_of(4, 4))  # 0.7375: up still
         assert lookahead.threshold == pytest.approx(0.801)
         lookahead.observe(step_of(0, 0))
+        lookahead.observe(CUT)
         lookahead.end(0)
         assert lookahead.threshold == pytest.approx(0.801), "carried to the next text"
 
@@ -238,6 +246,20 @@ class TestReliability:
         assert reliability.of(5) < 0.15
         assert reliability.of(3) == 0.875
 
+    def test_a_replay_shows_the_match_that_a_draft_began_with(self) -> None:
+        """To the rule and to what learns of it: behind the first token nothing is looked up anew."""
+        known = trace_of([True] * 4, [0.6, 0.9, 0.95, 0.99])
+        looked_up = dataclasses.replace(known, has_scores=False)
+        seen: list[tuple[float, ...]] = []
+
+        class Watch(Confidence):
+            def observe(self, step: StepRecord) -> None:
+                seen.append(step.draft.confidences)
+
+        for trace in (known, looked_up):
+            replay([trace], Watch(Confidence.Options(threshold=0.5)), RoundSeconds(1.0, lambda num_drafted: 1.0))
+        assert [list(found) for found in seen] == [pytest.approx([0.6, 0.9, 0.95, 0.99]), pytest.approx([0.6] * 4)]
+
     def test_an_engine_learns_it(self) -> None:
         engine = Engine(pico("llama"), drafter="lookup", settings={"lookup": {"min_ngram": 1}})
         found = engine.generate(TEXTS[2], max_new_tokens=60)
@@ -245,6 +267,8 @@ class TestReliability:
         assert drafter.reliability._seen
         assert not drafter._lengths, "texts that ended are forgotten"
         assert any(0 < c < 1 for step in found.steps for c in step.draft.confidences)
+        engine.forget()
+        assert not drafter.reliability._seen
 
 
 # ------------------------------------------------------------------------------------------- known processes
@@ -267,12 +291,8 @@ def improvement(acceptance: float, length: int, cost: float) -> float:
 
 
 def best_static(traces: Sequence[Trace], seconds: RoundSeconds, longest: int = 24) -> tuple[int, float]:
-    speeds = {
-        length: replay_rule(traces, lambda trace, index, depth, n=length: depth < n, seconds).tokens_per_second
-        for length in range(1, longest + 1)
-    }
-    best = max(speeds, key=lambda length: speeds[length])
-    return best, speeds[best]
+    best = rank("fixed", Replay(traces, seconds, longest))[0]
+    return best.options["tokens"], best.predicted
 
 
 @pytest.mark.parametrize(("acceptance", "cost"), [(0.8, 0.3), (0.9, 0.1), (0.6, 0.5), (0.7, 0.05)])
@@ -374,6 +394,25 @@ class TestTptParts:
             costs.learn(step_of(drafted, 1, seconds=(0.001 * drafted, 0.002 + 0.0005 * drafted)))
         rate = 40 / sum(0.002 + 0.0015 * drafted for drafted in (2, 8) * 10)
         assert costs.tokens_a_step == pytest.approx(0.0015 * rate)
+
+    def test_texts_of_a_batch_share_a_round_and_its_clock(self) -> None:
+        """The round is as long as its longest draft, and counts once; a text gets its share of what is emitted."""
+        alone, batch = Costs(64), Costs(64)
+        for longest in (2, 8, 5) * 8:
+            seconds = (0.001 * longest, 0.002)
+            alone.learn(step_of(longest, 2, seconds=seconds))
+            for text in range(8):
+                batch.learn(step_of(longest if text == 3 else 1, 2 if text == 3 else 1, text=text, seconds=seconds))
+        assert len(batch._rounds) == len(alone._rounds) == 24
+        assert batch.tokens_a_step / alone.tokens_a_step == pytest.approx((2 + 1 / 8) / 3)
+
+    def test_planning_is_time_too(self) -> None:
+        quick, slow = Costs(64), Costs(64)
+        for _ in range(8):
+            step = step_of(4, 2, seconds=(0.004, 0.002))
+            quick.learn(step)
+            slow.learn(dataclasses.replace(step, optimise_seconds=0.006))
+        assert slow.tokens_a_step == pytest.approx(quick.tokens_a_step / 2)
 
     def test_a_clock_that_stands_still_stops_nothing(self) -> None:
         lookahead = Tpt(Tpt.Options())

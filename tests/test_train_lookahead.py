@@ -423,6 +423,11 @@ def without(*names: str) -> Artefact:
     return Artefact(values, {name: array for name, array in whole.arrays.items() if name not in names})
 
 
+def of_another_model() -> Artefact:
+    whole = learned.disco("self")
+    return Artefact({**whole.values, "model": "another"}, whole.arrays)
+
+
 def with_array(**arrays: torch.Tensor) -> Artefact:
     whole = learned.disco("self")
     return Artefact(whole.values, {**whole.arrays, **arrays})
@@ -433,6 +438,7 @@ class TestRefusals:
         ("part", "message"),
         [
             (None, "the lookahead 'disco' with the drafter 'self' needs to know the model"),
+            (of_another_model(), r"was trained for another model \(another\). Train one with: "),
             (without("threshold"), "KeyError: 'threshold'"),
             (without("output_bias"), "KeyError: 'output_bias'"),
             (without("drafter"), "KeyError: 'drafter'"),

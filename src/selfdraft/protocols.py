@@ -173,6 +173,8 @@ class Knowledge:
     """
     command: Callable[[str], str] = lambda verb: f"selfdraft {verb} MODEL"
     """What a user runs to `calibrate` this model, or whatever the verb is."""
+    fingerprint: Callable[[], str] = lambda: ""
+    """Of the model's config and weights."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,10 @@ class Drafter(Protocol):
         ...
 
     def end(self, sequence_id: int) -> None: ...
+
+    def forget(self) -> None:
+        """Be as if no text had been seen."""
+        ...
 
 
 class Tree(Protocol):

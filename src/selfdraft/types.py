@@ -236,10 +236,18 @@ class StepRecord:
     @property
     def chain_outcomes(self) -> tuple[bool, ...]:
         """Of the chain's tokens that the target came to judge, from the first on: whether it kept them."""
-        num_kept = sum(node < self.draft.chain_length for node in self.verdict.nodes)
-        was_cut = len(self.verdict.tokens) == len(self.verdict.nodes) == num_kept  # nobody knows what would have come
-        is_refused = num_kept < self.draft.chain_length and not was_cut
-        return (True,) * num_kept + (False,) * is_refused
+        is_refused = self._num_chain_kept < self.draft.chain_length and not self.was_cut
+        return (True,) * self._num_chain_kept + (False,) * is_refused
+
+    @property
+    def was_cut(self) -> bool:
+        """A stop rule struck inside the chain: nobody knows what would have become of the rest."""
+        is_cut = len(self.verdict.tokens) == len(self.verdict.nodes) == self._num_chain_kept
+        return is_cut and self._num_chain_kept < self.draft.chain_length
+
+    @property
+    def _num_chain_kept(self) -> int:
+        return sum(node < self.draft.chain_length for node in self.verdict.nodes)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,9 @@ def check_tunable(lookahead: str) -> None:
 
 def check_enough(prompts: Iterable[tuple[str, object]]) -> None:
     """`prompts`: domain and text. Raise where none is left to tune with."""
-    texts = {text: domain for domain, text in prompts}
+    texts: dict[object, str] = {}
+    for domain, text in prompts:
+        texts.setdefault(text, domain)
     domains = list(texts.values())
     if not any(domains.count(domain) > 1 for domain in domains):
         raise OptionError(
@@ -286,8 +288,10 @@ class _Work:
             **classifier.values(),
             "drafter": drafter,
             "source": draft_model(options_for("drafter", drafter, settings)),
+            "model": self.engine.memory.key.fingerprint,
             "strategy": self.method["strategy"],
-            "settings": json.dumps(settings, default=str, sort_keys=True),
+            "strategy_options": repr(options_for("strategy", self.method["strategy"], settings)),
+            "settings": json.dumps(settings, default=lambda value: type(value).__name__, sort_keys=True),
             "label": self.options.label,
             "domains": list(dict.fromkeys(trace.domain for trace in training)),
             "num_tokens": sum(map(len, training)),

@@ -67,14 +67,6 @@ def replay(traces: Iterable[Trace], lookahead: Lookahead, seconds: RoundSeconds,
     return found
 
 
-def replay_rule(traces: Iterable[Trace], rule: Rule, seconds: RoundSeconds, max_tokens: int = 48) -> Replayed:
-    found = Replayed(seconds)
-    for trace in traces:
-        for one in _rounds(trace, rule, max_tokens):
-            found.add(one)
-    return found
-
-
 def _rounds(trace: Trace, rule: Rule, max_tokens: int) -> Iterator[Round]:
     position = 0
     while position < len(trace):
@@ -109,7 +101,8 @@ def _num_kept(trace: Trace, position: int, drafted: int) -> int:
 
 
 def _record(number: int, trace: Trace, one: Round, seconds: RoundSeconds) -> StepRecord:
-    confidences = tuple(trace.confidences[one.position : one.position + one.drafted].tolist())
+    seen = trace.confidences[one.position : one.position + one.drafted].tolist()
+    confidences = tuple(seen if trace.has_scores else seen[:1] * one.drafted)
     parents = tuple(range(-1, one.drafted - 1))
     draft = Draft((0,) * one.drafted, parents, one.drafted, confidences, num_draft_steps=one.drafted)
     verdict = Verdict((0,) * one.emitted, tuple(range(min(one.kept, one.emitted))))

@@ -24,6 +24,9 @@ class PlainDrafter:
     def end(self, sequence_id: int) -> None:
         pass
 
+    def forget(self) -> None:
+        """Be as if no text had been seen."""
+
 
 class PlainSession:
     """A chain and nothing else."""

@@ -98,6 +98,9 @@ class Lookup(PlainDrafter):
     def end(self, sequence_id: int) -> None:
         self._lengths.pop(sequence_id, None)
 
+    def forget(self) -> None:
+        self.reliability = Reliability()
+
 
 class Reliability:
     """How often a looked-up token is kept: 1 - 2^-n behind a match of n tokens, until experience says otherwise."""

@@ -102,13 +102,13 @@ class Engine:
         self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
 
     def forget(self) -> None:
-        """Begin anew with the same profile: strategies are built again, lookaheads forget what they learned.
+        """Begin anew with the same profile: what strategies, lookaheads and drafters learned is forgotten.
 
         A lookahead stays the same object, for what was recorded with it is found by it.
         """
         self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
         for key, part in self._parts.items():
-            if key[0] == "lookahead":
+            if key[0] in ("lookahead", "drafter"):
                 part.forget()
 
     @property

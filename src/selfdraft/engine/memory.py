@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
 from ..errors import ProfileError
@@ -32,7 +31,13 @@ class Memory:
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(self._runner.num_layers, self.latency, self.artefact, partial(command_for, self.key))
+        return Knowledge(
+            self._runner.num_layers,
+            self.latency,
+            self.artefact,
+            lambda verb: command_for(self.key, verb),
+            lambda: self.key.fingerprint,
+        )
 
     @property
     def key(self) -> ProfileKey:
@@ -79,9 +84,10 @@ class Memory:
         if profile is None or name not in profile.artefacts:
             method = method or f"the strategy {name!r}"
             command = command or f"{calibrate_command(self.key)} --strategy {name}"
+            others = f"; what is known: {', '.join(profile.known)}" if profile and profile.known else ""
             raise ProfileError(
-                f"{method} needs to know the model, and nothing has been learned about it on this device "
-                f"({self.key.device}, {self.key.dtype}) yet. Run: {command}"
+                f"{method} needs to know the model, and nothing has been learned for it on this device "
+                f"({self.key.device}, {self.key.dtype}) yet{others}. Run: {command}"
             )
         found = profile.artefacts[name]
         return {**found.values, **found.arrays}

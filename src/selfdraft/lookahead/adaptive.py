@@ -48,7 +48,7 @@ class Adaptive(PlainLookahead):
         return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
 
     def observe(self, step: StepRecord) -> None:
-        if not step.draft.chain_length:
+        if not step.draft.chain_length or step.was_cut:
             return
         options, kept = self.options, sum(step.chain_outcomes) / step.draft.chain_length
         self._share = options.acceptance_memory * self._share + (1 - options.acceptance_memory) * kept

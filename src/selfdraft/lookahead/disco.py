@@ -152,6 +152,11 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
             f"the classifier of the lookahead 'disco' cannot be used ({type(error).__name__}: {error}). "
             f"Train it anew with: {command}"
         ) from error
+    if found.get("model", "") not in ("", knowledge.fingerprint()):
+        raise ProfileError(
+            f"the classifier of the lookahead 'disco' was trained for another model ({found['model']}). "
+            f"Train one with: {command}"
+        )
     asked_for = (drafter, draft_model(drafted_by.drafter_options))
     if trained_for[0] != drafter or (all((trained_for[1], asked_for[1])) and trained_for[1] != asked_for[1]):
         before, now = (f"{name!r} ({source})" if source else repr(name) for name, source in (trained_for, asked_for))
@@ -159,13 +164,11 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
             f"the classifier of the lookahead 'disco' was trained for the drafter {before}, not for {now}. "
             f"Train one with: {command}"
         )
-    if found.get("strategy") != drafted_by.strategy:
-        _LOGGER.warning(
-            "disco was trained with the strategy %r, not %r; a better one: %s",
-            found.get("strategy"),
-            drafted_by.strategy,
-            command,
-        )
+    skipped = (drafted_by.strategy, repr(drafted_by.strategy_options))
+    trained_with = (found.get("strategy"), found.get("strategy_options", skipped[1]))
+    if trained_with != skipped:
+        message = "disco was trained with %s %s, not with %s %s; a better one: %s"
+        _LOGGER.warning(message, *trained_with, *skipped, command)
     return classifier
 
 

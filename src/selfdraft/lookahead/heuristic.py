@@ -48,7 +48,7 @@ class Heuristic(PlainLookahead):
         return stats.depth < self._lengths.on(stats.depth.device)[stats.sequence_ids % NUM_PLACES]
 
     def observe(self, step: StepRecord) -> None:
-        if step.draft.chain_length:
+        if step.draft.chain_length and not step.was_cut:
             length = self._of_text.get(step.sequence_id, self._first)
             has_kept_all = sum(step.chain_outcomes) == step.draft.chain_length
             length += self.options.increase if has_kept_all else -self.options.decrease

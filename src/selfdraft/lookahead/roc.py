@@ -23,6 +23,9 @@ from .learned import Learned
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+MIN_NEW = 8
+"""Tokens seen from one fit to the next."""
+
 
 class Roc(PlainLookahead):
     @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class Roc(PlainLookahead):
     ) -> None:
         super().__init__(options)
         self._confidences, self._kept = np.zeros(options.memory), np.zeros(options.memory, dtype=bool)
-        self._num_seen = 0
+        self._num_seen = self._num_fitted = 0
         self._learned = Learned(options.threshold)
 
     def forget(self) -> None:
-        self._num_seen = 0
+        self._num_seen = self._num_fitted = 0
         self._learned.set(self.options.threshold)
 
     @property
@@ -58,7 +61,8 @@ class Roc(PlainLookahead):
             self._confidences[place], self._kept[place] = confidence, is_kept
             self._num_seen += 1
         known = slice(min(self._num_seen, self.options.memory))
-        if step.draft.chain_length and self._num_seen >= self.options.min_pairs:
+        if self._num_seen >= self.options.min_pairs and self._num_seen - self._num_fitted >= MIN_NEW:
+            self._num_fitted = self._num_seen
             best = best_threshold(self._confidences[known], self._kept[known], self.options.weight)
             if best is not None:
                 self._learned.set(best)

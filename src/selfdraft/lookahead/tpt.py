@@ -9,7 +9,7 @@ where R, tokens per second, is what the time would bring otherwise (for the best
 renewal process), and q the chance of the token to come. Where tokens are kept independently with one chance, this stops
 where the improvement factor of Leviathan et al. (arXiv:2211.17192) is largest. All of it is measured while decoding: R
 and the seconds by the clock, over the last rounds; what a confidence is worth for its own token, and for the next one,
-by what became of earlier tokens.
+by what became of earlier tokens. Each text of a batch decides as if the others went on with it.
 """
 
 from __future__ import annotations
@@ -137,28 +137,51 @@ def _count(counts: list[float], is_kept: bool, weight: float) -> None:
     counts[1] += weight
 
 
+@dataclass
+class Round:
+    """Of all texts of a batch: the longest draft, seconds, and what they emitted."""
+
+    clock: tuple[float, float, float]
+    num_steps: int = 0
+    num_rows: int = 0
+    num_emitted: int = 0
+
+    def add(self, step: StepRecord) -> None:
+        self.num_steps = max(self.num_steps, step.draft.num_draft_steps)
+        self.num_rows += 1
+        self.num_emitted += len(step.verdict.tokens)
+
+
 class Costs:
-    """What rounds took: the last ones, by the clock."""
+    """What rounds took: the last ones, by the clock. Texts of a batch share a round, so they share its clock."""
 
     def __init__(self, num_rounds: int) -> None:
-        self._rounds: deque[tuple[int, float, float, int]] = deque(maxlen=num_rounds)
+        self._rounds: deque[Round] = deque(maxlen=num_rounds)
+        self._texts: set[int] = set()  # of the last one
 
     def learn(self, step: StepRecord) -> None:
-        seconds = step.draft_seconds + step.verify_seconds
-        self._rounds.append((step.draft.num_draft_steps, step.draft_seconds, seconds, len(step.verdict.tokens)))
+        clock = (step.draft_seconds, step.verify_seconds, step.optimise_seconds)
+        last = self._rounds[-1] if self._rounds else None
+        if last is None or last.clock != clock or step.sequence_id in self._texts:
+            self._rounds.append(last := Round(clock))
+            self._texts.clear()
+        self._texts.add(step.sequence_id)
+        last.add(step)
 
     @property
     def tokens_a_step(self) -> float:
-        """What decoding emits on average in the time that one more drafted token takes."""
-        steps, drafting, seconds, emitted = zip(*self._rounds, strict=True)
+        """What a text is given on average in the time that one more drafted token takes."""
+        rounds = self._rounds
+        steps, seconds = [one.num_steps for one in rounds], [one.clock[0] + one.clock[1] for one in rounds]
         longest = MAX_OF_MEDIAN * median(seconds)
         fair = [min(one, longest) for one in seconds]
+        planning = [min(one.clock[2], longest) for one in rounds]
         if not sum(fair) > 0:
             return 0.0
-        usual = median(taken / count for taken, count in zip(drafting, steps, strict=True))
+        usual = median(one.clock[0] / one.num_steps for one in rounds)
         one_more = max(_slope(steps, fair, usual), MIN_OF_USUAL * usual)
-        found: float = one_more * sum(emitted) / sum(fair)
-        return found
+        emitted = sum(one.num_emitted / one.num_rows for one in rounds)
+        return one_more * emitted / (sum(fair) + sum(planning))
 
 
 def _slope(steps: Sequence[int], seconds: Sequence[float], otherwise: float) -> float:
