@@ -3,8 +3,8 @@
     python benchmarks/lookahead_cost.py --draft-ms 0.8 --output result.json
 
 On CUDA as a recorded draft makes it, many times in one graph; elsewhere call by call. Scores are random numbers; no
-model is needed. Shown is what each rule adds to `fixed`, which decides by counting, also in percent of a draft pass that
-takes --draft-ms (`selfdraft bench lookahead` prints what one takes).
+model is needed. Shown is what each rule adds to `fixed`, which decides by counting, also in percent of a draft pass
+that takes --draft-ms (`selfdraft bench lookahead` prints what one takes).
 """
 
 from __future__ import annotations
