@@ -13,7 +13,7 @@ from selfdraft import Engine, Generation
 pytestmark = pytest.mark.model
 greedy, sampled = pytest.mark.xdist_group("greedy"), pytest.mark.xdist_group("sampled")  # each shares its plain runs
 
-NUM_TOKENS = 88
+NUM_TOKENS = 64
 PROMPTS = (
     "Write a long story about a fox who learns to read.",
     "List twenty animals and say one thing about each of them.",
@@ -72,7 +72,7 @@ def test_drafting_changes_nothing(name: str) -> None:
         comparison = engine().compare(chat(PROMPTS[row]), expected, generation, sequence=row, **sampling)
         assert comparison.verdict == "equal", (row, comparison)
         assert generation.text == expected.text
-    assert sum(generation.stats.num_accepted for generation in found) > NUM_TOKENS // 4, "hardly any draft was tried"
+    assert sum(generation.stats.num_accepted for generation in found) > NUM_TOKENS // 5, "hardly any draft was tried"
 
 
 @greedy

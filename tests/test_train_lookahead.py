@@ -425,7 +425,7 @@ def without(*names: str) -> Artefact:
 
 def of_another_model() -> Artefact:
     whole = learned.disco("self")
-    return Artefact({**whole.values, "model": "another"}, whole.arrays)
+    return Artefact({**whole.values, "fingerprint": "another"}, whole.arrays)
 
 
 def with_array(**arrays: torch.Tensor) -> Artefact:
@@ -438,7 +438,7 @@ class TestRefusals:
         ("part", "message"),
         [
             (None, "the lookahead 'disco' with the drafter 'self' needs to know the model"),
-            (of_another_model(), r"was trained for another model \(another\). Train one with: "),
+            (of_another_model(), "was trained for another model (another). Train one with: "),
             (without("threshold"), "KeyError: 'threshold'"),
             (without("output_bias"), "KeyError: 'output_bias'"),
             (without("drafter"), "KeyError: 'drafter'"),
@@ -479,8 +479,17 @@ class TestRefusals:
 
     def test_another_strategy_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         assert use(learned.disco("self", strategy="clasp"))
-        assert "disco was trained with the strategy 'clasp', not 'uniform'" in caplog.text
+        assert (
+            "disco was trained with clasp Uniform.Options(ratio=0.25), not with uniform Uniform.Options(ratio=0.25)"
+            in caplog.text
+        )
         assert COMMAND.replace("'", "") in caplog.text.replace("'", "")
+
+    def test_other_skip_sets_of_the_same_strategy_are_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        part = learned.disco("self", strategy="uniform")
+        other = Artefact({**part.values, "strategy_options": "Uniform.Options(ratio=0.5)"}, part.arrays)
+        assert use(other)
+        assert "disco was trained with uniform Uniform.Options(ratio=0.5), not with uniform" in caplog.text
 
     def test_another_model_does_not_find_it(self, home: Path) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)

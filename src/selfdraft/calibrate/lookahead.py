@@ -288,7 +288,7 @@ class _Work:
             **classifier.values(),
             "drafter": drafter,
             "source": draft_model(options_for("drafter", drafter, settings)),
-            "model": self.engine.memory.key.fingerprint,
+            "fingerprint": self.engine.memory.key.fingerprint,
             "strategy": self.method["strategy"],
             "strategy_options": repr(options_for("strategy", self.method["strategy"], settings)),
             "settings": json.dumps(settings, default=lambda value: type(value).__name__, sort_keys=True),

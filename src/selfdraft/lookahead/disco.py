@@ -152,9 +152,9 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
             f"the classifier of the lookahead 'disco' cannot be used ({type(error).__name__}: {error}). "
             f"Train it anew with: {command}"
         ) from error
-    if found.get("model", "") not in ("", knowledge.fingerprint()):
+    if found.get("fingerprint", "") not in ("", knowledge.fingerprint()):
         raise ProfileError(
-            f"the classifier of the lookahead 'disco' was trained for another model ({found['model']}). "
+            f"the classifier of the lookahead 'disco' was trained for another model ({found['fingerprint']}). "
             f"Train one with: {command}"
         )
     asked_for = (drafter, draft_model(drafted_by.drafter_options))
