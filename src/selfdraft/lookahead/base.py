@@ -22,7 +22,8 @@ class PlainLookahead:
         self.max_tokens: int = options.max_tokens
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        raise NotImplementedError
+        """Up to the maximum."""
+        return stats.depth < self.max_tokens
 
     def observe(self, step: StepRecord) -> None:
         pass

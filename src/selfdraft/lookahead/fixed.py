@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from ..options import setting
-from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from .base import PlainLookahead
 
@@ -25,6 +22,3 @@ class Fixed(PlainLookahead):
         self, options: Options, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None
     ) -> None:
         self.options, self.max_tokens = options, options.tokens
-
-    def wants_more(self, stats: DraftStats) -> torch.Tensor:
-        return stats.depth < self.max_tokens
