@@ -17,12 +17,13 @@ from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate import kit as kit_module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.kit import EngineKit, Looks
-from selfdraft.calibrate.texts import CalibrationPrompt, Text, hold_out, look_at, write_texts
+from selfdraft.calibrate.texts import Text, hold_out, look_at, write_texts
 from selfdraft.calibrate.trials import Total, methods_of, predict, thinned
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
+from selfdraft.fitting import CalibrationPrompt
 from selfdraft.profiles.store import Store
 from selfdraft.strategies.elimination import sample
 from selfdraft.types import FrontierPoint, SkipSet

@@ -25,7 +25,6 @@ from selfdraft.bench.lookahead.rows import MAKERS, ROWS, check_rows
 from selfdraft.bench.lookahead.sums import Gain, Sums, gains
 from selfdraft.bench.prompts import BenchPrompt, split_in_three
 from selfdraft.calibrate.replay import RoundSeconds
-from selfdraft.calibrate.texts import CalibrationPrompt
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.training import classifier_f1, static_f1, train
 from selfdraft.cli import bench_lookahead
@@ -33,6 +32,7 @@ from selfdraft.cli.main import build_parser, main
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.accept import Coupled
 from selfdraft.errors import OptionError
+from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.base import PlainLookahead
 from selfdraft.lookahead.confidence import Confidence

@@ -17,13 +17,14 @@ from selfdraft import Engine, OptionError, ProfileError
 from selfdraft.calibrate import lookahead as module
 from selfdraft.calibrate import traces as traces_module
 from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
-from selfdraft.calibrate.texts import CalibrationPrompt, Text
+from selfdraft.calibrate.texts import Text
 from selfdraft.calibrate.traces import Trace, collect, overlap
 from selfdraft.calibrate.training import Examples, classifier_f1, f1, oracle_depths, static_f1, train
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafters.lookup import find_matches
 from selfdraft.engine import engine as engine_module
+from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.disco import Disco, artefact_name
 from selfdraft.models.graph_runner import GraphRunner
 from selfdraft.passes import DraftStats

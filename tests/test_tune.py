@@ -19,11 +19,11 @@ from selfdraft.calibrate import lookahead as module
 from selfdraft.calibrate.lookahead import LookaheadOptions, tune
 from selfdraft.calibrate.replay import RoundSeconds, replay
 from selfdraft.calibrate.round_seconds import Sweep, fit_rounds, lengths_to_measure, measure_rounds
-from selfdraft.calibrate.texts import CalibrationPrompt
 from selfdraft.calibrate.traces import collect
 from selfdraft.calibrate.trials import Total
 from selfdraft.calibrate.tuning import TUNABLE, Candidate, Replay, next_place, predicted, rank, shortlist
 from selfdraft.cli.main import main
+from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.disco import Disco
 from selfdraft.lookahead.fixed import Fixed

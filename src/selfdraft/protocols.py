@@ -175,6 +175,8 @@ class Knowledge:
     """What a user runs to `calibrate` this model, or whatever the verb is."""
     fingerprint: Callable[[], str] = lambda: ""
     """Of the model's config and weights."""
+    known: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    """As `artefact`, empty where nothing was learned by that name."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +185,20 @@ class PlanContext:
 
     num_context_tokens: int
     num_generated_tokens: int
-    look: Callable[[int], Probe]
-    """At so many of the last tokens; to be used while planning, not later."""
+    look: Callable[..., Probe]
+    """`look(count, before=0)`: at so many of the last tokens, or of those that stand before the last `before` tokens;
+    to be used while planning, not later.
+    """
+    tokens: Sequence[int] = ()
+    """The text, prompt included; it grows."""
 
 
 class Strategy(Protocol):
     """WHICH sub-layers draft. It proposes and observes; it never decodes. It is built of its options and `Knowledge`.
 
-    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand, and
-    define `fit(kit: Kit)`, which finds what it needs to know: what it returns is kept in the profile.
+    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand. What
+    it needs to know beforehand is found by a static `fit(kit: fitting.Kit, options)`, whose result, values and tensors,
+    is kept in the profile. What it learns while generating it may tell in `state()`, which can be kept there, too.
     """
 
     Options: ClassVar[type[Any]]
@@ -209,6 +216,10 @@ class Strategy(Protocol):
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         """Learn from a round. What is kept of `step.captured` must be cloned: the next pass overwrites it."""
+        ...
+
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        """What the caller may want to know of how the text was drafted; asked once, before `end`."""
         ...
 
     def end(self, sequence_id: int) -> None: ...
@@ -346,35 +357,3 @@ class Host:
 
     runner: Runner
     tokenizer: Any = None
-
-
-class Kit(Protocol):
-    """What a strategy is fitted with: a model, texts that it wrote itself, and a clock."""
-
-    @property
-    def num_layers(self) -> int: ...
-
-    @property
-    def latency(self) -> LatencyFit: ...
-
-    @property
-    def probes(self) -> Sequence[Probe]:
-        """A look at each calibration text: at the tokens that stand before those the model generated."""
-        ...
-
-    @property
-    def done(self) -> Sequence[Mapping[str, Any]]:
-        """What an interrupted fit had kept."""
-        ...
-
-    def keep(self, found: Mapping[str, Any]) -> None:
-        """Remember a step of the fit, should it be interrupted."""
-        ...
-
-    def has_time(self) -> bool:
-        """Whether the budget allows another step."""
-        ...
-
-    def progress(self, share: float) -> None:
-        """So much of the fit is done."""
-        ...

@@ -271,7 +271,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Generation:
-    """One finished sequence. `sources[i]` says whether token i was drafted and accepted or the target's own."""
+    """One finished sequence. `sources[i]` says whether token i was drafted and accepted or the target's own.
+
+    `report`: what the strategy has to say of it, for example where `knn` sent it.
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -280,6 +283,7 @@ class Generation:
     finish_reason: FinishReason
     stats: Stats
     steps: tuple[StepRecord, ...] = field(default=(), repr=False)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

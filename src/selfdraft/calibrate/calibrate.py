@@ -7,21 +7,24 @@ calibration costs at most one step, and asking the same again goes on behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError
+from ..fitting import CalibrationPrompt
 from ..models.latency import BUDGET_SECONDS, measure
 from ..models.pull import Progress
+from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
-from ..registry import STRATEGIES, find
+from ..registry import STRATEGIES, check_settings, find, options_for
 from ..types import FrontierPoint, LatencyFit
-from .kit import Budget, EngineKit, Looks
-from .texts import CalibrationPrompt, digest, hold_out, write_texts
+from .kit import Budget, EngineKit, Looks, Workshop
+from .practice import practise
+from .texts import digest, hold_out
 from .trials import Trials, methods_of
 
 Say = Callable[[str], None]
@@ -36,13 +39,14 @@ _NOTHING_TO_LEARN = ("off", "fixed")
 @dataclass(frozen=True)
 class CalibrateOptions:
     """`num_tokens`: fit to so many, None: as many as the device is good for. `num_trial_prompts`: try with so many of
-    the prompts held out, None: with all. `again`: whatever is there.
+    the prompts held out, None: with all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
     """
 
     budget_seconds: float = 1200.0
     num_tokens: int | None = None
     num_trial_prompts: int | None = None
     again: bool = False
+    settings: Settings = field(default_factory=dict)
 
 
 def check_strategies(strategies: Sequence[str]) -> None:
@@ -65,6 +69,7 @@ def calibrate(
 ) -> Profile:
     """Learn about the engine's model on its device. The engine goes by the profile afterwards."""
     check_strategies(strategies)
+    check_settings((options or CalibrateOptions()).settings)
     if not prompts:
         raise OptionError("calibration needs prompts; pass at least one")
     return _Calibration(engine, prompts, options or CalibrateOptions(), progress, say).run(strategies)
@@ -130,6 +135,10 @@ class _Calibration:
 
     # -------------------------------------------------------------------------------------------- texts
 
+    @cached_property
+    def _workshop(self) -> Workshop:
+        return Workshop(self.engine, self.latency, self.num_tokens, self._journal, self.progress)
+
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
         if self.options.again:
@@ -138,33 +147,39 @@ class _Calibration:
         return journal
 
     @cached_property
-    def _texts_journal(self) -> Journal:
-        return self._journal("texts")
-
-    @cached_property
     def _looks(self) -> Looks:
-        journal = self._texts_journal
-        if not journal.done:
-            self.say(f"letting the model continue {len(self.fitting)} prompts")
-        texts = write_texts(self.engine, self.fitting, self.num_tokens, journal, self.progress)
-        return Looks(self.engine.runner, texts)
+        self.say(f"letting the model continue {len(self.fitting)} prompts")
+        return self._workshop.write(self.fitting)
 
     # -------------------------------------------------------------------------------------------- one strategy
 
     def _learn(self, name: str) -> bool:
         """Whether it is complete: else the journal is kept, to go on with."""
-        journal = self._journal(name, strategy=name)
-        values, points = self._fit(name, journal) if hasattr(find("strategy", name), "fit") else ({}, [])
-        is_complete = bool(values.get("is_complete", True))
-        if not is_complete and self._has_complete(name):
+        settings = {name: dict(self.options.settings.get(name, {}))}
+        options = options_for("strategy", name, settings)
+        found = {"options": repr(options), **self._find(name, options)}
+        is_complete = bool(found.get("is_complete", True))
+        if not is_complete and self._has_complete(name, found["options"]):
             self.say(f"{name}: time is up, and the profile keeps the complete result that it has; {GO_ON}")
             return False
-        values = {**self._circumstances(), **values, "trials": []}
-        self._keep(name, values)
-        has_something = "frontier" not in values or any(point.skip for point in points)
+        found = {**self._circumstances(), **found, "trials": []}
+        self._keep(name, found)
+        points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
+        has_something = "frontier" not in found or any(point.skip for point in points)
         if has_something and self._trial_prompts:
-            self._keep(name, {**values, "trials": self._trials.run(methods_of(name, points))})
+            methods = [
+                {**method, "settings": {**method.get("settings", {}), **settings}}
+                for method in methods_of(name, points)
+            ]
+            self._keep(name, {**found, "trials": self._trials.run(methods)})
         return is_complete
+
+    def _find(self, name: str, options: Any) -> dict[str, Any]:
+        """What its fit finds, or what it learns while it generates."""
+        kind = find("strategy", name)
+        if hasattr(kind, "fit"):
+            return self._fit(name, options)
+        return self._practise(name) if hasattr(kind, "state") else {}
 
     def _circumstances(self) -> dict[str, Any]:
         texts = self._looks.texts
@@ -175,30 +190,53 @@ class _Calibration:
             "is_complete": True,
         }
 
-    def _keep(self, name: str, values: Mapping[str, Any]) -> None:
-        self.store.update(self.key, name, Artefact(values))
+    def _keep(self, name: str, found: Mapping[str, Any]) -> None:
+        self.store.update(self.key, name, Artefact.of(found))
         self._remember()
 
-    def _has_complete(self, name: str) -> bool:
+    def _has_complete(self, name: str, options: str) -> bool:
+        """Of the same question."""
         known = self._remember().artefacts.get(name)
-        return known is not None and bool(known.values.get("is_complete"))
+        return known is not None and bool(known.values.get("is_complete")) and known.values.get("options") == options
 
-    def _fit(self, name: str, journal: Journal) -> tuple[dict[str, Any], list[FrontierPoint]]:
-        """What it found, and its frontier, if it has one."""
+    def _fit(self, name: str, options: Any) -> dict[str, Any]:
+        known = self._remember().artefacts.get(name)
+        journal = self._journal(name, strategy=name, options=repr(options))
         looks = self._looks
         deadline = self.budget.left(_SHARE_OF_FIT)
         kit = EngineKit(
-            self.engine.runner, self.latency, looks, journal, deadline, partial(self._tell, f"fitting {name}, percent")
+            self._workshop,
+            self.fitting,
+            lambda: looks,
+            journal,
+            deadline,
+            f"fitting {name}",
+            known.content if known else None,
         )
         before = f", going on behind {len(kit.done)} steps" if kit.done else ""
         self.say(f"fitting {name}{before}, for at most {max(0, deadline):.0f} s")
-        found = find("strategy", name).fit(kit)
+        found = find("strategy", name).fit(kit, options)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         looks.remember({point.skip: point.match for point in points})
-        return {**found, "seconds": kit.seconds, "is_complete": not kit.is_out_of_time}, points
+        return {**found, "seconds": kit.seconds, "is_complete": not kit.is_out_of_time}
 
-    def _tell(self, label: str, done: int, count: int) -> None:
-        self.progress(done, count, label)
+    def _practise(self, name: str) -> dict[str, Any]:
+        """Generate with it until it has learned enough; kept behind every text."""
+        profile = self._remember()
+        if self.options.again:
+            others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
+            self.engine.remember(replace(profile, artefacts=others))
+        deadline = self.budget.left(_SHARE_OF_FIT)
+        self.say(f"practising {name}, for at most {max(0, deadline):.0f} s")
+        return practise(
+            self.engine,
+            name,
+            self.options.settings,
+            self.fitting,
+            has_time=lambda: self.budget.left(_SHARE_OF_FIT) > 0,
+            keep=lambda found: self.store.update(self.key, name, Artefact.of({**self._circumstances(), **found})),
+            progress=self.progress,
+        )
 
     # -------------------------------------------------------------------------------------------- trials
 

@@ -1,4 +1,4 @@
-"""The kit a strategy is fitted with: an engine's model, the texts it wrote, a journal and a budget (protocols.Kit)."""
+"""The kit a strategy is fitted with: an engine's model, the texts it wrote, a journal and a budget (fitting.Kit)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
+import torch
+
+from ..engine.engine import Engine
+from ..engine.state import State, TextSequence, prefill
+from ..fitting import CalibrationPrompt, Condense
+from ..models.pull import Progress
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
 from ..protocols import Probe, Runner
+from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import LatencyFit, SkipSet
-from .texts import Text, look_at
+from .texts import Text, digest, look_at, write_texts
+
+_SHARE_OF_TOKENS = 2
+"""A fit inside a fit has texts of so many times fewer tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +61,40 @@ class Looks:
         self._matches.update(matches)
 
 
+@dataclass(frozen=True)
+class Workshop:
+    """What the kits of one calibration share. `journal(name, **question)`: where steps are kept as they are done."""
+
+    engine: Engine
+    latency: LatencyFit
+    num_tokens: int
+    journal: Callable[..., Journal]
+    progress: Progress = lambda done, total, label: None
+
+    def write(self, prompts: Sequence[CalibrationPrompt], name: str = "texts") -> Looks:
+        """What the model says behind them; each text is written once."""
+        num_tokens = self.num_tokens if name == "texts" else max(1, self.num_tokens // _SHARE_OF_TOKENS)
+        journal = self.journal(name, texts=digest(prompts), tokens_of_texts=num_tokens)
+        return Looks(self.engine.runner, write_texts(self.engine, prompts, num_tokens, journal, self.progress))
+
+
 class EngineKit:
     """One fit. `is_out_of_time` once it was told so; `seconds` counts what earlier, interrupted runs took as well."""
 
     def __init__(
         self,
-        runner: Runner,
-        latency: LatencyFit,
-        looks: Looks,
+        workshop: Workshop,
+        prompts: Sequence[CalibrationPrompt],
+        looks: Callable[[], Looks],
         journal: Journal,
         deadline: float,
-        progress: Callable[[int, int], None],
+        label: str,
+        known: Mapping[str, Any] | None = None,
     ) -> None:
-        """`deadline`: seconds from now. `progress` is told percents, of 100."""
-        self._runner, self.latency, self._looks = runner, latency, looks
-        self._journal, self._progress = journal, progress
+        """`deadline`: seconds from now. `looks`: at texts behind the prompts, written when first asked for."""
+        self._workshop, self.prompts, self._look = workshop, prompts, looks
+        self._journal, self._label = journal, label
+        self.known = known or {}
         self._began, self._deadline = monotonic(), monotonic() + deadline
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
         self._share = 0.0
@@ -73,11 +102,48 @@ class EngineKit:
 
     @property
     def num_layers(self) -> int:
-        return self._runner.num_layers
+        return self._workshop.engine.runner.num_layers
+
+    @property
+    def latency(self) -> LatencyFit:
+        return self._workshop.latency
+
+    @cached_property
+    def looks(self) -> Looks:
+        return self._look()
 
     @property
     def probes(self) -> Sequence[Probe]:
-        return self._looks.probes
+        return self.looks.probes
+
+    def hidden(
+        self, prompt: CalibrationPrompt, points: Sequence[str], condense: Condense
+    ) -> Mapping[str, torch.Tensor]:
+        runner, caught = self._workshop.engine.runner, _Caught(points, condense)
+        state = State([TextSequence(0, list(prompt.tokens), 1)], runner.new_cache(1, len(prompt.tokens)))
+        prefill(runner, state, caught)
+        return caught.found
+
+    def tokens_per_second(
+        self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int
+    ) -> float:
+        engine, recorded_before = self._workshop.engine, self._recording_seconds
+        stats = [engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method).stats for prompt in prompts]
+        seconds = sum(one.decode_seconds for one in stats) - (self._recording_seconds - recorded_before)
+        return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
+
+    @property
+    def _recording_seconds(self) -> float:
+        graphs = getattr(self._workshop.engine.runner, "graphs", None)
+        return float(getattr(graphs, "capture_seconds", 0.0))
+
+    def among(self, prompts: Sequence[CalibrationPrompt], name: str, share: float) -> EngineKit:
+        journal = self._workshop.journal(name, inside=self._label, prompts_inside=digest(prompts))
+        seconds = share * (self._deadline - monotonic())
+        texts = f"texts of {name}"
+        return EngineKit(
+            self._workshop, prompts, lambda: self._workshop.write(prompts, texts), journal, seconds, f"fitting {name}"
+        )
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:
@@ -101,7 +167,24 @@ class EngineKit:
 
     def progress(self, share: float) -> None:
         self._share = max(self._share, share)  # an estimate may take something back, a bar may not
-        self._progress(round(100 * self._share), 100)
+        self._workshop.progress(round(100 * self._share), 100, f"{self._label}, percent")
+
+
+class _Caught(PlainStrategy):
+    """Sees a prompt as a strategy would, and keeps it."""
+
+    def __init__(self, points: Sequence[str], condense: Condense) -> None:
+        self.prefill_needs, self._condense = tuple(points), condense
+        self.found: Mapping[str, torch.Tensor] = {}
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return self._condense(captured)
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        self.found = prefill
+
+    def plan(self, sequence_id: int, context: Any) -> Any:
+        raise AssertionError("nothing is generated")
 
 
 def _name(number: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
+from ..fitting import CalibrationPrompt
 from ..lookahead.disco import Classifier, artefact_name, draft_model
 from ..models.pull import Progress
 from ..profiles.profile import Artefact
@@ -22,7 +23,7 @@ from ..profiles.store import Store
 from ..registry import options_for
 from .kit import Budget
 from .round_seconds import measure_rounds
-from .texts import CalibrationPrompt, hold_out
+from .texts import hold_out
 from .traces import Trace, collect
 from .training import Label, classifier_f1, static_f1, train, tuned
 from .trials import OFF, Total, take_turns

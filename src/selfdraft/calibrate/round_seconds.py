@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..engine.engine import Engine
+from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
 from ..models.pull import Progress
@@ -22,7 +23,6 @@ from ..passes import DraftStats
 from ..protocols import Runner
 from ..types import StepRecord, seconds_of_width
 from .replay import RoundSeconds
-from .texts import CalibrationPrompt
 from .trials import OFF
 
 _LENGTHS = (1, 2, 4, 8)

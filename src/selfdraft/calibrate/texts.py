@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..engine.engine import Engine
+from ..fitting import CalibrationPrompt
 from ..models.pull import Progress
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
@@ -17,13 +18,6 @@ _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
 _MAX_ROWS = 16
 """Texts that a CPU writes together: a pass of many rows takes little longer than one of one row."""
-
-
-@dataclass(frozen=True)
-class CalibrationPrompt:
-    id: str
-    domain: str
-    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
 from ..engine.sampling import Sampler
+from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
 from ..models.pull import Progress
 from ..options import NoOptions
@@ -25,7 +26,7 @@ from ..passes import DraftStats, Outline, States
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
 from ..types import SkipSet, Verdict
-from .texts import CalibrationPrompt, Text, Told, look_at, rows_at_once, write
+from .texts import Text, Told, look_at, rows_at_once, write
 
 _LABEL = "collecting drafts"
 _SCORED_TOKENS = 64

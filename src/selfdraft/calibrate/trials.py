@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..engine.engine import Engine
+from ..fitting import CalibrationPrompt
 from ..models.payoff import speed_table
 from ..models.pull import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Generation, LatencyFit, SkipSet, StepRecord
-from .texts import CalibrationPrompt
 
 NUM_TOKENS = 128
 """Of each text."""

@@ -11,9 +11,9 @@ from typing import Any
 from .. import __version__
 from ..bench.prompts import BenchPrompt
 from ..calibrate.lookahead import USUAL_TOKENS, Measured
-from ..calibrate.texts import CalibrationPrompt
 from ..engine.engine import Engine
 from ..errors import OptionError
+from ..fitting import CalibrationPrompt
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from . import terminal

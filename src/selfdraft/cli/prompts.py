@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, encode, read_prompts
-from ..calibrate.texts import CalibrationPrompt
 from ..engine.engine import Engine
 from ..errors import unknown_name
+from ..fitting import CalibrationPrompt
 from .inputs import read_file
 
 

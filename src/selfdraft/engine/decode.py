@@ -57,11 +57,12 @@ def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
 def context_of(runner: Runner, state: State, row: int) -> PlanContext:
     sequence = state.active[row]
 
-    def look(num_tokens: int) -> Probe:
-        first = max(0, len(sequence.tokens) - num_tokens)
-        return runner.probe(state.cache, sequence.tokens[first:], first, row)
+    def look(num_tokens: int, before: int = 0) -> Probe:
+        end = len(sequence.tokens) - before
+        first = max(0, end - num_tokens)
+        return runner.probe(state.cache, sequence.tokens[first:end], first, row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, look)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, look, sequence.tokens)
 
 
 def make_records(
@@ -102,6 +103,7 @@ def end(method: Method, state: State, sequences: Sequence[TextSequence]) -> None
     """Let go of what the method's parts remember of these texts."""
     for sequence in sequences:
         del state.begun[sequence.sequence_id]
+        sequence.report = method.strategy.report(sequence.sequence_id)
         method.strategy.end(sequence.sequence_id)
         method.lookahead.end(sequence.sequence_id)
         for drafter in method.drafters.values():

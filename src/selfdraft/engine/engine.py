@@ -15,7 +15,8 @@ from ..errors import OptionError, PromptError, unknown_name
 from ..models import loading
 from ..models.graph_runner import make_runner
 from ..options import GenerateOptions, Settings, make
-from ..profiles.profile import Profile
+from ..profiles.profile import Artefact, Profile
+from ..profiles.store import Store
 from ..protocols import DraftedBy, Host, Runner
 from ..registry import AXES, check_settings, find, options_for, resolve
 from ..types import FinishReason, Generation
@@ -110,6 +111,17 @@ class Engine:
         for key, part in self._parts.items():
             if key[0] in ("lookahead", "drafter"):
                 part.forget()
+
+    def save(self, **method: Any) -> Path:
+        """Keep what the method's strategy learned while it generated in the model's profile; where that is.
+
+        An engine that is built later goes on from there.
+        """
+        name, strategy = self.names(**method)["strategy"], self._method(method).strategy
+        if not hasattr(strategy, "state"):
+            raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
+        Store().update(self._memory.key, name, Artefact.of(strategy.state()))
+        return Store().path_of(self._memory.key)
 
     @property
     def device(self) -> torch.device:

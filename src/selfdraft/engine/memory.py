@@ -37,6 +37,7 @@ class Memory:
             self.artefact,
             lambda verb: command_for(self.key, verb),
             lambda: self.key.fingerprint,
+            self.known,
         )
 
     @property
@@ -89,5 +90,9 @@ class Memory:
                 f"{method} needs to know the model, and nothing has been learned for it on this device "
                 f"({self.key.device}, {self.key.dtype}) yet{others}. Run: {command}"
             )
-        found = profile.artefacts[name]
-        return {**found.values, **found.arrays}
+        return profile.artefacts[name].content
+
+    def known(self, name: str) -> Mapping[str, Any]:
+        """As `artefact`; empty where nothing was learned by that name."""
+        profile = self.profile
+        return profile.artefacts[name].content if profile and name in profile.artefacts else {}

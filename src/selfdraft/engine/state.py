@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ class TextSequence:
     finish_reason: FinishReason | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    report: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)

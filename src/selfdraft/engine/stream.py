@@ -109,6 +109,7 @@ class Stream:
             finish_reason=sequence.finish_reason or "cancelled",
             stats=stats_of(sequence),
             steps=tuple(sequence.steps),
+            report=sequence.report,
         )
 
     def _read_text(self, row: int) -> None:

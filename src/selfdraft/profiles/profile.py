@@ -32,6 +32,16 @@ class Artefact:
         object.__setattr__(self, "values", as_json(self.values))
         object.__setattr__(self, "arrays", {name: array.detach().cpu() for name, array in self.arrays.items()})
 
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Artefact:
+        """Tensors and all else apart."""
+        arrays = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+        return cls({name: value for name, value in content.items() if name not in arrays}, arrays)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return {**self.values, **self.arrays}
+
 
 @dataclass(frozen=True, eq=False)
 class Profile:

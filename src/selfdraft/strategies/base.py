@@ -29,6 +29,9 @@ class PlainStrategy:
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         pass
 
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        return {}
+
     def end(self, sequence_id: int) -> None:
         pass
 

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from ..errors import OptionError, ProfileError
+from ..fitting import Kit
 from ..models.payoff import RoundCosts
 from ..options import setting
-from ..protocols import Kit, Knowledge, PlanContext
+from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
 from .elimination import MIN_MATCH, Point, Quality, eliminate, sample
@@ -123,7 +124,7 @@ class Prune(PlainStrategy):
         return self._costs[step]
 
     @staticmethod
-    def fit(kit: Kit) -> dict[str, Any]:
+    def fit(kit: Kit, options: Any) -> dict[str, Any]:
         """The frontier, point by point; goes on behind the points that an interrupted fit had kept."""
         points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]

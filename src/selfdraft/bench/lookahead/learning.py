@@ -14,11 +14,11 @@ from typing import Any
 
 from ...calibrate.replay import RoundSeconds
 from ...calibrate.round_seconds import measure_rounds
-from ...calibrate.texts import CalibrationPrompt
 from ...calibrate.traces import Trace, collect
 from ...calibrate.training import train, tuned
 from ...calibrate.tuning import MAX_TOKENS, Candidate, Replay, rank
 from ...engine.engine import Engine
+from ...fitting import CalibrationPrompt
 from ...lookahead.disco import Classifier
 from ..pace import Say, Told
 

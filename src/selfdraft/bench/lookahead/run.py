@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...calibrate.texts import CalibrationPrompt
 from ...calibrate.traces import Trace
 from ...engine.engine import Engine
+from ...fitting import CalibrationPrompt
 from ...lookahead.base import PlainLookahead
 from ...models import loading
 from ...registry import resolve

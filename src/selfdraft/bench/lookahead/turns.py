@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...calibrate.texts import CalibrationPrompt
 from ...engine.engine import Engine
 from ...engine.metrics import Comparison
 from ...engine.state import DRAFT_SLOTS
+from ...fitting import CalibrationPrompt
 from ...lookahead.base import PlainLookahead
 from ...types import Generation
 from ..circumstances import graph_figures

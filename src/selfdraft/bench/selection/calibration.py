@@ -15,11 +15,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from ...calibrate.kit import EngineKit, Looks
-from ...calibrate.texts import CalibrationPrompt, write_texts
+from ...calibrate.kit import EngineKit, Workshop
 from ...engine.engine import Engine
 from ...errors import OptionError, ProfileError
+from ...fitting import CalibrationPrompt
 from ...models.latency import BUDGET_SECONDS, LENGTHS, measure
+from ...profiles.journal import Journal
+from ...profiles.key import ProfileKey
 from ...profiles.profile import SCHEMA, Artefact, Profile
 from ...profiles.store import Store
 from ...strategies.prune import Prune
@@ -93,12 +95,12 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
         latency = measure(runner, recipe.lengths, recipe.latency_seconds, told)
         store.set_latency(key, latency.to_json())
         stamps.append(runner.seconds())
-        texts = write_texts(engine, prompts, recipe.num_tokens, store.journal(key, "texts", {}), told)
+        workshop = Workshop(engine, latency, recipe.num_tokens, partial(_journal, store, key), told)
+        looks = workshop.write(prompts)
+        texts = looks.texts
         stamps.append(runner.seconds())
-        journal = store.journal(key, PRUNE, {})
-        looks = Looks(runner, texts)
-        kit = EngineKit(runner, latency, looks, journal, recipe.fit_seconds, partial(told, label="fitting"))
-        store.update(key, PRUNE, Artefact(Prune.fit(kit)))
+        kit = EngineKit(workshop, prompts, lambda: looks, workshop.journal(PRUNE), recipe.fit_seconds, "fitting")
+        store.update(key, PRUNE, Artefact(Prune.fit(kit, Prune.Options())))
         stamps.append(runner.seconds())
         profile = store.load(key)
     assert profile is not None
@@ -106,6 +108,10 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
     num_tokens = sum(text.num_generated for text in texts)
     say(f"calibrated in {sum(seconds.values()):.0f} s on {len(texts)} texts, {num_tokens} tokens")
     return Calibration(profile, Facts(seconds, len(texts), num_tokens, not kit.is_out_of_time))
+
+
+def _journal(store: Store, key: ProfileKey, name: str, **question: Any) -> Journal:
+    return store.journal(key, name, question)
 
 
 def _differences(stamps: Sequence[float]) -> list[float]:

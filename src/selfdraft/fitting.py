@@ -1,0 +1,86 @@
+"""What a strategy is fitted with: the interface of the kit that calibration hands to `fit(kit, options)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from .protocols import Probe
+from .types import LatencyFit
+
+Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+"""`Strategy.condense`."""
+
+
+@dataclass(frozen=True)
+class CalibrationPrompt:
+    id: str
+    domain: str
+    tokens: tuple[int, ...]
+
+
+class Kit(Protocol):
+    """A model, prompts, texts that the model wrote behind them, and a clock."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def latency(self) -> LatencyFit: ...
+
+    @property
+    def prompts(self) -> Sequence[CalibrationPrompt]:
+        """To fit to, in turn from each domain; prompts that methods are tried on are not among them."""
+        ...
+
+    @property
+    def probes(self) -> Sequence[Probe]:
+        """A look at each calibration text: at the tokens that stand before those the model generated."""
+        ...
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """What the profile has of the strategy already, values and arrays; empty: nothing."""
+        ...
+
+    def hidden(
+        self, prompt: CalibrationPrompt, points: Sequence[str], condense: Condense
+    ) -> Mapping[str, torch.Tensor]:
+        """What a strategy with these `prefill_needs` gets to see of a prompt in `begin`."""
+        ...
+
+    def tokens_per_second(
+        self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int
+    ) -> float:
+        """Total tokens over total seconds of decoding so many behind each prompt, greedily, one text at a time.
+
+        `method`: as `Engine.generate` takes it. What recording takes is not counted.
+        """
+        ...
+
+    def among(self, prompts: Sequence[CalibrationPrompt], name: str, share: float) -> Kit:
+        """A kit of its own with these prompts and texts behind them, for a fit inside this one.
+
+        `name` tells it from others, should the fit be interrupted; `share`: of the time that is left.
+        """
+        ...
+
+    @property
+    def done(self) -> Sequence[Mapping[str, Any]]:
+        """What an interrupted fit had kept."""
+        ...
+
+    def keep(self, found: Mapping[str, Any]) -> None:
+        """Remember a step of the fit, should it be interrupted."""
+        ...
+
+    def has_time(self) -> bool:
+        """Whether the budget allows another step."""
+        ...
+
+    def progress(self, share: float) -> None:
+        """So much of the fit is done."""
+        ...
