@@ -1,4 +1,4 @@
-"""What a profile would say about pico models: seconds at which drafting pays, a frontier, classifiers for `disco`.
+"""What a profile would say about pico models: seconds at which drafting pays, skip sets, classifiers for `disco`.
 
 Nothing is timed, nothing is trained.
 """
@@ -23,6 +23,8 @@ FRONTIER = [
     {"skip": "a1-2,m2", "lost": 0.3, "match": 0.75},
     {"skip": "a1-2,m2-3", "lost": 0.4, "match": 0.7},
 ]
+SETS = {"mixed": {"skip": "a1-2,m2", "tokens_per_second": 80.0, "plain": 64.0, "num_tried": 9, "is_complete": True}}
+"""What `draft-verify` finds."""
 
 
 def latency(**changed: Any) -> LatencyFit:
@@ -69,11 +71,11 @@ def disco(drafter: str, **changed: Any) -> Artefact:
 
 def profile(fit: LatencyFit | None = None, **artefacts: Any) -> Profile:
     key = ProfileKey("pico", "cpu", "float32", name="pico")
-    found = {"prune": {"frontier": FRONTIER}, **artefacts}
+    found = {"prune": {"frontier": FRONTIER}, "draft-verify": {"sets": SETS}, **artefacts}
     kept = {name: Artefact(values) for name, values in found.items()}
     kept |= {artefact_name(drafter): disco(drafter) for drafter in DRAFTERS}
     return Profile(key, SCHEMA, "2026-01-01", "2026-01-01", {}, (fit or latency()).to_json(), kept)
 
 
 def knowledge(num_layers: int, fit: LatencyFit | None = None) -> Knowledge:
-    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: {"frontier": FRONTIER})
+    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: {"frontier": FRONTIER, "sets": SETS})

@@ -19,6 +19,7 @@ STRATEGIES: Mapping[str, str] = {
     "early-exit": "selfdraft.strategies.early_exit:EarlyExit",
     "asd": "selfdraft.strategies.asd:Asd",
     "clasp": "selfdraft.strategies.clasp:Clasp",
+    "draft-verify": "selfdraft.strategies.draft_verify:DraftVerify",
     "knapspec": "selfdraft.strategies.knapspec:KnapSpec",
     "prune": "selfdraft.strategies.prune:Prune",
 }

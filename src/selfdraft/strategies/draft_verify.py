@@ -1,0 +1,156 @@
+"""`draft-verify`: the skip set that decoded fastest in calibration, found by Bayesian optimisation, fixed afterwards.
+
+Draft & Verify (Self-SD, arXiv:2309.08168). Each sub-layer is a binary variable; what is maximised is tokens per second,
+measured on a few prompts of a few tokens each. With `calibrate_on` these come from one domain or from all: what KNN-SSD
+(arXiv:2505.16162) compares itself with as SSD_F and SSD_M. Ours: layer 0 is always kept, the search begins with evenly
+spaced layers, and plain decoding is one of the choices: where it was fastest, nothing is drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..errors import OptionError, ProfileError, unknown_name
+from ..fitting import CalibrationPrompt, Kit
+from ..options import setting
+from ..protocols import Knowledge
+from ..types import OFF, Plan, SkipSet
+from .base import ConstantStrategy
+from .bayes import Search
+from .uniform import spread
+
+CHOICES = ("first", "mixed")
+_PLAIN: Mapping[str, Any] = {"strategy": "off"}
+_FIRST_RATIO = 0.5
+"""Of the layers, skipped by the first set that is tried."""
+
+
+class DraftVerify(ConstantStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        calibrate_on: str = setting("mixed", "prompts to decode: of the first domain (first) or of all (mixed)")
+        iterations: int = setting(1000, "skip sets to try in calibration", minimum=1)
+        num_prompts: int = setting(8, "prompts to try each one on", minimum=1)
+        num_tokens: int = setting(32, "tokens to decode behind each prompt", minimum=1)
+        seed: int = setting(0, "of the search", minimum=0)
+
+        def __post_init__(self) -> None:
+            if self.calibrate_on not in CHOICES:
+                raise unknown_name("value of draft-verify.calibrate_on", self.calibrate_on, CHOICES)
+
+    pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        skip = _known_skip(options.calibrate_on, knowledge)
+        super().__init__(Plan(skip) if skip else OFF)
+
+    @staticmethod
+    def fit(kit: Kit, options: Options) -> dict[str, Any]:
+        """Sets and their speeds, one after the other; goes on behind those that an interrupted fit had kept."""
+        trying = _Trying(kit, options)
+        found = trying.run()
+        sets = kit.known.get("sets")
+        return {"sets": {**(sets if isinstance(sets, Mapping) else {}), options.calibrate_on: found}}
+
+
+class _Trying:
+    """A fit: what each set reached so far, and the search that says which to try next."""
+
+    def __init__(self, kit: Kit, options: DraftVerify.Options) -> None:
+        self._kit, self._options = kit, options
+        self._prompts = prompts_of(kit.prompts, options.calibrate_on, options.num_prompts)
+        layers = spread(kit.num_layers, _FIRST_RATIO)
+        self._first = SkipSet.of(layers, layers).numbers
+        self._speeds = {SkipSet.parse(step["skip"]).numbers: step["tokens_per_second"] for step in kit.done}
+        observations = [(point, speed) for point, speed in self._speeds.items() if point]
+        self._search = Search(
+            range(2, 2 * kit.num_layers),  # layer 0 must never be skipped
+            options.seed,
+            observations=observations,
+            excluded=[frozenset()],  # plain decoding, which says nothing about drafting with little skipped
+            num_suggestions=len(observations) - (self._first in self._speeds),
+        )
+
+    def run(self) -> dict[str, Any]:
+        if not self._speeds:
+            self._measure(_PLAIN, self._prompts[:1])  # whatever is done once is done then
+            self._keep(frozenset(), self._measure(_PLAIN, self._prompts))
+        is_complete = self._search_on()
+        best = max(self._speeds, key=lambda point: self._speeds[point])
+        return {
+            "skip": str(SkipSet.of_numbers(best)),
+            "tokens_per_second": self._speeds[best],
+            "plain": self._speeds[frozenset()],
+            "num_tried": self._num_tried,
+            "is_complete": is_complete,
+        }
+
+    @property
+    def _num_tried(self) -> int:
+        return len(self._speeds) - 1
+
+    def _search_on(self) -> bool:
+        """Whether it came to an end before the time did."""
+        while self._num_tried < self._options.iterations:
+            is_first = bool(self._first) and self._first not in self._speeds
+            point = self._first if is_first else self._search.suggest(None)
+            if point is None:
+                break
+            if not self._kit.has_time():
+                return False
+            speed = self._measure(_method(SkipSet.of_numbers(point)), self._prompts)
+            self._keep(point, speed)
+            self._search.observe(point, speed)
+            self._kit.progress(self._num_tried / self._options.iterations)
+        return True
+
+    def _measure(self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt]) -> float:
+        return self._kit.tokens_per_second(method, prompts, self._options.num_tokens)
+
+    def _keep(self, point: frozenset[int], speed: float) -> None:
+        self._speeds[point] = speed
+        self._kit.keep({"skip": str(SkipSet.of_numbers(point)), "tokens_per_second": speed})
+
+
+def prompts_of(prompts: Sequence[CalibrationPrompt], calibrate_on: str, count: int) -> list[CalibrationPrompt]:
+    """At most so many; prompts come in turn from each domain."""
+    if calibrate_on == "first":
+        prompts = [prompt for prompt in prompts if prompt.domain == prompts[0].domain]
+    return list(prompts[:count])
+
+
+def _method(skip: SkipSet) -> dict[str, Any]:
+    return {
+        "strategy": "fixed",
+        "settings": {"fixed": {"skip": str(skip)}},
+        "lookahead": DraftVerify.pairs_with["lookahead"],
+        "tree": "chain",
+    }
+
+
+def skip_in(found: Mapping[str, Any], calibrate_on: str, num_layers: int) -> SkipSet:
+    """The set that a fit found; empty: plain decoding was fastest. Raises where it cannot be read."""
+    skip = SkipSet.parse(found["sets"][calibrate_on]["skip"])
+    skip.check(num_layers)
+    return skip
+
+
+def _known_skip(calibrate_on: str, knowledge: Knowledge) -> SkipSet:
+    command = f"{knowledge.command('calibrate')} --strategy draft-verify --set draft-verify.calibrate_on={calibrate_on}"
+    artefact = knowledge.artefact("draft-verify", "the strategy 'draft-verify'", command)
+    sets = artefact.get("sets")
+    if isinstance(sets, Mapping) and calibrate_on not in sets:
+        others = ", ".join(sorted(sets)) or "nothing"
+        raise ProfileError(
+            f"the profile has no skip set of `draft-verify` for calibrate_on={calibrate_on}; what it has: {others}. "
+            f"Run: {command}"
+        )
+    try:
+        return skip_in(artefact, calibrate_on, knowledge.num_layers)
+    except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
+        raise ProfileError(
+            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it anew "
+            f"with: {command}"
+        ) from error
