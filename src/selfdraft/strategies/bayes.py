@@ -29,7 +29,7 @@ _NUM_RANDOM, _NUM_NEAR, _NUM_FURTHER = 32, 96, 48
 """Candidates: random sets, changes of the best observed sets, changes of the best of these candidates."""
 _NUM_BEST, _MAX_CHANGES = 8, 3
 _NUM_TRIES = 64
-_MAX_JUDGING = 100
+_MAX_JUDGING = 64
 """Observations that length scales are judged by."""
 _SMALL = 20
 """A matrix of fewer rows is inverted as it is."""
@@ -41,6 +41,22 @@ def matern(squared: Floats, length_scale: float) -> Floats:
     return np.asarray((1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled))
 
 
+def log_likelihoods(rows: Rows, scores: Floats, length_scales: Sequence[float], alpha: float) -> list[float]:
+    """Of normalised scores under each length scale, up to what all have in common."""
+    differences, found = _differences(rows, rows), []
+    for length_scale in length_scales:
+        factor = _factor(matern(np.arange(rows.shape[1] + 1.0), length_scale)[differences], alpha)
+        whitened = np.linalg.solve(factor, scores)
+        found.append(-0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum()))
+    return found
+
+
+def _factor(covariance: Floats, alpha: float) -> Floats:
+    """Cholesky's, with noise."""
+    covariance[np.diag_indices(len(covariance))] += alpha
+    return np.asarray(np.linalg.cholesky(covariance), np.float64)
+
+
 @dataclass(frozen=True)
 class Posterior:
     """What a Gaussian process with unit variance makes of observed sets, in units of normalised scores."""
@@ -49,19 +65,13 @@ class Posterior:
     kernel: Floats  # by the number of sub-layers in which two sets differ
     inverse: NDArray[np.float32]  # of the Cholesky factor of the observed sets' covariance
     weights: Floats
-    log_likelihood: float
 
     @classmethod
     def of(cls, rows: Rows, scores: Floats, length_scale: float, alpha: float) -> Posterior:
         """`scores` are normalised; `alpha`: the variance of their noise."""
         kernel = matern(np.arange(rows.shape[1] + 1.0), length_scale)
-        covariance = kernel[_differences(rows, rows)]
-        covariance[np.diag_indices(len(rows))] += alpha
-        factor: Floats = np.asarray(np.linalg.cholesky(covariance), np.float64)
-        inverse = _inverse_of_lower(factor)
-        whitened = inverse @ scores
-        log_likelihood = -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum())
-        return cls(rows, kernel, inverse.astype(np.float32), inverse.T @ whitened, log_likelihood)
+        inverse = _inverse_of_lower(_factor(kernel[_differences(rows, rows)], alpha))
+        return cls(rows, kernel, inverse.astype(np.float32), inverse.T @ (inverse @ scores))
 
     def at(self, rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation."""
@@ -139,13 +149,16 @@ class Search:
         return next(iter(self._means.best(1)), None)
 
     def _see(self, point: Point) -> None:
+        self._rows[point] = self._row(point)
+        self._seen.update(_keys(self._rows[point][None]))
+
+    def _row(self, point: Point) -> Rows:
         outside = sorted(point - self._index.keys())
         if outside:
             raise ValueError(f"{outside[0]} is not one of the sub-layers to choose from: {self._universe}")
         row = np.zeros(len(self._universe), dtype=bool)
         row[[self._index[number] for number in point]] = True
-        self._rows[point] = row
-        self._seen.update(_keys(row[None]))
+        return row
 
     # ------------------------------------------------------------------------------------------------ suggestions
 
@@ -173,8 +186,7 @@ class Search:
     def neighbour(self, point: Point, num_swaps: int, *, is_free: bool = False) -> Point | None:
         """Unseen: so many members exchanged, or as many sub-layers flipped. A random one where no such set is left."""
         rng = self._rng()
-        self._see(point)
-        rows, counts = np.repeat(self._rows[point][None], _NUM_TRIES, 0), np.full(_NUM_TRIES, num_swaps)
+        rows, counts = np.repeat(self._row(point)[None], _NUM_TRIES, 0), np.full(_NUM_TRIES, num_swaps)
         changed = self._unseen([_flipped(rng, rows, counts) if is_free else _exchanged(rng, rows, counts, counts)])
         return self._take(changed) if len(changed) else self.random(None if is_free else len(point))
 
@@ -245,15 +257,12 @@ class Search:
         """Of largest likelihood; a function of the observations alone, so that a search can go on elsewhere."""
         behind = _last_fit(len(self.observations))
         if behind != self._length_scale[0]:
-            every = -(-min(behind, self._max) // _MAX_JUDGING)
             rows, scores = self._sample(Means(self.observations[:behind]))
+            every = -(-len(rows) // _MAX_JUDGING)
             scales = [share * math.sqrt(max(rows.shape[1], 1)) for share in LENGTH_SCALES]
-            likelihood = {scale: self._likelihood(rows[::every], scores[::every], scale) for scale in scales}
-            self._length_scale = (behind, max(scales, key=lambda scale: likelihood[scale]))
+            likelihoods = log_likelihoods(rows[::every], scores[::every], scales, self._alpha)
+            self._length_scale = (behind, scales[int(np.argmax(likelihoods))])
         return self._length_scale[1]
-
-    def _likelihood(self, rows: Rows, scores: Floats, length_scale: float) -> float:
-        return Posterior.of(rows, scores, length_scale, self._alpha).log_likelihood
 
 
 def _last_fit(num_observations: int) -> int:
