@@ -18,6 +18,8 @@ _MIN_ROWS = 6
 """For so many domains there is room in any case: the panel of anchors must not be flat."""
 _AWAY = (0.0, 14.0, 28.0, 44.0, 64.0, 90.0, 120.0)
 """Points of distance between a cloud and its name, the nearest that is free first."""
+_WORTH_A_POINT = 40.0
+"""A name goes so many pixels further away to cover one point less."""
 _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7), (-0.7, -0.7))
 
 
@@ -90,7 +92,7 @@ def _name_clouds(axes: Any, names: Sequence[str], anchors: Cloud, samples: Cloud
     """Near each cloud's centre, not upon another name and upon as few points as may be."""
     axes.autoscale(False)
     pixels = axes.transData
-    points = pixels.transform(np.concatenate([anchors.vectors, samples.vectors]))
+    points = pixels.transform(np.concatenate([*[anchors.vectors] * 4, samples.vectors]))  # an anchor weighs more
     taken: list[tuple[Array, Array]] = []
     for domain, name in enumerate(names):
         own = pixels.transform(np.concatenate([anchors.of(domain), samples.of(domain)]))
@@ -99,11 +101,13 @@ def _name_clouds(axes: Any, names: Sequence[str], anchors: Cloud, samples: Cloud
         color, _ = style_of(domain)
         box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": color, "alpha": 0.9, "lw": 1.2}
         text = axes.text(0, 0, name, fontweight="bold", ha="center", va="center", zorder=6, bbox=box)
-        size = text.get_window_extent().size + 10.0
+        size = text.get_window_extent().size + 14.0
         middle = np.median(own, 0)
         places = list(_places(middle, own, size, axes.get_window_extent(), axes.figure.dpi / 72))
         free = [place for place in places if not any(_overlap(place, size, *other) for other in taken)] or places
-        best = min(free, key=lambda place: _num_covered(place, size, points))
+        far = [float(np.linalg.norm(place - middle)) / _WORTH_A_POINT for place in free]
+        costs = [_num_covered(place, size, points) + away for place, away in zip(free, far, strict=True)]
+        best = free[int(np.argmin(costs))]
         taken.append((best, size))
         ends = pixels.inverted().transform([middle, best])
         text.set_position(ends[1])

@@ -90,7 +90,7 @@ def _draw_matchness(axes: Any, found: Search) -> None:
     axes.set_ylim(max(-0.03, min(values) - edge), min(1.0, max(values) + edge))
     unnamed = _shade(axes, found, is_named=True)
     _draw_ratios(axes, found)
-    _add_legend(axes, unnamed)
+    _add_legend(axes, unnamed, height=1.08)  # the names of phases stand below it
 
 
 def _first_token(found: Search) -> float:
@@ -116,14 +116,14 @@ def _shade(axes: Any, found: Search, is_named: bool) -> list[str]:
     return sorted({phase for *_, phase in found.phases} - named)
 
 
-def _add_legend(axes: Any, phases: Sequence[str] = ()) -> None:
+def _add_legend(axes: Any, phases: Sequence[str] = (), height: float = 1.0) -> None:
     from matplotlib.patches import Patch
 
     handles, _ = axes.get_legend_handles_labels()
     for phase in phases:
         color, alpha = _SHADES.get(phase, _OTHER)
         handles.append(Patch(facecolor=color, alpha=2 * alpha, label=_DOING.get(phase, phase)))
-    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(handles), "borderaxespad": 0.2}
+    place = {"loc": "lower right", "bbox_to_anchor": (1, height), "ncols": len(handles), "borderaxespad": 0.2}
     axes.legend(handles=handles, frameon=False, **place)
 
 

@@ -65,7 +65,7 @@ def _swift_text(values: Mapping[str, Any], where: Where) -> str:
     told = f"{doing}, {number(found.step, 'step')}, ratio {found.ratio:g}, matchness {matchness}"
     lines = [f"  {told}", f"  skipped sub-layers: {counts(found.skip)}{f' ({found.skip})' if found.skip else ''}"]
     if found.texts:
-        amount = f"{number(len(found.texts), 'text')} of {found.texts[-1].end} tokens"
+        amount = f"{number(len(found.texts), 'text')}, {found.texts[-1].end} tokens"
         spent = f"{percent(found.optimise_share)} of the time on optimising"
         lines.append(f"  {amount}: {spent}, overall speed-up {times(found.overall[-1])}")
     return "\n".join(lines)
