@@ -75,7 +75,7 @@ class TestList:
     def test_all_that_there_is(self, store: Store, key: ProfileKey, capsys: pytest.CaptureFixture[str]) -> None:
         """Also a profile of another version, and one that cannot be read."""
         old = ProfileKey("llama-0", "some GPU", "bfloat16", version="0.0.1", name="old-model")
-        store.update(old, "knn", Artefact({"anchors": 3}))
+        store.update(old, "own", Artefact({"learned": 3}))
         damaged = store.folder / "llama-1-cpu-float32-0.1.0" / "profile.json"
         damaged.parent.mkdir()
         damaged.write_text("{")
@@ -83,7 +83,7 @@ class TestList:
         output = capsys.readouterr().out
         assert f"{key.name} on {key.device}, float32\n  knows    latency, prune (4 skip sets, 4 trials)\n" in output
         assert str(store.path_of(key)) in output
-        assert "old-model on some GPU, bfloat16\n  knows    knn\n" in output
+        assert "old-model on some GPU, bfloat16\n  knows    own\n" in output
         assert "by selfdraft 0.0.1 (not used: this is " in output
         assert f"by selfdraft {key.version}\n" in output, "no such note where it is used"
         assert f"cannot use the profile {damaged}" in output
@@ -229,7 +229,6 @@ class TestPlot:
     def test_what_cannot_be_drawn(
         self, store: Store, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(profile_plot, "require_matplotlib", lambda: None)
         monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
         assert main(["profile", "plot", folder, "--output", "/nowhere/profile.png"]) == 2
         assert "cannot write /nowhere/profile.png: there is no folder /nowhere" in capsys.readouterr().err

@@ -6,18 +6,19 @@ import argparse
 from typing import Any
 
 from ..engine.engine import Engine
-from ..errors import ProfileError
+from ..errors import OptionError, ProfileError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
 from ..profiles.key import ProfileKey, installed_version
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Entry, Store, calibrate_command
 from ..types import SkipSet
-from . import profile_lemma, terminal
+from . import profile_lemma, profile_plot, profile_plot_knn, profile_plot_swift, profile_search, terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .outputs import check_output, write_file
-from .profile_plot import picture, require_matplotlib
-from .profile_sets import KnownSet, Learned, read
+from .profile_draw import require_matplotlib
+from .profile_search_text import WORDS
+from .profile_sets import DAMAGE, KnownSet, Learned, fit_of, read, reading
 from .profile_text import SHORT, as_text
 
 EXAMPLES = """\
@@ -30,9 +31,12 @@ examples:
   selfdraft profile show --context 4096                    predicted behind a text of 4096 tokens
   selfdraft profile plot --output profile.png              the same as a picture
   selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
+  selfdraft profile plot --output domains.png --of knn     domains, their anchors and sets; swift: its timeline
   selfdraft profile lemma                                  does a close state draft the same token?
   selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns anew
 """
+_MAKING = {"knn": " --domain-field domain --prompts FILE", "swift": ""}
+"""What has a picture of its own, and what to add to the command that makes it."""
 
 
 def add_parser(commands: Any) -> None:
@@ -54,6 +58,8 @@ def add_parser(commands: Any) -> None:
         actions, "plot", "draw skip sets, what they keep and cost, and seconds; needs matplotlib", run_plot
     )
     plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
+    of = "sets: of prune and fixed; knn: domains and anchors; swift: steps and timeline (default: %(default)s)"
+    plot.add_argument("--of", choices=("sets", *_MAKING), default="sets", help=of)
     sets = "these skip sets, like a3,m4-6 (default: some of the profile's)"
     plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)
     _add_context(plot)
@@ -108,11 +114,13 @@ def _known_text(name: str, artefact: Artefact) -> str:
     frontier, trials = (artefact.values.get(kept, []) for kept in ("frontier", "trials"))
     if not isinstance(frontier, list) or not isinstance(trials, list):
         return f"{name} (damaged)"
+    try:
+        words = [WORDS[name](artefact.values)] if name in WORDS else []
+    except DAMAGE:
+        return f"{name} (damaged)"
     num_sets = sum(isinstance(point, dict) and bool(point.get("skip")) for point in frontier)  # the first skips nothing
-    counts = [
-        f"{number} {noun}{'s' * (number > 1)}" for number, noun in ((num_sets, "skip set"), (len(trials), "trial"))
-    ]
-    told = [count for count in counts if not count.startswith("0 ")]
+    counted = ((num_sets, "skip set"), (len(trials), "trial"))
+    told = [*words, *(terminal.number(amount, noun) for amount, noun in counted if amount)]
     return f"{name} ({', '.join(told)})" if told else name
 
 
@@ -140,12 +148,49 @@ def run_plot(options: argparse.Namespace) -> int:
     require_matplotlib()
     check_output(options.output)
     asked = [SkipSet.parse(text) for text in options.set]
+    if asked and options.of != "sets":
+        raise OptionError(f"--set names what `--of sets` draws; `--of {options.of}` draws its own sets: leave one out")
     profile, num_layers = _load(options)
-    key = profile.key
-    learned = read(profile, num_layers, options.context)
-    write_file(options.output, picture(learned, f"{key.name}, {key.dtype}, {key.device}", asked))
+    if options.of == "sets":
+        learned = read(profile, num_layers, options.context)
+        drawn = profile_plot.picture(learned, _title(profile), asked)
+    elif options.of == "knn":
+        drawn = _knn_picture(profile, num_layers, options.context)
+    else:
+        drawn = _swift_picture(profile, num_layers)
+    write_file(options.output, drawn)
     print(options.output)
     return 0
+
+
+def _knn_picture(profile: Profile, num_layers: int, num_context: int) -> bytes:
+    content, command = _learned(profile, "knn")
+    where = profile_search.Where(fit_of(profile), num_layers, num_context)
+    with reading("domains of `knn`", command):
+        found, clouds = profile_search.domains(content, where), profile_search.clouds(content)
+    return profile_plot_knn.picture(found, clouds, num_layers, _title(profile))
+
+
+def _swift_picture(profile: Profile, num_layers: int) -> bytes:
+    content, command = _learned(profile, "swift")
+    with reading("steps of `swift`", command):
+        found = profile_search.search(content)
+        for skip in (found.skip, *found.snapshots.values()):
+            skip.check(num_layers)
+    return profile_plot_swift.picture(found, num_layers, _title(profile))
+
+
+def _learned(profile: Profile, name: str) -> tuple[dict[str, Any], str]:
+    """What the profile has of a strategy, and the command that makes it."""
+    command = f"{calibrate_command(profile.key)} --strategy {name}{_MAKING[name]}"
+    if name not in profile.artefacts:
+        raise ProfileError(f"the profile of {profile.key.name} has nothing of `{name}` yet. Make it with: {command}")
+    return profile.artefacts[name].content, command
+
+
+def _title(profile: Profile) -> str:
+    key = profile.key
+    return f"{key.name}, {key.dtype}, {key.device}"
 
 
 def run_remove(options: argparse.Namespace) -> int:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..bench.plot import COLORS
 from ..calibrate.trials import thinned
-from ..errors import MissingExtraError
 from ..models.payoff import integer_weights
 from ..types import SkipSet
+from .profile_draw import (
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PINK,
+    RED,
+    SKIPPED,
+    beside_strip,
+    draw_strips,
+    page,
+    say,
+    title_strips,
+)
 from .profile_sets import KnownSet, Learned
 
-BLUE, ORANGE, GREEN, PINK, _, RED = COLORS[:6]
-GREY, LIGHT, SKIPPED = "#5F5F5F", "#C9C9C9", "#EFEFEF"
 MAX_SETS = 6
 VERIFIED = 8
 SHORTEST, LONGEST = 64, 16384
@@ -25,30 +34,12 @@ SHORTEST, LONGEST = 64, 16384
 SPEED_UPS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 
 
-def require_matplotlib() -> None:
-    """Refuse, before any work, when nothing can draw."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            "drawing a profile needs matplotlib. Install with: pip install matplotlib. Or read it as text with: "
-            "selfdraft profile show"
-        )
-
-
 def picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
     """A PNG. Shown are the `asked` sets; none: some of the frontier, what is chosen among them."""
-    require_matplotlib()
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [learned.find(skip) for skip in asked] or _some(learned)
     strip_inches = 0.95 + 0.46 * max(2, len(shown))
-    style = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
-    with pyplot.rc_context(style):
-        figure = pyplot.figure(figsize=(12.5, strip_inches + 5.2), layout="constrained")
-        figure.suptitle(title, fontsize=11)
-        figure.get_layout_engine().set(h_pad=0.08, w_pad=0.1)
+
+    def draw(figure: Any) -> None:
         strip, below = figure.subfigures(2, 1, height_ratios=[strip_inches, 4.8])
         left, right = below.subfigures(1, 2, width_ratios=[1, 1])
         _draw_strip(strip.subplots(), learned, shown)
@@ -56,10 +47,8 @@ def picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> byte
         seconds, weights = right.subplots(2, 1, sharex=True, height_ratios=[1, 0.075])
         _draw_seconds(seconds, learned)
         _draw_weights(weights, learned)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150)
-        pyplot.close(figure)
-    return buffer.getvalue()
+
+    return page(12.5, strip_inches + 5.2, title, draw)
 
 
 def _some(learned: Learned) -> list[KnownSet]:
@@ -89,42 +78,27 @@ def _choice_text(learned: Learned) -> str:
 
 
 def _draw_strip(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
-    axes.set_title("Which sub-layers draft", loc="left", x=-0.42)
-    axes.set_xlabel("layer")
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.tick_params(length=0)
+    title_strips(axes, "Which sub-layers draft")
     if not shown:
-        _say(axes, "no skip sets in this profile yet\nselfdraft calibrate --strategy prune")
+        axes.spines[["left", "bottom"]].set_visible(False)
+        say(axes, "no skip sets in this profile yet\nselfdraft calibrate --strategy prune")
         return
-    layers = range(learned.num_layers)
+    draw_strips(axes, [one.skip for one in shown], learned.num_layers)
     for place, one in enumerate(shown):
-        for offset, skipped, color in ((-0.19, one.skip.attention, BLUE), (0.19, one.skip.mlp, ORANGE)):
-            colors = [SKIPPED if layer in skipped else color for layer in layers]
-            axes.barh([place + offset] * len(layers), 0.92, 0.34, [layer - 0.46 for layer in layers], color=colors)
         _label_strip(axes, learned, one, place)
-    axes.set_yticks([])
-    axes.set_ylim(len(shown) - 0.45, -0.55)
-    axes.set_xlim(-0.6, learned.num_layers - 0.4)
-    step = max(1, round(learned.num_layers / 28))
-    axes.set_xticks(range(0, learned.num_layers, step))
-    axes.tick_params(axis="x", labelsize=8)
-    _add_legend(axes)
 
 
 def _label_strip(axes: Any, learned: Learned, one: KnownSet, place: int) -> None:
     is_chosen = _is_chosen(learned, one)
-    beside = {"va": "center", "fontweight": "bold" if is_chosen else "normal", "fontsize": 9, "annotation_clip": False}
     counts = f"{len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP skipped"
-    left, right = axes.get_yaxis_transform(), (1.01, place)
-    axes.annotate(f"{counts}   ", (-0.035, place), xycoords=left, ha="right", **beside)
-    _badge(axes, place + 1, -0.022, place, is_chosen, transform=left)
+    beside_strip(axes, place, f"{counts}   ", -0.035, is_chosen)
+    _badge(axes, place + 1, -0.022, place, is_chosen, transform=axes.get_yaxis_transform())
     facts = [f"cost {one.cost:.2f}"]
     if one.match is not None:
         facts = [f"match {one.match:.1%}", *facts, f"predicted {one.predicted:.2f}x"]
     if one.measured is not None:
         facts.append(_measured_text(one))
-    text = "   ".join(facts) + (f"\n{_choice_text(learned)}" if is_chosen else "")
-    axes.annotate(text, right, xycoords=left, ha="left", linespacing=1.4, **beside)
+    beside_strip(axes, place, "   ".join(facts) + (f"\n{_choice_text(learned)}" if is_chosen else ""), 1.01, is_chosen)
 
 
 def _badge(axes: Any, number: int, x: float, y: float, is_chosen: bool, **place: Any) -> None:
@@ -133,14 +107,6 @@ def _badge(axes: Any, number: int, x: float, y: float, is_chosen: bool, **place:
     circle = {"boxstyle": "circle,pad=0.22", "facecolor": face, "edgecolor": GREEN if is_chosen else GREY}
     color = "white" if is_chosen else "black"
     axes.text(x, y, str(number), color=color, fontsize=8, ha="center", va="center", bbox=circle, zorder=6, **place)
-
-
-def _add_legend(axes: Any) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=BLUE, label="attention"), Patch(color=ORANGE, label="MLP")]
-    handles.append(Patch(facecolor=SKIPPED, edgecolor=LIGHT, label="skipped"))
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, borderaxespad=0.2)
 
 
 # ------------------------------------------------------------------------------------------------ match against cost
@@ -291,8 +257,3 @@ def _draw_weights(axes: Any, learned: Learned) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("tokens in front of the pass (dots: measured there; weights: as KnapSpec counts)")
-
-
-def _say(axes: Any, text: str) -> None:
-    axes.set(xticks=[], yticks=[], xlabel="")
-    axes.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", color=GREY)

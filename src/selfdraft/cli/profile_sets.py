@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ..calibrate.trials import MAX_DRAFTED
-from ..errors import OptionError, ProfileError
+from ..errors import ProfileError
 from ..models.payoff import Array, expected_tokens, speed_table
 from ..profiles.profile import Profile
 from ..profiles.store import calibrate_command
@@ -19,6 +20,8 @@ from ..types import FrontierPoint, LatencyFit, SkipSet
 
 FITTED = "prune"
 """The strategy whose part of a profile is a frontier."""
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError)
+"""What reading something damaged raises. An OptionError is a ValueError."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Learned:
         """What is known of it; of a set that is not in the profile: its cost."""
         skip.check(self.num_layers)
         known = {one.skip: one for one in (*self.tried, *self.frontier)}
-        return known.get(skip) or _known(skip, None, self.fit, self.num_layers, self.num_context)
+        return known.get(skip) or known_set(skip, None, self.fit, self.num_layers, self.num_context)
 
     def speed_ups(self, matches: Array, costs: Array) -> Array:
         """[matches, costs]: of drafting at the best length, as `predicted`."""
@@ -63,14 +66,8 @@ class Learned:
 
 def read(profile: Profile, num_layers: int, num_context: int) -> Learned:
     """Raises ProfileError where there is no latency, or where something cannot be read."""
-    if profile.latency is None:
-        raise ProfileError(
-            f"the profile of {profile.key.name} says nothing about seconds yet. Measure them with: "
-            f"{calibrate_command(profile.key)}"
-        )
-    with _reading("latency", profile):
-        fit = LatencyFit.from_json(profile.latency)
-    with _reading("skip sets", profile):
+    fit = fit_of(profile)
+    with reading("skip sets", calibrate_command(profile.key)):
         trials, points = _trials(profile), _frontier(profile)
         matches = {point.skip: point.match for point in points}
         for skip in (*trials, *matches):
@@ -78,13 +75,24 @@ def read(profile: Profile, num_layers: int, num_context: int) -> Learned:
 
         def known(skip: SkipSet) -> KnownSet:
             trial = trials.get(skip)
-            one = _known(skip, trial.match if trial else matches[skip], fit, num_layers, num_context)
+            one = known_set(skip, trial.match if trial else matches[skip], fit, num_layers, num_context)
             return one if trial is None else replace(one, measured=trial.measured, tried_as=trial.strategy)
 
         frontier = [known(point.skip) for point in points]
         tried = [known(skip) for skip in trials]
-    chosen = _chosen(profile, fit, num_layers, num_context) if frontier else SkipSet()
+    chosen = choose(profile.artefacts[FITTED].values, fit, num_layers, num_context) if frontier else SkipSet()
     return Learned(fit, num_layers, num_context, frontier, tried, chosen)
+
+
+def fit_of(profile: Profile) -> LatencyFit:
+    """Raises ProfileError where there is none that can be read."""
+    command = calibrate_command(profile.key)
+    if profile.latency is None:
+        raise ProfileError(
+            f"the profile of {profile.key.name} says nothing about seconds yet. Measure them with: {command}"
+        )
+    with reading("latency", command):
+        return LatencyFit.from_json(profile.latency)
 
 
 def _frontier(profile: Profile) -> list[FrontierPoint]:
@@ -114,7 +122,7 @@ def _trials(profile: Profile) -> dict[SkipSet, _Trial]:
     return found
 
 
-def _known(skip: SkipSet, match: float | None, fit: LatencyFit, num_layers: int, num_context: int) -> KnownSet:
+def known_set(skip: SkipSet, match: float | None, fit: LatencyFit, num_layers: int, num_context: int) -> KnownSet:
     cost = fit.draft_seconds(skip, num_context, num_layers) / fit.plain_seconds(num_context)
     if match is None:
         return KnownSet(skip, cost)
@@ -123,10 +131,12 @@ def _known(skip: SkipSet, match: float | None, fit: LatencyFit, num_layers: int,
     return KnownSet(skip, cost, match, best, float(speeds[best] / speeds[0]))
 
 
-def _chosen(profile: Profile, fit: LatencyFit, num_layers: int, num_context: int) -> SkipSet:
-    """By the strategy itself, before it has seen how its drafts of a text fare."""
-    knowledge = Knowledge(num_layers, lambda: fit, lambda name: profile.artefacts[name].values)
-    strategy = Prune(Prune.Options(), knowledge)
+def choose(found: Mapping[str, Any], fit: LatencyFit, num_layers: int, num_context: int) -> SkipSet:
+    """Of a frontier with a skip set: by the strategy `prune` itself, before it has seen how its drafts of a text fare.
+
+    Empty: it decodes plainly.
+    """
+    strategy = Prune(Prune.Options(), Knowledge(num_layers, lambda: fit, lambda name: found))
     strategy.begin(0, {})
     return strategy.plan(0, PlanContext(num_context, 0, _no_look)).skip
 
@@ -136,11 +146,11 @@ def _no_look(num_tokens: int) -> Probe:
 
 
 @contextlib.contextmanager
-def _reading(what: str, profile: Profile) -> Iterator[None]:
+def reading(what: str, command: str) -> Iterator[None]:
+    """Whatever damage does is a ProfileError that names the command."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError, OptionError) as error:
+    except DAMAGE as error:
         raise ProfileError(
-            f"the profile's {what} cannot be read ({type(error).__name__}: {error}). Make them anew with: "
-            f"{calibrate_command(profile.key)}"
+            f"the profile's {what} cannot be read ({type(error).__name__}: {error}). Make them anew with: {command}"
         ) from error

@@ -9,6 +9,10 @@ from ..calibrate.trials import MAX_DRAFTED, predict, thinned
 from ..lookahead.disco import artefact_name
 from ..profiles.profile import Profile
 from ..types import FrontierPoint, LatencyFit, SkipSet
+from .profile_search import Where
+from .profile_search_text import PARAGRAPHS
+from .profile_sets import DAMAGE
+from .profile_words import counts, table, times
 from .terminal import number
 
 SHORT, LONG = 512, 4096
@@ -16,7 +20,6 @@ SHORT, LONG = 512, 4096
 MAX_ROWS = 8
 CLASSIFIER = artefact_name("")
 """How the names of classifiers begin."""
-_DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
 
 
 def as_text(profile: Profile, num_layers: int) -> str:
@@ -28,12 +31,12 @@ def as_text(profile: Profile, num_layers: int) -> str:
         try:
             latency = LatencyFit.from_json(profile.latency)
             parts.append(_latency_text(latency))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             parts.append(f"latency: cannot be read ({type(error).__name__}: {error})")
     for name, artefact in sorted(profile.artefacts.items()):
         try:
             parts.append(_artefact_text(name, artefact.values, latency, num_layers))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             parts.append(f"{name}: cannot be read ({type(error).__name__}: {error})")
     return "\n\n".join(parts)
 
@@ -64,6 +67,8 @@ def _artefact_text(name: str, values: Mapping[str, Any], latency: LatencyFit | N
     if name.startswith(CLASSIFIER):
         return _classifier_text(name, values)
     lines = [f"{name}: {_made_from(values)}"]
+    if name in PARAGRAPHS:
+        lines.append(PARAGRAPHS[name](values, Where(latency, num_layers, SHORT)))
     if "frontier" in values:
         points = [point for point in map(FrontierPoint.from_json, values["frontier"]) if point.skip]
         lines.append(_frontier_text(points, latency, num_layers))
@@ -98,13 +103,13 @@ def _made_from(values: Mapping[str, Any]) -> str:
 def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, num_layers: int) -> str:
     header = ("  skipped sub-layers", "match", "predicted")
     rows = [
-        (f"  {_counts(point.skip)}", f"{point.match:.1%}", _times(_predicted(point, latency, num_layers)))
+        (f"  {counts(point.skip)}", f"{point.match:.1%}", times(_predicted(point, latency, num_layers)))
         for point in thinned(points, MAX_ROWS)
     ]
     note = (
         f"  ({number(len(points), 'skip set')}; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
     )
-    return "\n".join([_table(header, rows), note])
+    return "\n".join([table(header, rows), note])
 
 
 def _predicted(point: FrontierPoint, latency: LatencyFit | None, num_layers: int) -> float | None:
@@ -116,31 +121,14 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             f"  {trial['strategy']}",
-            _counts(SkipSet.parse(trial["skip"])),
+            counts(SkipSet.parse(trial["skip"])),
             f"{trial['match']:.1%}",
-            _times(trial["predicted"]),
-            _times(trial["measured"]),
+            times(trial["predicted"]),
+            times(trial["measured"]),
             f"{trial['acceptance_rate']:.0%}",
             f"{trial['mean_generated_length']:.2f}",
         )
         for trial in trials
     ]
     note = f"  (speed-up over plain decoding, {number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
-    return "\n".join([_table(header, rows), note])
-
-
-def _counts(skip: SkipSet) -> str:
-    return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
-
-
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = (
-        [f"{row[0]:{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
-        for row in (header, *rows)
-    )
-    return "\n".join("  ".join(line) for line in lines)
+    return "\n".join([table(header, rows), note])

@@ -1,0 +1,302 @@
+"""What `knn`, `swift` and `draft-verify` leave in a profile: as `selfdraft profile` lists, shows and draws it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import learned
+import searched
+from pico import NUM_LAYERS, letter_tokenizer, pico
+from selfdraft import SkipSet
+from selfdraft.cli import profile_plot_knn, profile_plot_swift, profile_search, profile_text
+from selfdraft.cli.main import main
+from selfdraft.cli.profile_search import Cloud, Where
+from selfdraft.profiles.key import ProfileKey
+from selfdraft.profiles.profile import Artefact, Profile
+from selfdraft.profiles.store import Store
+
+HERE = Where(learned.latency(), NUM_LAYERS, 512)
+TEXT = {"seconds": 1.0, "optimise_seconds": 0.1, "plain_seconds": 1.2, "matchness": 0.6, "ratio": 0.4}
+STEP = {"seconds": 0.0, "matchness": 0.5, "ratio": 0.45, "is_best": True}
+STATE = {"phase": "accelerate", "ratio": 0.4, "step": 3, "skip": "a1,m2", "matchness": 0.8, "snapshots": {"0": "a1"}}
+
+
+def knowing(artefacts: dict[str, Artefact]) -> Profile:
+    return dataclasses.replace(learned.profile(), artefacts=artefacts)
+
+
+def three() -> dict[str, Artefact]:
+    return {
+        "knn": searched.knn(3),
+        "swift": searched.swift(),
+        "draft-verify": Artefact({**searched.DRAFT_VERIFY, "is_complete": False, "seconds": 60.0}),
+    }
+
+
+def damaged() -> dict[str, Artefact]:
+    """One of each kind of damage, named by the artefact it is in."""
+    return {
+        "knn": Artefact({"domains": [3], "general": {}}),
+        "swift": Artefact({"step": "many", "matchness": 0.4}),
+        "draft-verify": Artefact({"sets": {"mixed": {"skip": "b3", "tokens_per_second": 1, "plain": 1}}}),
+    }
+
+
+def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: Any) -> profile_search.Search:
+    """Texts of so many tokens that ended in a phase; steps behind so many tokens."""
+    written = [{**TEXT, "num_tokens": length, "phase": phase} for length, phase in texts]
+    made = [{**STEP, "step": number, "num_tokens": at} for number, at in enumerate(steps, start=1)]
+    return profile_search.search({**STATE, "texts": written, "steps": made, **changed})
+
+
+# ------------------------------------------------------------------------------------------------ as text
+
+
+class TestList:
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+        return Store()
+
+    def listed(self, store: Store, artefacts: dict[str, Artefact], capsys: pytest.CaptureFixture[str]) -> str:
+        for name, artefact in artefacts.items():
+            store.update(ProfileKey("llama-0", "cpu", "float32", name="a-model"), name, artefact)
+        assert main(["profile", "list"]) == 0
+        return capsys.readouterr().out.partition("knows    ")[2].partition("\n")[0]
+
+    def test_in_a_few_words(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        known = three()
+        known["knn"] = Artefact({**known["knn"].values, "trials": [{}, {}]}, known["knn"].arrays)
+        known["swift"] = Artefact({**known["swift"].values, "matchness": 0.832})
+        words = "draft-verify (mixed, first), knn (3 domains, 2 trials), swift (40 steps, matchness 83%)"
+        assert self.listed(store, known, capsys) == words
+
+    def test_damage(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        words = "draft-verify (damaged), knn (damaged), swift (damaged)"
+        assert self.listed(store, damaged(), capsys) == words
+
+    def test_before_a_first_step(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        begun = {"swift": Artefact({**STATE, "step": 1, "matchness": None})}
+        assert self.listed(store, begun, capsys) == "swift (1 step)"
+
+
+class TestShow:
+    def test_domains(self) -> None:
+        """The third does not pay: its frontier loses half of the choices with each sub-layer."""
+        parts = profile_text.as_text(knowing({"knn": searched.knn(3)}), NUM_LAYERS).split("\n\n")
+        rows = [line.split("  ") for line in parts[-1].splitlines()]
+        names = [next(filter(None, row)) for row in rows]
+        assert names[1:6] == ["domain", "code", "math", "chat", "general"]
+        assert [cell.strip() for cell in rows[2] if cell.strip()][1:3] == ["40", "0.931"]
+        assert "none: decodes plainly" in parts[-1].splitlines()[4]
+        assert "none: decodes plainly" not in parts[-1].splitlines()[2]
+        assert "(nearest anchor by mean vectors; skip sets by prune, behind 512 tokens)" in parts[-1]
+
+    def test_domains_without_seconds(self) -> None:
+        profile = dataclasses.replace(knowing({"knn": searched.knn(1)}), latency=None)
+        assert "by measured seconds" in profile_text.as_text(profile, NUM_LAYERS)
+
+    def test_a_search(self) -> None:
+        texts = [{**TEXT, "num_tokens": 30, "phase": "optimise"}] * 2
+        state = {**STATE, "texts": texts, "steps": []}
+        shown = profile_text.as_text(knowing({"swift": Artefact(state)}), NUM_LAYERS)
+        assert "  accelerating, 3 steps, ratio 0.4, matchness 80.0%\n" in shown
+        assert "  skipped sub-layers: 1 attention, 1 MLP (a1,m2)\n" in shown
+        assert "  2 texts, 60 tokens: 10.0% of the time on optimising, overall speed-up 1.20x" in shown
+
+    def test_sets_by_tokens_per_second(self) -> None:
+        shown = profile_text.as_text(knowing({"draft-verify": three()["draft-verify"]}), NUM_LAYERS)
+        rows = {line[:22].strip(): line[22:].split() for line in shown.splitlines()}
+        assert rows["first (incomplete)"] == ["1", "attention,", "0", "MLP", "290.0", "580.0", "0.50x", "12"]
+        assert rows["mixed"] == ["2", "attention,", "1", "MLP", "609.0", "580.0", "1.05x", "87"]
+
+    def test_damage_is_told(self) -> None:
+        shown = profile_text.as_text(knowing(damaged()), NUM_LAYERS)
+        for name in damaged():
+            assert f"\n{name}: cannot be read (" in shown
+
+    @pytest.mark.parametrize("name", ["knn", "swift", "draft-verify"])
+    def test_of_another_model(self, name: str) -> None:
+        """Sets that name layers which there are not."""
+        assert f"{name}: cannot be read (OptionError" in profile_text.as_text(knowing({name: three()[name]}), 2)
+
+
+# ------------------------------------------------------------------------------------------------ figures
+
+
+class TestDomains:
+    def test_a_set_for_each(self) -> None:
+        """Of a frontier what `prune` would choose; of sets by tokens per second the one there is."""
+        values = searched.knn(2).values
+        found = profile_search.domains(values, HERE)
+        for one, kept in zip(found.domains, values["domains"], strict=True):
+            assert one.found is not None
+            match = {point["skip"]: point["match"] for point in kept["found"]["frontier"]}
+            assert match[str(one.found.skip)] == one.found.match
+            assert one.found.predicted is not None
+            assert one.found.predicted > 1
+        timed = profile_search.domains(searched.knn(1, search="draft-verify").values, HERE).domains[0].found
+        assert timed is not None
+        assert (timed.match, timed.measured) == (None, pytest.approx(609 / 580))
+
+    def test_nothing_found(self) -> None:
+        """A frontier whose fit was ended before the first set."""
+        values = searched.knn(1).values
+        values = {**values, "general": {"frontier": [{"skip": "", "lost": 0.0, "match": 1.0}]}}
+        general = profile_search.domains(values, HERE).general.found
+        assert general is not None
+        assert not general.skip
+
+    def test_the_plane(self) -> None:
+        """Vectors that differ along two axes: lengths do not count, distances are kept, all variance is explained."""
+        angles = np.array([0.0, 0.3, -0.3, 0.0, 0.0])
+        others = np.array([0.0, 0.0, 0.0, 0.5, -0.5])
+        directions = np.stack([np.sin(angles), np.sin(others), np.cos(angles) * np.cos(others)], 1)
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        labels = np.zeros(5)
+        anchors, samples, shares = profile_plot_knn.projected(
+            Cloud(directions[:2] * 7, labels[:2]), Cloud(directions[2:] * 0.1, labels[2:])
+        )
+        assert (len(anchors.vectors), len(samples.vectors)) == (2, 3)
+        assert shares[0] > shares[1] > 1 - shares[0] - 0.05
+        assert abs(samples.vectors[1, 0] - samples.vectors[2, 0]) == pytest.approx(2 * np.sin(0.5), rel=1e-6)
+
+    def test_one_vector_has_a_place(self) -> None:
+        anchors, _, shares = profile_plot_knn.projected(
+            Cloud(np.ones((1, 4)), np.zeros(1)), Cloud(np.ones((0, 4)), np.zeros(0))
+        )
+        assert anchors.vectors.tolist() == [[0.0, 0.0]]
+        assert shares == (0.0, 0.0)
+
+    def test_colours_come_with_markers(self) -> None:
+        styles = [profile_plot_knn.style_of(domain) for domain in range(16)]
+        assert len(set(styles)) == 16
+        assert len({color for color, _ in styles[:8]}) == len({marker for _, marker in styles[:8]}) == 8
+
+
+class TestTimeline:
+    def test_phases(self) -> None:
+        """A search ends with its last step, within a text; a resumed one begins with its first."""
+        found = searching((100, "optimise"), (100, "accelerate"), (100, "accelerate"), steps=(40, 90, 150))
+        assert found.phases == [(0, 150, "optimise"), (150, 300, "accelerate")]
+        resumed = searching((100, "accelerate"), (100, "optimise"), (50, "accelerate"), steps=(30, 160, 210))
+        assert resumed.phases == [
+            (0, 30, "optimise"),
+            (30, 160, "accelerate"),
+            (160, 210, "optimise"),
+            (210, 250, "accelerate"),
+        ]
+        assert searching(steps=(33, 35), phase="optimise").phases == [(0, 35, "optimise")]
+        assert searching(steps=()).phases == []
+
+    def test_what_is_in_use(self) -> None:
+        found = searching((100, "optimise"), steps=(40, 150))
+        assert found.in_use == [(40, 0.5), (100, 0.6), (150, 0.5)]
+        assert (found.matchness_at(0), found.matchness_at(1)) == (None, 0.5)
+
+    def test_ratios(self) -> None:
+        found = searching((100, "optimise"), steps=(40, 90))
+        assert found.ratios == [(40, 0.45), (100, 0.4)]
+
+    def test_speed(self) -> None:
+        found = searching((100, "optimise"), (50, "optimise"))
+        slow = dataclasses.replace(found.texts[1], seconds=3.0)
+        found = dataclasses.replace(found, texts=[found.texts[0], slow])
+        assert [text.speed_up for text in found.texts] == pytest.approx([1.2, 0.4])
+        assert found.overall == pytest.approx([1.2, 2.4 / 4])
+        assert found.optimise_share == pytest.approx(0.2 / 4)
+
+    def test_strips(self) -> None:
+        """The last is the set of now, also where a step that is kept is the last."""
+        found = searching(snapshots={"0": "a1", "2": "a2", "3": "a3"})
+        assert profile_plot_swift.strips(found) == [
+            (0, SkipSet.parse("a1")),
+            (2, SkipSet.parse("a2")),
+            (3, SkipSet.parse("a1,m2")),
+        ]
+
+
+# ------------------------------------------------------------------------------------------------ pictures
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "pico-llama"
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+class TestPlot:
+    @pytest.fixture
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> Store:
+        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+        store = Store()
+        store.set_latency(ProfileKey.of(pico("llama"), folder), learned.latency().to_json())
+        return store
+
+    def plot(self, folder: str, *options: str, output: Path | str = "profile.png") -> int:
+        return main(["profile", "plot", folder, "--output", str(output), *options])
+
+    @pytest.mark.parametrize("name", ["knn", "swift"])
+    def test_a_picture(self, name: str, store: Store, folder: str, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        store.update(ProfileKey.of(pico("llama"), folder), name, three()[name])
+        assert self.plot(folder, "--of", name, output=tmp_path / "drawn.png") == 0
+        assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_a_search_that_has_just_begun(self) -> None:
+        pytest.importorskip("matplotlib")
+        found = profile_search.search(searched.swift(3, 0).values)
+        assert profile_plot_swift.picture(found, NUM_LAYERS, "a model").startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        ("name", "command"),
+        [("knn", "--strategy knn --domain-field domain --prompts FILE"), ("swift", "--strategy swift")],
+    )
+    def test_what_is_not_there_or_damaged(
+        self,
+        name: str,
+        command: str,
+        store: Store,
+        folder: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
+        assert self.plot(folder, "--of", name) == 2
+        error = capsys.readouterr().err
+        assert f"the profile of {folder} has nothing of `{name}` yet. Make it with: selfdraft calibrate" in error
+        assert error.endswith(f"{command}\n")
+        store.update(ProfileKey.of(pico("llama"), folder), name, damaged()[name])
+        assert self.plot(folder, "--of", name) == 2
+        error = capsys.readouterr().err
+        assert f"of `{name}` cannot be read (" in error
+        assert error.endswith(f"{command}\n")
+
+    def test_sets_belong_to_the_picture_of_sets(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
+        assert self.plot(folder, "--of", "swift", "--set", "a1") == 2
+        assert "--set names what `--of sets` draws" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("damage", ["shape", "label", "number", "missing"])
+    def test_vectors_that_cannot_be_drawn(self, damage: str) -> None:
+        content = searched.knn(2).content
+        if damage == "shape":
+            content["anchors"] = content["anchors"][1:]
+        elif damage == "label":
+            content["sample_domains"] = content["sample_domains"] + 1
+        elif damage == "number":
+            content["samples"] = torch.full_like(content["samples"], torch.nan)
+        else:
+            del content["samples"]
+        with pytest.raises((ValueError, KeyError)):
+            profile_search.clouds(content)
