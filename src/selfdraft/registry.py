@@ -22,6 +22,7 @@ STRATEGIES: Mapping[str, str] = {
     "draft-verify": "selfdraft.strategies.draft_verify:DraftVerify",
     "knapspec": "selfdraft.strategies.knapspec:KnapSpec",
     "prune": "selfdraft.strategies.prune:Prune",
+    "swift": "selfdraft.strategies.swift:Swift",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",

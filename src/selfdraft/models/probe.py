@@ -51,7 +51,7 @@ class Probe:
         self._cache = ReadOnlyCache(cache, row, self._end)
         self._tokens = torch.tensor([list(tokens)], device=decoder.device)
         self._embedded, self._step = self._embed()
-        self._folded: tuple[int, Pass] = 1, self._step
+        self._folded: dict[int, Pass] = {1: self._step}
         self._end_to_fold = self._end
         self.num_sublayers = len(decoder.sublayers)
 
@@ -83,9 +83,9 @@ class Probe:
 
     def _folded_step(self, num_rows: int) -> Pass:
         """All rows as one: behind a long text its keys and values are then read once, not copied for each row."""
-        if self._folded[0] != num_rows:
-            self._folded = num_rows, self._embed(num_rows)[1]
-        return self._folded[1]
+        if num_rows not in self._folded:
+            self._folded[num_rows] = self._embed(num_rows)[1]
+        return self._folded[num_rows]
 
     @torch.inference_mode()
     def skip(self, number: int, states: States) -> States:

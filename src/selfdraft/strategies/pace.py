@@ -1,0 +1,79 @@
+"""Whether drafting pays, by the clock: seconds a token of rounds that draft against those of rounds that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..types import StepRecord
+
+TRIAL = 32
+"""Tokens that a way is tried for before it is believed."""
+RETRY, MAX_RETRY = 1024, 16384
+"""Tokens behind which the slower way is tried again; twice as many each time that it stays the slower one."""
+_MEMORY = 0.995
+"""What a token leaves of the weight of those before it."""
+
+
+@dataclass
+class Way:
+    """Tokens and seconds of late."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        fades = _MEMORY**num_tokens
+        self.tokens, self.seconds = fades * self.tokens + num_tokens, fades * self.seconds + seconds
+
+    @property
+    def is_known(self) -> bool:
+        return self.tokens >= TRIAL / 2
+
+    @property
+    def pace(self) -> float:
+        """Seconds a token."""
+        return self.seconds / self.tokens
+
+
+class Pace:
+    """`is_drafting`: which way to go. The other one is tried first, and again from time to time.
+
+    The first round behind a change is not counted: it may have to record what the others replay.
+    """
+
+    def __init__(self) -> None:
+        self._drafting, self._plain = Way(), Way()
+        self.is_drafting = True
+        self._last: bool | None = None
+        self._retry = RETRY
+        self._num_left = TRIAL  # tokens until the next decision
+        self._num_since = 0  # tokens since the other way was tried
+
+    def renew(self) -> None:
+        """Drafts are others now."""
+        self._drafting, self.is_drafting = Way(), True
+        self._retry, self._num_left, self._num_since = RETRY, TRIAL, 0
+
+    def observe(self, step: StepRecord) -> None:
+        has_drafted, num_tokens = bool(step.draft.tokens), len(step.verdict.tokens)
+        if has_drafted == self._last:
+            way = self._drafting if has_drafted else self._plain
+            way.add(num_tokens, step.draft_seconds + step.verify_seconds)
+        self._last = has_drafted
+        self._num_left -= num_tokens
+        self._num_since += num_tokens
+        if self._num_left <= 0:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Between trials the way that is faster so far is gone, and looked at every few tokens."""
+        self._num_left = TRIAL
+        if not (self._drafting.is_known and self._plain.is_known):
+            self.is_drafting = not self._drafting.is_known
+            return
+        is_faster = self._drafting.pace < self._plain.pace
+        if self._num_since >= self._retry:
+            self.is_drafting, self._num_since = not is_faster, 0
+            self._retry = min(2 * self._retry, MAX_RETRY)
+        else:
+            self.is_drafting = is_faster

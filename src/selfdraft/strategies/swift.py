@@ -1,0 +1,242 @@
+"""`swift`: search while generating. Candidates are scored by how much of the text so far they would have drafted.
+
+SWIFT (arXiv:2410.06916). Drafting begins with evenly spaced layers. Once a window of generated tokens is there, a step
+before each round scores a candidate of the same size: the share of these tokens that it would have drafted, in one pass
+beside the target's own keys and values (matchness). Candidates are random, every 25th comes from Bayesian optimisation;
+the best one drafts. The search is over after 1000 steps, 300 without improvement or beyond a matchness of 0.95. It goes
+on from text to text. The ratio is lowered while too few drafted tokens are accepted.
+
+Ours, as long as `paper` is not set: the window slides, and candidates are believed by tokens they were not chosen by;
+they differ a little from the set in use, and several share a pass; optimisation takes at most a twentieth of the time;
+when acceptance falls the search begins again; where rounds that draft turn out slower than plain ones, nothing is
+drafted, and another set drafts only where it matches noticeably more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from ..errors import OptionError, ProfileError
+from ..protocols import Knowledge, PlanContext
+from ..types import OFF, Plan, SkipSet, StepRecord
+from .base import PlainStrategy
+from .bayes import Point
+from .matching import choices
+from .pace import Pace
+from .replanning import Account
+from .swift_search import Optimisation, SwiftOptions
+from .timeline import Timeline
+
+_GAIN = 0.03
+"""Another set drafts for so much more matchness, not for less: a set that is new has to be recorded and tried."""
+_CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
+_RATIO_STEPS = 100
+"""Steps between two looks at whether too much is skipped."""
+_ENOUGH_DRAFTS = 60
+"""Drafted tokens that tell an acceptance rate."""
+
+
+@dataclass
+class Text:
+    """Tokens of one text, and how many of those generated had been scored."""
+
+    num_tokens: int = 0
+    num_scored: int = 0
+
+
+@dataclass
+class Acceptance:
+    """Accepted tokens per draft step of late."""
+
+    accepted: float = 0.0
+    drafted: float = 0.0
+
+    def observe(self, step: StepRecord) -> None:
+        fades = 0.99**step.draft.num_draft_steps
+        self.accepted = fades * self.accepted + min(step.verdict.num_accepted, step.draft.num_draft_steps)
+        self.drafted = fades * self.drafted + step.draft.num_draft_steps
+
+    @property
+    def rate(self) -> float | None:
+        """None: too few drafts to tell."""
+        return self.accepted / self.drafted if self.drafted >= _ENOUGH_DRAFTS else None
+
+
+class Swift(PlainStrategy):
+    Options = SwiftOptions
+    pairs_with: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "tree": "siblings",
+        "settings": {"confidence": {"threshold": 0.8, "max_tokens": 25}, "siblings": {"table": "swift"}},
+    }
+    practice: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
+    """Options for generating in order to learn."""
+
+    def __init__(self, options: SwiftOptions, knowledge: Knowledge) -> None:
+        self._num_layers, self._latency = knowledge.num_layers, knowledge.latency()
+        rules = options.rules
+        usual = _CANDIDATES_ON_GPU if self._latency.is_recorded else _CANDIDATES
+        self._options = replace(rules, candidates=rules.candidates or usual)
+        self._search, self._timeline = Optimisation(self._num_layers, self._options), Timeline()
+        saved = knowledge.known("swift") if options.saved else {}
+        if saved and saved.get("paper", False) == options.paper:
+            self._restore(saved, knowledge)
+        self._account = Account(last=self._first_seconds())
+        self._acceptance, self._pace = Acceptance(), Pace()
+        self._level: float | None = None  # of the acceptance behind the search
+        self._last_ratio_step = self._search.step
+        self._texts: dict[int, Text] = {}
+        self._draft_with_best()
+
+    def _first_seconds(self) -> float:
+        """About what the first step will take."""
+        options = self._options
+        num_tokens = (options.candidates + options.held_out) * options.window * (1 + options.held_out)
+        return self._latency.verify_seconds(num_tokens, 0)
+
+    # ------------------------------------------------------------------------------------------------ the loop's calls
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        self._timeline.begin(sequence_id)
+        self._texts[sequence_id] = Text()
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        text = self._texts[sequence_id]
+        text.num_tokens = context.num_context_tokens
+        if self._is_due(text, context):
+            self._account.is_planning = True
+            self._optimise(text, context)
+        if self._is_noticeably_better:
+            self._draft_with_best()
+        return self._plan if self._options.always or self._pace.is_drafting else OFF
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        self._account.add(step)
+        self._pace.observe(step)
+        self._timeline.observe(step, self._latency.plain_seconds(self._texts[sequence_id].num_tokens))
+        if step.draft.num_draft_steps:
+            self._acceptance.observe(step)
+            self._watch()
+
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        search = self._search
+        return {"phase": search.phase, "ratio": search.ratio, "step": search.step, "matchness": search.matchness}
+
+    def end(self, sequence_id: int) -> None:
+        self._texts.pop(sequence_id, None)
+        self._timeline.end(sequence_id, self._search)
+
+    # ------------------------------------------------------------------------------------------------ optimisation
+
+    def _is_due(self, text: Text, context: PlanContext) -> bool:
+        """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides."""
+        options, num_fresh = self._options, context.num_generated_tokens - text.num_scored
+        if context.num_generated_tokens < options.window or not self._account.allows(options.budget):
+            return False
+        if options.sliding and num_fresh < options.window // 2:
+            return False
+        is_watching = not self._pace.is_drafting and not options.always and options.resume and not text.num_scored
+        return not self._search.is_over or is_watching
+
+    def _optimise(self, text: Text, context: PlanContext) -> None:
+        num_fresh, text.num_scored = context.num_generated_tokens - text.num_scored, context.num_generated_tokens
+        points = [self._search.skipped] if self._search.is_over else self._search.candidates()
+        if not points:
+            return
+        searched, held_out = self._scores(points, context)
+        if self._search.is_over:
+            self._look_again(held_out[0] if held_out else searched[0], num_fresh)
+            return
+        is_new = self._search.judge(points, searched, held_out, min(num_fresh, self._options.window))
+        candidates = searched[1:] if held_out else searched
+        self._timeline.add_step(self._search, max(candidates), is_new)
+        self._lower_if_poor()
+
+    def _scores(self, points: Sequence[Point], context: PlanContext) -> tuple[list[float], list[float]]:
+        """Matchness of each by the tokens to choose by, and by those held out, which come last."""
+        options = self._options
+        count = min(context.num_generated_tokens, options.window * (1 + options.held_out))
+        num_prompt_tokens = context.num_context_tokens - context.num_generated_tokens
+        end = context.num_context_tokens if options.sliding else num_prompt_tokens + count
+        wanted = torch.tensor(list(context.tokens[end - count : end]))
+        probe = context.look(count, before=context.num_context_tokens - end + 1)
+        hits = (choices(probe, points).cpu() == wanted).double()
+        middle = count // 2 if options.held_out else count
+        return hits[:, :middle].mean(1).tolist(), hits[:, middle:].mean(1).tolist() if options.held_out else []
+
+    def _lower_if_poor(self) -> None:
+        """Acceptance, or matchness where too little is drafted to tell."""
+        if self._search.step - self._last_ratio_step < _RATIO_STEPS:
+            return
+        self._last_ratio_step = self._search.step
+        rate = self._acceptance.rate
+        found = self._search.matchness if rate is None else rate
+        if found is not None and found < self._options.tolerance and self._search.lower():
+            self._acceptance = Acceptance()
+            self._draft_with_best()
+
+    def _watch(self) -> None:
+        """Behind the search: does acceptance stay what it was?"""
+        rate = self._acceptance.rate
+        if not self._options.resume or not self._search.is_over or rate is None:
+            return
+        if self._level is None:
+            self._level = rate
+        elif rate < self._level - self._options.shift:
+            self._resume()
+
+    def _look_again(self, matchness: float, num_fresh: int) -> None:
+        """Nothing is drafted, so only a look can tell that texts have become easier, or other ones."""
+        known = self._search.matchness
+        if known is not None and abs(matchness - known) > self._options.shift:
+            self._resume(matchness)
+        else:
+            self._search.look(matchness, num_fresh)
+
+    def _resume(self, matchness: float | None = None) -> None:
+        self._search.resume(matchness)
+        self._last_ratio_step = self._search.step
+        self._acceptance, self._level = Acceptance(), None
+        self._draft_with_best()
+
+    # ------------------------------------------------------------------------------------------------ what drafts
+
+    def _draft_with_best(self) -> None:
+        skip = SkipSet.of_numbers(self._search.skipped)
+        self._plan, self._matchness_in_use = Plan(skip) if skip else OFF, self._search.matchness
+        self._pace.renew()
+
+    @property
+    def _is_noticeably_better(self) -> bool:
+        """The best set, than the one that drafts so far."""
+        if self._search.skipped == self._plan.skip.numbers:
+            return False
+        best, there = self._search.matchness, self._matchness_in_use
+        return self._options.always or self._search.is_over or best is None or there is None or best >= there + _GAIN
+
+    # ------------------------------------------------------------------------------------------------ its state
+
+    @property
+    def is_settled(self) -> bool:
+        return self._search.is_over
+
+    @property
+    def progress(self) -> float:
+        return self._search.progress
+
+    def state(self) -> dict[str, Any]:
+        return {**self._search.state(), **self._timeline.to_json(), "paper": self._options.paper}
+
+    def _restore(self, saved: Mapping[str, Any], knowledge: Knowledge) -> None:
+        try:
+            self._search = Optimisation.of_state(self._num_layers, self._options, saved)
+            self._timeline = Timeline.of_json(saved)
+        except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
+            raise ProfileError(
+                f"the profile's state of `swift` cannot be read ({type(error).__name__}: {error}). Begin anew with: "
+                f"{knowledge.command('calibrate')} --strategy swift --again, or without it: --set swift.saved=false"
+            ) from error
