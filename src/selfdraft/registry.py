@@ -21,6 +21,7 @@ STRATEGIES: Mapping[str, str] = {
     "clasp": "selfdraft.strategies.clasp:Clasp",
     "knapspec": "selfdraft.strategies.knapspec:KnapSpec",
     "prune": "selfdraft.strategies.prune:Prune",
+    "knn": "selfdraft.strategies.knn:Knn",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",
