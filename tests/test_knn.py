@@ -344,9 +344,10 @@ def test_prompts_without_labels_are_clustered(told: list[tuple[str, ...]]) -> No
     engine = new_engine()
     mixed = prompts_of("low", "high", each=8, domain="all")
     found = calibrate(engine, mixed, ["knn"], quick())
-    assert sets_of(found) == {"cluster-1": "m2", "cluster-2": "m1"}
+    assert set(sets_of(found).values()) == {"m2", "m1"}, "no cluster holds both worlds"
     assert sets_of(calibrate(engine, mixed, ["knn"], quick(clusters=3))).keys() == {f"cluster-{n}" for n in (1, 2, 3)}
-    assert len(sets_of(calibrate(engine, mixed, ["knn"], quick(clusters=2)))) == 2, "clusters are made anew together"
+    two = calibrate(engine, mixed, ["knn"], quick(clusters=2))
+    assert sets_of(two) == {"cluster-1": "m2", "cluster-2": "m1"}, "clusters are made anew together"
     labelled = calibrate(engine, prompts_of("mixed"), ["knn"], quick(clusters=2))
     assert len(sets_of(labelled)) == 2
 

@@ -33,7 +33,7 @@ def condense(feature: str) -> Callable[[Mapping[str, torch.Tensor]], dict[str, t
     def reduce(captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         states = captured[POINT]
         if feature == "last":
-            return {_LAST: states[:, -1:].float()}
+            return {_LAST: states[:, -1:].to(torch.float32, copy=True)}
         count = torch.full((len(states), 1, 1), float(states.shape[1]), device=states.device)
         return {_SUM: states.sum(1, keepdim=True, dtype=torch.float32), _COUNT: count}
 

@@ -121,7 +121,7 @@ def _of_all(groups: Sequence[Group], options: Any) -> list[CalibrationPrompt]:
 def read_known(artefact: Mapping[str, Any]) -> list[Domain]:
     """Nothing where it is damaged: it is being made anew."""
     try:
-        return unpack(artefact) if artefact else []
+        return unpack(artefact) if artefact and artefact["general"] else []
     except DAMAGE:
         return []
 
