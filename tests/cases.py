@@ -18,6 +18,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "knapspec": {"interval": 5, "budget": 1.0},
     "prune": {"always": True},
     "swift": {"window": 4, "budget": 1.0, "always": True},
+    "knn": {"always": True},
     "lookup": {"min_ngram": 1},
     "ngram-pool": {"window": 4, "ngram": 3},
     "model": {"source": pico("llama", num_hidden_layers=2)},

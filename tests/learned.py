@@ -16,6 +16,7 @@ from selfdraft.protocols import Knowledge
 from selfdraft.registry import DRAFTERS
 from selfdraft.types import LatencyFit, Line
 
+HIDDEN_SIZE = 32
 FRONTIER = [
     {"skip": "", "lost": 0.0, "match": 1.0},
     {"skip": "a1", "lost": 0.1, "match": 0.9},
@@ -69,13 +70,31 @@ def disco(drafter: str, **changed: Any) -> Artefact:
     return Artefact({**made.values(), **facts, **scores, **changed}, made.arrays())
 
 
+def knn(**changed: Any) -> Artefact:
+    """Two domains whose anchors are at right angles, and sets of their own; half of the prompts are strangers."""
+    generator = torch.Generator().manual_seed(0)
+    anchors, _ = torch.linalg.qr(torch.randn(HIDDEN_SIZE, 4, generator=generator))
+    domains = [
+        {"name": name, "num_vectors": 2, "threshold": 0.1, "found": {"frontier": frontier}}
+        for name, frontier in (("code", FRONTIER[:4]), ("chat", FRONTIER[:3]))
+    ]
+    values = {"feature": "mean", "search": "prune", "domains": domains, "general": {"frontier": FRONTIER}}
+    owners = torch.tensor([0, 0, 1, 1])
+    arrays = {"anchors": anchors.T.contiguous(), "anchor_domains": owners}
+    arrays |= {"samples": anchors.T.half().contiguous(), "sample_domains": owners}
+    return Artefact({**values, **changed}, arrays)
+
+
 def profile(fit: LatencyFit | None = None, **artefacts: Any) -> Profile:
     key = ProfileKey("pico", "cpu", "float32", name="pico")
     found = {"prune": {"frontier": FRONTIER}, "draft-verify": {"sets": SETS}, **artefacts}
     kept = {name: Artefact(values) for name, values in found.items()}
+    kept.setdefault("knn", knn())
     kept |= {artefact_name(drafter): disco(drafter) for drafter in DRAFTERS}
     return Profile(key, SCHEMA, "2026-01-01", "2026-01-01", {}, (fit or latency()).to_json(), kept)
 
 
 def knowledge(num_layers: int, fit: LatencyFit | None = None) -> Knowledge:
-    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: {"frontier": FRONTIER, "sets": SETS})
+    artefacts = {"knn": knn().content}
+    usual = {"frontier": FRONTIER, "sets": SETS}
+    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: artefacts.get(name, usual))

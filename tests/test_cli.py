@@ -76,7 +76,7 @@ class TestGenerate:
     def test_json(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert generate(folder, "--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc") == 0
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        fields = "version model device dtype seed text tokens finish_reason stats prompt_tokens options"
+        fields = "version model device dtype seed text tokens finish_reason stats report prompt_tokens options"
         assert set(document) == {*fields.split(), *AXES, "plain", "comparison", "first_difference", "speedup"}
         assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
         assert document["plain"]["tokens"] == document["tokens"]

@@ -17,7 +17,10 @@ from selfdraft.registry import AXES, DEFAULTS, check_settings, find, options_for
 from selfdraft.types import SkipSet
 
 layers = st.frozensets(st.integers(0, 40))
-SHARED = {"__init__", "base", "bayes", "elimination", "knapsack", "learned", "replanning"}
+SHARED = {
+    *("__init__", "anchors", "base", "bayes", "domains", "elimination", "kmeans", "knapsack", "learned", "matching"),
+    *("pace", "replanning", "swift_search", "timeline"),
+}
 """What several methods use."""
 METHOD_AXES = ("strategy", "lookahead", "drafter")
 

@@ -84,6 +84,9 @@ def check(options: Any, owner: str) -> None:
 
 
 def _check_value(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> None:
+    if value is None and type(None) in typing.get_args(kind):
+        return
+    kind = _without_none(kind)
     if kind in (int, float):
         accepted = (int,) if kind is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, accepted):
@@ -115,8 +118,7 @@ def make(options_class: type[T], values: Mapping[str, Any], owner: str) -> T:
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
     """Text to the field's type; anything else is left for `check` to judge."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    kind = _without_none(kind)
     if not isinstance(value, str) or kind is str:
         return value
     if kind is bool:
@@ -129,6 +131,13 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         except ValueError:
             raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}") from None
     return value
+
+
+def _without_none(kind: Any) -> Any:
+    """Of `X | None`: X."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return next(part for part in typing.get_args(kind) if part is not type(None))
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:

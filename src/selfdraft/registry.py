@@ -23,6 +23,7 @@ STRATEGIES: Mapping[str, str] = {
     "knapspec": "selfdraft.strategies.knapspec:KnapSpec",
     "prune": "selfdraft.strategies.prune:Prune",
     "swift": "selfdraft.strategies.swift:Swift",
+    "knn": "selfdraft.strategies.knn:Knn",
 }
 LOOKAHEADS: Mapping[str, str] = {
     "fixed": "selfdraft.lookahead.fixed:Fixed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,20 @@ class BenchPrompt:
     text: str
 
 
-def read_prompts(files: Iterable[tuple[str, str]], per_domain: int | None = None) -> list[BenchPrompt]:
+@dataclass(frozen=True)
+class Labels:
+    """Which field of a line names its domain, and what a line without one belongs to; None: it must have one."""
+
+    field: str = "domain"
+    otherwise: Callable[[str], str] | None = None  # of the file's name
+
+
+_MUST_HAVE = Labels()
+
+
+def read_prompts(
+    files: Iterable[tuple[str, str]], per_domain: int | None = None, labels: Labels = _MUST_HAVE
+) -> list[BenchPrompt]:
     """Of (name, content) of each file; the first of every domain, then the second of every domain, and so on.
 
     So a run that is cut short has measured all domains alike.
@@ -33,7 +46,7 @@ def read_prompts(files: Iterable[tuple[str, str]], per_domain: int | None = None
     for file, content in files:
         for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
-                prompt = _read_line(line, file, number)
+                prompt = _read_line(line, file, number, labels)
                 domains.setdefault(prompt.domain, []).append(prompt)
     if not domains:
         raise OptionError("there are no prompts; write JSON lines like " + _EXAMPLE)
@@ -44,7 +57,7 @@ def read_prompts(files: Iterable[tuple[str, str]], per_domain: int | None = None
 _EXAMPLE = '{"domain": "chat", "prompt": "Why do cats purr?"}'
 
 
-def _read_line(line: str, file: str, number: int) -> BenchPrompt:
+def _read_line(line: str, file: str, number: int, labels: Labels) -> BenchPrompt:
     where = f"line {number} of {file}"
     try:
         row = json.loads(line)
@@ -52,12 +65,14 @@ def _read_line(line: str, file: str, number: int) -> BenchPrompt:
         raise OptionError(f"{where} is no JSON ({error}); write one object a line: {_EXAMPLE}") from None
     if not isinstance(row, dict):
         raise OptionError(f"{where} must be an object like {_EXAMPLE}")
-    for key in ("domain", "prompt"):
+    if labels.otherwise is not None:
+        row.setdefault(labels.field, labels.otherwise(file))
+    for key in (labels.field, "prompt"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise OptionError(f"{where} has no {key!r} that is text; write it like {_EXAMPLE}")
         if any("\ud800" <= character <= "\udfff" for character in row[key]):
             raise OptionError(f"{where} has half a character in its {key!r}; write it as UTF-8 text")
-    return BenchPrompt(str(row.get("id", f"{Path(file).stem}-{number}")), row["domain"], row["prompt"])
+    return BenchPrompt(str(row.get("id", f"{Path(file).stem}-{number}")), row[labels.field], row["prompt"])
 
 
 def encode(prompt: BenchPrompt, engine: Engine) -> list[int]:

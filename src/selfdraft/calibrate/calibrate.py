@@ -218,7 +218,8 @@ class _Calibration:
         found = find("strategy", name).fit(kit, options)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         looks.remember({point.skip: point.match for point in points})
-        return {**found, "seconds": kit.seconds, "is_complete": not kit.is_out_of_time}
+        is_complete = found.get("is_complete", True) and not kit.is_out_of_time
+        return {**found, "seconds": kit.seconds, "is_complete": is_complete}
 
     def _practise(self, name: str) -> dict[str, Any]:
         """Generate with it until it has learned enough; kept behind every text."""

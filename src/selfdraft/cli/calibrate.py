@@ -21,13 +21,14 @@ from ..calibrate.calibrate import (
 from ..engine.engine import Engine
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
+from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
-from ..registry import STRATEGIES
+from ..registry import STRATEGIES, check_settings
 from . import terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .profile_text import as_text
-from .prompts import add_prompt_options, for_calibration, read
+from .prompts import add_label_options, add_prompt_options, for_calibration, read
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -43,6 +44,10 @@ examples:
   selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code   for code alone
   selfdraft calibrate --prompts mine.jsonl --budget 1h            JSON lines: {"domain": "chat", "prompt": "..."}
   selfdraft calibrate --strategy prune knapspec                   also try knapspec, which needs no fit
+  selfdraft calibrate --strategy knn --domain-field task --prompts mine.jsonl    a skip set for each value of "task"
+  selfdraft calibrate --strategy knn --prompts code.jsonl math.jsonl             one file per domain
+  selfdraft calibrate --strategy knn --prompts any.jsonl --set knn.clusters=4    not labelled: four clusters
+  selfdraft calibrate --strategy knn --prompts law.jsonl          adds the domain that its lines name, keeps the others
   selfdraft generate --strategy prune "Hello"                     uses the profile
 """
 
@@ -60,6 +65,7 @@ def add_parser(commands: Any) -> None:
     add_device_options(parser)
     add("--strategy", metavar="NAME", nargs="+", default=["prune"], help=f"of {', '.join(STRATEGIES)} (default: prune)")
     add_prompt_options(parser)
+    add_label_options(parser)
     add("--budget", metavar="TIME", type=seconds, default="20m", help="90s, 10m, 1h (default: %(default)s)")
     add("--tokens", metavar="N", type=count, help=f"fit to so many tokens that the model generates ({_TOKENS})")
     add(
@@ -68,6 +74,7 @@ def add_parser(commands: Any) -> None:
         type=partial(count, minimum=0),
         help="try with so many of the prompts held out, a quarter of each domain; 0: try nothing (default: all)",
     )
+    add("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a strategy; repeatable")
     add("--again", action="store_true", help="begin anew, whatever was measured or kept before")
     parser.set_defaults(run=run)
 
@@ -87,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     name = options.model or DEFAULT_MODEL
     engine = Engine(model, tokenizer, profile=None, name=name, strategy="off")
     asked = [for_calibration(prompt, engine) for prompt in prompts]
-    wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again)
+    settings = parse_settings(options.set)
+    wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again, settings)
     try:
         with terminal.Progress(unit="") as progress:
             profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=_say)
@@ -105,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
 def _read_before_loading(options: argparse.Namespace) -> list[BenchPrompt]:
     """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
     check_strategies(options.strategy)
+    check_settings(parse_settings(options.set))
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     return read(options)
 
@@ -114,10 +123,12 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     incomplete = [name for name in options.strategy if not profile.artefacts[name].values["is_complete"]]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
     model += profile.key.options
+    settings = [text for text in options.set if text.partition(".")[0].strip() == options.strategy[0]]
+    told = "".join(f" --set {shlex.quote(text)}" for text in settings)
     return [
         f"kept in {Store().path_of(profile.key)}",
         *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
-        f'use it with: selfdraft generate{model} --strategy {options.strategy[0]} "Why is the sky blue?"',
+        f'use it with: selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"',
     ]
 
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from .. import __version__
@@ -148,9 +149,22 @@ def _print_summary(generation: Generation, plain: Generation | None, comparison:
         print(f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})"))
     prefill = f"prefill of {generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
     print(f"ended by {generation.finish_reason}; {prefill}")
+    if generation.report:
+        print(_report_text(generation.report))
     if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
         share = stats.optimise_seconds / stats.decode_seconds
         print(f"planning took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding")
+
+
+def _report_text(report: Mapping[str, Any]) -> str:
+    """What the strategy has to say: where it sent the prompt, or each value by its name."""
+    if "domain" not in report:
+        return ", ".join(f"{name} {value}" for name, value in report.items())
+    similarity, nearest = report.get("similarity"), report.get("nearest")
+    if similarity is None:
+        return f"route: {report['domain']} (the prompt is too short to tell)"
+    towards = f" to {nearest}, too little" if nearest != report["domain"] else ""
+    return f"route: {report['domain']} (similarity {similarity:.2f}{towards})"
 
 
 def _row(name: str, generation: Generation) -> str:
@@ -204,6 +218,7 @@ def _document(
         "seed": int(options.seed or 0),
         **_output(generation),
         "finish_reason": generation.finish_reason,
+        "report": dict(generation.report),
     }
     if plain is not None:
         document |= {

@@ -92,7 +92,8 @@ def _classifier_text(name: str, values: Mapping[str, Any]) -> str:
 def _made_from(values: Mapping[str, Any]) -> str:
     facts = []
     if "num_texts" in values:
-        facts.append(f"{values['num_tokens']} tokens in {values['num_texts']} texts ({', '.join(values['domains'])})")
+        domains = ", ".join(one if isinstance(one, str) else one["name"] for one in values["domains"])
+        facts.append(f"{values['num_tokens']} tokens in {values['num_texts']} texts ({domains})")
     if "seconds" in values:
         facts.append(f"{values['seconds']:.0f} s")
     if not values.get("is_complete", True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from ..bench.prompts import OWN_PROMPTS, BenchPrompt, encode, read_prompts
+from ..bench.prompts import OWN_PROMPTS, BenchPrompt, Labels, encode, read_prompts
 from ..engine.engine import Engine
 from ..errors import unknown_name
 from ..fitting import CalibrationPrompt
+from ..strategies.domains import UNLABELLED
 from .inputs import read_file
 
 
@@ -18,14 +20,32 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
 
 
+def add_label_options(parser: argparse.ArgumentParser) -> None:
+    """For a command that can do without labels; `read` goes by it."""
+    parser.add_argument(
+        "--domain-field",
+        metavar="NAME",
+        default="domain",
+        help="which field of a line names its domain (default: %(default)s); a line without it: of several files the "
+        f"file's name, of one {UNLABELLED!r}",
+    )
+
+
 def read(options: argparse.Namespace) -> list[BenchPrompt]:
     files = options.prompts or [str(OWN_PROMPTS)]
-    prompts = read_prompts((Path(file).name, read_file(file)) for file in files)
+    prompts = read_prompts(((Path(file).name, read_file(file)) for file in files), labels=_labels(options, files))
     domains = {prompt.domain for prompt in prompts}
     for domain in options.domain or ():
         if domain not in domains:
             raise unknown_name("domain", domain, domains)
     return [prompt for prompt in prompts if prompt.domain in (options.domain or domains)]
+
+
+def _labels(options: argparse.Namespace, files: Sequence[str]) -> Labels:
+    if "domain_field" not in options:
+        return Labels()
+    is_by_file = len(files) > 1
+    return Labels(options.domain_field, lambda file: Path(file).stem if is_by_file else UNLABELLED)
 
 
 def for_calibration(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:

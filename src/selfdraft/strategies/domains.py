@@ -1,0 +1,207 @@
+"""What `knn` is fitted by: the prompts' vectors, the domains among them, and a search for each domain."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import OptionError
+from ..fitting import CalibrationPrompt, Kit
+from .anchors import NO_THRESHOLD, POINT, Domain, by_centrality, condense, pack, threshold_of, unpack, vector_of
+from .kmeans import Vectors, choose_count, kmeans
+
+UNLABELLED = "all"
+"""The domain of prompts that nobody has sorted."""
+GENERAL = "general"
+MAX_SAMPLES = 64
+"""Vectors of a domain that are kept to be looked at."""
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError)
+_CLUSTER = "cluster-"
+_SHARE_OF_VECTORS = 0.25
+"""Of the time: what looking at prompts may take, once each domain has enough of them to be searched on."""
+
+Found = Mapping[str, Any]
+Search = Callable[[Kit], Found]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The prompts of one domain, the nearest to their centroid first, and their vectors."""
+
+    name: str
+    prompts: Sequence[CalibrationPrompt]
+    vectors: Vectors
+
+    @classmethod
+    def of(cls, name: str, prompts: Sequence[CalibrationPrompt], vectors: Vectors) -> Group:
+        order = by_centrality(vectors)
+        return cls(name, [prompts[number] for number in order], vectors[order])
+
+
+def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
+    """The artefact. What is known of domains that are not among the prompts stays as it is, the general set with it."""
+    prompts, vectors = look_at_prompts(kit, options)
+    known = read_known(kit.known)
+    groups = group(prompts, vectors, options, [domain.name for domain in known])
+    kept = _kept(known, groups, {prompt.domain for prompt in prompts})
+    _check_alike(kit.known, kept, options)
+    jobs = {one.name: one.prompts[: options.search_prompts] for one in groups}
+    needs_general = not kept and len(groups) > 1
+    searches = Searches(kit, search, options.search)
+    if needs_general:
+        *found, general = searches.run([*jobs.items(), (GENERAL, _of_all(groups, options))])
+    else:
+        found = searches.run([*jobs.items()])
+        general = kit.known["general"] if kept else found[0]
+    return {
+        "feature": options.feature,
+        "search": options.search,
+        **pack([*kept, *_domains(groups, found, kept, options)]),
+        "general": general,
+        "is_complete": searches.are_complete,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ prompts and vectors
+
+
+def look_at_prompts(kit: Kit, options: Any) -> tuple[list[CalibrationPrompt], Vectors]:
+    """Up to `max_vectors` prompts of each domain, those that have a vector."""
+    counts: Counter[str] = Counter()
+    clock = kit.among(kit.prompts, "vectors", _SHARE_OF_VECTORS)
+    prompts, vectors = [], []
+    for number, prompt in enumerate(kit.prompts, start=1):
+        limit = options.max_vectors if clock.has_time() else options.search_prompts
+        vector = (
+            vector_of(kit.hidden(prompt, (POINT,), condense(options.feature)))
+            if counts[prompt.domain] < limit
+            else None
+        )
+        if vector is not None:
+            counts[prompt.domain] += 1
+            prompts.append(prompt)
+            vectors.append(vector)
+        kit.progress(_SHARE_OF_VECTORS * number / len(kit.prompts))
+    if not prompts:
+        raise OptionError("knn needs prompts of at least two tokens to tell domains apart, and there are none")
+    return prompts, np.stack(vectors)
+
+
+def group(prompts: Sequence[CalibrationPrompt], vectors: Vectors, options: Any, known: Sequence[str]) -> list[Group]:
+    """By their labels, unless clusters are asked for or the labels tell nothing apart."""
+    labels = [prompt.domain for prompt in prompts]
+    names = set(labels)
+    if options.clusters or names == {UNLABELLED} or (len(names) == 1 and not set(known) - names):
+        count = options.clusters or choose_count(vectors, seed=options.seed)
+        numbers = kmeans(vectors, count, options.seed).labels.tolist()
+        order = list(dict.fromkeys(numbers))
+        labels = [f"{_CLUSTER}{order.index(number) + 1}" for number in numbers]
+    return [_members(name, labels, prompts, vectors) for name in dict.fromkeys(labels)]
+
+
+def _members(name: str, labels: Sequence[str], prompts: Sequence[CalibrationPrompt], vectors: Vectors) -> Group:
+    rows = [row for row, label in enumerate(labels) if label == name]
+    return Group.of(name, [prompts[row] for row in rows], vectors[rows])
+
+
+def _of_all(groups: Sequence[Group], options: Any) -> list[CalibrationPrompt]:
+    """The most central prompts of each domain in turn."""
+    turns = itertools.zip_longest(*(one.prompts[: options.anchors] for one in groups))
+    return [prompt for turn in turns for prompt in turn if prompt is not None][: options.search_prompts]
+
+
+# ------------------------------------------------------------------------------------------------ domains
+
+
+def read_known(artefact: Mapping[str, Any]) -> list[Domain]:
+    """Nothing where it is damaged: it is being made anew."""
+    try:
+        return unpack(artefact) if artefact and artefact["general"] else []
+    except DAMAGE:
+        return []
+
+
+def _kept(known: Sequence[Domain], groups: Sequence[Group], labels: set[str]) -> list[Domain]:
+    """Clusters are made anew together."""
+    gone = labels | {one.name for one in groups}
+    is_clustered = groups[0].name.startswith(_CLUSTER)
+    return [one for one in known if one.name not in gone and not (is_clustered and one.name.startswith(_CLUSTER))]
+
+
+def _check_alike(known: Mapping[str, Any], kept: Sequence[Domain], options: Any) -> None:
+    for option in ("feature", "search"):
+        if kept and known.get(option) != getattr(options, option):
+            names = ", ".join(domain.name for domain in kept)
+            raise OptionError(
+                f"the profile's domains {names} were found with knn.{option}={known.get(option)}, not "
+                f"{getattr(options, option)}, and the prompts have none of them. Say --set "
+                f"knn.{option}={known.get(option)}, or name prompts of these domains, too"
+            )
+
+
+def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Domain], options: Any) -> list[Domain]:
+    """A domain of too few vectors to tell how far they spread gets the lowest threshold of the others."""
+    thresholds = [threshold_of(one.vectors, range(min(options.anchors, len(one.prompts)))) for one in groups]
+    told = [*(one.threshold for one in kept), *(value for value in thresholds if value is not None)]
+    lowest = min(told, default=NO_THRESHOLD)
+    return [
+        Domain(
+            one.name,
+            len(one.prompts),
+            lowest if threshold is None else threshold,
+            own,
+            one.vectors[: options.anchors],
+            one.vectors[:: -(-len(one.vectors) // MAX_SAMPLES)],
+        )
+        for one, own, threshold in zip(groups, found, thresholds, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ searches
+
+
+class Searches:
+    """A fit for each domain inside the kit's own. What an earlier run did is not done again: an interrupted one is gone
+    on with behind its last search, one that the budget ended with each search that was not complete.
+    """
+
+    def __init__(self, kit: Kit, search: Search, name: str) -> None:
+        self._kit, self._search, self._name = kit, search, name
+        self.are_complete = True
+
+    def run(self, jobs: Sequence[tuple[str, Sequence[CalibrationPrompt]]]) -> list[Found]:
+        """Each gets an even part of the time that is left."""
+        known = [self._known(*job) for job in jobs]
+        turn = min((len(steps) for steps in known if not _is_complete(steps)), default=0)
+        is_done = [_is_complete(steps) or len(steps) > turn for steps in known]
+        results: list[Found] = []
+        for number, (job, steps) in enumerate(zip(jobs, known, strict=True)):
+            step = steps[-1] if is_done[number] else self._run(*job, share=1 / is_done[number:].count(False))
+            self.are_complete &= step["is_complete"]
+            results.append(step["found"])
+            self._kit.progress(_SHARE_OF_VECTORS + (1 - _SHARE_OF_VECTORS) * (number + 1) / len(jobs))
+        return results
+
+    def _known(self, domain: str, prompts: Sequence[CalibrationPrompt]) -> list[Mapping[str, Any]]:
+        asked = _question(domain, prompts)
+        return [step for step in self._kit.done if {**step, **asked} == step]
+
+    def _run(self, domain: str, prompts: Sequence[CalibrationPrompt], share: float) -> Mapping[str, Any]:
+        inner = self._kit.among(prompts, f"{self._name} of {domain}", share)
+        found = self._search(inner)
+        step = {**_question(domain, prompts), "found": found, "is_complete": inner.has_time()}
+        self._kit.keep(step)
+        return step
+
+
+def _question(domain: str, prompts: Sequence[CalibrationPrompt]) -> dict[str, Any]:
+    return {"domain": domain, "prompts": [prompt.id for prompt in prompts]}
+
+
+def _is_complete(steps: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(steps) and bool(steps[-1]["is_complete"])

@@ -1,0 +1,176 @@
+"""`knn`: a skip set for each domain; a prompt is drafted with the set of the domain that it is nearest to.
+
+KNN-SSD (arXiv:2505.16162). Beforehand: hidden vectors of prompts of some domains; of each domain the vectors nearest to
+its centroid are its anchors, and a skip set is searched on the prompts of some of them. While generating: the prompt's
+own vector, which comes with the prefill, and the anchor of largest cosine decide once what drafts the whole text.
+
+The paper speaks of the last hidden vector, its code takes the mean over the prompt: `feature`. It searches by Bayesian
+optimisation for hours (`search="draft-verify"`) and drafts chains of up to 12 tokens that stop below a confidence of
+0.8; ours searches with `prune`, which takes minutes, and drafts as that does. Ours, too: where nobody has labelled the
+prompts, K-means finds the domains (kmeans.py), and a prompt that is less similar to the nearest domain than its own
+prompts are to each other (anchors.threshold_of) is a stranger: it is drafted with a set searched on prompts of all.
+
+A fit keeps the domains that the profile has and the prompts have not, and then the general set, too: to have a new one,
+fit prompts of all domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from ..errors import OptionError, ProfileError, unknown_name
+from ..fitting import Kit
+from ..options import setting
+from ..protocols import Knowledge, PlanContext, Strategy
+from ..registry import STRATEGIES, find
+from ..types import OFF, Plan, StepRecord
+from .anchors import FEATURES, POINT, Anchors, Domain, condense, others, unpack, vector_of
+from .base import ConstantStrategy, PlainStrategy
+from .domains import DAMAGE, GENERAL, fit_domains
+from .prune import Prune
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a text was sent: to `strategy`, that of its nearest domain or the general one."""
+
+    strategy: Strategy
+    domain: str = GENERAL
+    similarity: float | None = None
+    nearest: str | None = None
+
+
+class Knn(PlainStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        feature: str = setting("mean", "a prompt's vector: the mean over its tokens, or of the last one (mean, last)")
+        search: str = setting("prune", "the strategy whose fit finds each domain's set")
+        anchors: int = setting(10, "of each domain; for the fit", minimum=1)
+        search_prompts: int = setting(8, "search each domain's set on so many prompts; for the fit", minimum=1)
+        max_vectors: int = setting(1000, "look at so many prompts of each domain; for the fit", minimum=1)
+        clusters: int = setting(0, "find so many domains, whatever the labels; 0: go by them; for the fit", minimum=0)
+        stranger: float | None = setting(
+            None, "who is less similar to a domain is none of it; None: as calibrated", minimum=-1.0, maximum=1.0
+        )
+        always: bool = setting(False, "draft even where plain decoding promises more")
+        seed: int = setting(0, "of the clusters", minimum=0)
+
+        def __post_init__(self) -> None:
+            if self.feature not in FEATURES:
+                raise unknown_name("feature of knn", self.feature, FEATURES)
+            _check_search(self.search)
+
+    pairs_with: ClassVar[Mapping[str, Any]] = Prune.pairs_with
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        command = f"{knowledge.command('calibrate')} --strategy knn --domain-field domain --prompts FILE"
+        artefact = knowledge.artefact("knn", "the strategy 'knn'", command)
+        domains = _read(artefact, options, command)
+        self._names = [domain.name for domain in domains]
+        self._anchors = Anchors(
+            np.concatenate([domain.anchors for domain in domains]),
+            np.repeat(np.arange(len(domains)), [len(domain.anchors) for domain in domains]),
+        )
+        self._thresholds = [domain.threshold if options.stranger is None else options.stranger for domain in domains]
+        self._domains = [_build(domain.found, options, knowledge, command) for domain in domains]
+        self._general = _build(artefact["general"], options, knowledge, command)
+        self._condense = condense(options.feature)
+        self._routes: dict[int, Route] = {}
+        inner = (*self._domains, self._general)
+        self.needs = tuple(dict.fromkeys(point for one in inner for point in one.needs))
+        self._inner_needs = {*self.needs, *(point for one in inner for point in one.prefill_needs)}
+        self.prefill_needs = tuple(dict.fromkeys((POINT, *sorted(self._inner_needs.difference(self.needs)))))
+        self.known_plans = tuple(dict.fromkeys(plan for one in inner for plan in getattr(one, "known_plans", ())))
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The vector's share, and what the search's strategy keeps."""
+        inner = {point: states for point, states in captured.items() if point in self._inner_needs}
+        return {**(self._general.condense(inner) if inner else {}), **self._condense(captured)}
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        route = self._route(prefill)
+        self._routes[sequence_id] = route
+        route.strategy.begin(sequence_id, others(prefill))
+
+    def _route(self, prefill: Mapping[str, torch.Tensor]) -> Route:
+        """A prompt of one token has no prefill: nothing is known of it."""
+        vector = vector_of(prefill)
+        if vector is None:
+            return Route(self._general)
+        found = self._anchors.nearest(vector)
+        name = self._names[found.domain]
+        if found.similarity >= self._thresholds[found.domain]:
+            return Route(self._domains[found.domain], name, found.similarity, name)
+        return Route(self._general, GENERAL, found.similarity, name)
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        return self._routes[sequence_id].strategy.plan(sequence_id, context)
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        self._routes[sequence_id].strategy.observe(sequence_id, step)
+
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        route = self._routes[sequence_id]
+        own = {"domain": route.domain, "similarity": route.similarity, "nearest": route.nearest}
+        return {**route.strategy.report(sequence_id), **own}
+
+    def end(self, sequence_id: int) -> None:
+        if route := self._routes.pop(sequence_id, None):
+            route.strategy.end(sequence_id)
+
+    @staticmethod
+    def fit(kit: Kit, options: Any) -> dict[str, Any]:
+        """The domains' anchors, and a search for each; goes on behind the searches that an interrupted fit had kept."""
+        kind = find("strategy", options.search)
+        return fit_domains(kit, options, lambda inner: kind.fit(inner, _inner_options(kind, options)))
+
+
+def _check_search(name: str) -> None:
+    kind = find("strategy", name)
+    if name == "knn" or not hasattr(kind, "fit"):
+        fitted = [other for other in STRATEGIES if other != "knn" and hasattr(find("strategy", other), "fit")]
+        raise OptionError(f"knn.search={name!r} cannot search: it is fitted to no prompts; use {' or '.join(fitted)}")
+
+
+def _inner_options(kind: Any, options: Knn.Options) -> Any:
+    """Its own defaults, and whether it always drafts where it can be told so."""
+    told = {"always": options.always} if "always" in {item.name for item in fields(kind.Options)} else {}
+    return kind.Options(**told)
+
+
+def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> list[Domain]:
+    try:
+        domains, made = unpack(artefact), {name: artefact[name] for name in ("feature", "search", "general")}
+    except DAMAGE as error:
+        raise _damage(error, command) from error
+    for option in ("feature", "search"):
+        if made[option] != getattr(options, option):
+            raise OptionError(
+                f"knn.{option}={getattr(options, option)}, but the profile's domains were found with {made[option]!r}. "
+                f"Say --set knn.{option}={made[option]}, or fit them anew with: {command} "
+                f"--set knn.{option}={getattr(options, option)}"
+            )
+    return domains
+
+
+def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge, command: str) -> Strategy:
+    """The search's strategy, as if this were all that was found. A frontier that skips nothing yet: decode plainly."""
+    kind = find("strategy", options.search)
+    inner = replace(knowledge, artefact=lambda name, *told: found, known=lambda name: found)
+    try:
+        if "frontier" in found and not any(point["skip"] for point in found["frontier"]):
+            return ConstantStrategy(OFF)
+        built: Strategy = kind(_inner_options(kind, options), inner)
+        return built
+    except (*DAMAGE, ProfileError) as error:
+        raise _damage(error, command) from error
+
+
+def _damage(error: Exception, command: str) -> ProfileError:
+    what = f"the profile's domains of `knn` cannot be read ({type(error).__name__}: {error})"
+    return ProfileError(f"{what}. Make them anew with: {command}")

@@ -1,0 +1,560 @@
+"""`knn`: vectors and clusters, a set for each domain on a model of two worlds, routes, strangers, domains added later.
+
+The model of two worlds keeps its tokens apart: those below `HALF` live in the first half of the hidden dimensions, the
+others in the second, and no sub-layer carries anything across. MLP 1 works in the first world alone and MLP 2 in the
+second: what one domain cannot do without is nothing to the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import learned
+from pico import VOCAB_SIZE, letter_tokenizer, pico
+from selfdraft import Engine, OptionError
+from selfdraft.calibrate import calibrate as module
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.calibrate.kit import EngineKit, Workshop
+from selfdraft.cli.main import main
+from selfdraft.engine.state import PREFILL_CHUNK
+from selfdraft.errors import ProfileError
+from selfdraft.fitting import CalibrationPrompt
+from selfdraft.profiles.profile import Artefact
+from selfdraft.profiles.store import Store
+from selfdraft.registry import options_for
+from selfdraft.strategies.anchors import POINT, condense, threshold_of, unpack, vector_of
+from selfdraft.strategies.domains import MAX_SAMPLES
+from selfdraft.strategies.kmeans import choose_count, kmeans, normalised, silhouette
+from selfdraft.strategies.knn import Knn
+from selfdraft.types import SkipSet
+
+HALF, HIDDEN = VOCAB_SIZE // 2, 16
+ALWAYS = {"knn": {"always": True}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Profiles of their own, and nothing timed."""
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------------------------ K-means
+
+
+def blobs(centres: Sequence[Sequence[float]], each: int = 20, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Directions around each centre, of any length."""
+    generator = np.random.default_rng(3)
+    truth = np.arange(len(centres) * each) % len(centres)
+    vectors = np.array(centres)[truth] + noise * generator.normal(size=(len(truth), len(centres[0])))
+    return vectors * generator.uniform(0.1, 10, size=(len(truth), 1)), truth
+
+
+CENTRES = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0.7, 0, 0.7), (-1, 0, 0, 0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_planted_clusters_are_found(count: int) -> None:
+    vectors, truth = blobs(CENTRES[:count])
+    found = kmeans(vectors, count, seed=1)
+    assert len({*zip(truth.tolist(), found.labels.tolist(), strict=True)}) == count
+    assert np.allclose(np.linalg.norm(found.centroids, axis=1), 1)
+    nearest = normalised(np.array(CENTRES[:count], float)) @ found.centroids.T
+    assert (nearest.max(1) > 0.99).all()
+    again = kmeans(vectors, count, seed=1)
+    assert np.array_equal(again.labels, found.labels)
+    assert again.loss == found.loss
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_the_number_of_clusters_is_found(count: int) -> None:
+    assert choose_count(blobs(CENTRES[:count])[0]) == count
+
+
+def test_few_or_equal_vectors() -> None:
+    twins = np.ones((6, 3))
+    assert kmeans(twins, 4).labels.tolist() == [0] * 6
+    assert [choose_count(vectors) for vectors in (twins, np.eye(2), np.eye(1))] == [1, 1, 1]
+    assert sorted(kmeans(np.eye(3), 5).labels.tolist()) == [0, 1, 2]
+    assert choose_count(blobs(CENTRES[:2], each=2)[0], most=9) <= 3
+    assert kmeans(np.zeros((4, 3)), 2).labels.tolist() == [0] * 4
+
+
+def test_no_cluster_is_empty() -> None:
+    generator = np.random.default_rng(0)
+    for seed in range(20):
+        labels = kmeans(generator.normal(size=(12, 2)), 9, seed, num_restarts=1).labels
+        assert len(np.unique(labels)) == 9
+
+
+def test_silhouette() -> None:
+    """Of four vectors by hand, distances 1 - cosine; one that is alone counts 0."""
+    vectors = np.array([[1.0, 0], [0.8, 0.6], [0, 1.0], [-1.0, 0]])
+    own, other = [0.2, 0.2], [(1.0 + 0.0) / 1, (1 - 0.6) / 1]
+    expected = [(b - a) / max(a, b) for a, b in zip(own, other, strict=True)]
+    assert silhouette(vectors, np.array([0, 0, 1, 2])) == pytest.approx((sum(expected) + 0 + 0) / 4)
+
+
+def test_thresholds() -> None:
+    """Anchors do not count as their own neighbours."""
+    angles = np.radians([0, 10, 20, 60])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    nearest = np.cos(np.radians([10, 10, 10, 50]))
+    assert threshold_of(vectors, [0, 1]) == pytest.approx(nearest.min() - 2 * nearest.std())
+    assert threshold_of(vectors[:1], [0]) is None
+    assert threshold_of(vectors[:2], [0]) is None
+    assert threshold_of(-vectors[[0, 3]] * [[1, 1], [-1, -1]], [0, 1]) == pytest.approx(-0.5)
+
+
+# ------------------------------------------------------------------------------------------------ two worlds
+
+
+@functools.cache
+def worlds() -> Any:
+    model = copy.deepcopy(pico("llama"))
+    with torch.no_grad():
+        model.model.embed_tokens.weight.add_(2.0)  # the tokens of a world have a direction in common
+        apart(model.model.embed_tokens.weight, HALF, HIDDEN)
+        apart(model.lm_head.weight, HALF, HIDDEN)
+        for layer in model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            apart(attention.v_proj.weight, attention.v_proj.out_features // 2, HIDDEN)
+            apart(attention.o_proj.weight, HIDDEN, attention.o_proj.in_features // 2)
+            for weight in (mlp.gate_proj.weight, mlp.up_proj.weight):
+                apart(weight, mlp.gate_proj.out_features // 2, HIDDEN)
+            apart(mlp.down_proj.weight, HIDDEN, mlp.down_proj.in_features // 2)
+        for number, rows in ((1, slice(HIDDEN, None)), (2, slice(0, HIDDEN))):
+            weight = model.model.layers[number].mlp.down_proj.weight
+            weight.mul_(6)
+            weight[rows] = 0
+    return model
+
+
+def apart(weight: torch.Tensor, rows: int, columns: int) -> None:
+    """Nothing goes from one world to the other."""
+    weight[:rows, columns:] = 0
+    weight[rows:, :columns] = 0
+
+
+def tokens_of(world: str, number: int, length: int = 6) -> tuple[int, ...]:
+    generator = np.random.default_rng([number, length])
+    first = {"low": 0, "high": HALF, "mixed": 0}[world]
+    drawn = generator.integers(first, first + HALF, length)
+    if world == "mixed":
+        drawn[::2] += HALF
+    return tuple(map(int, drawn))
+
+
+def prompts_of(*names: str, each: int = 4, domain: str | None = None) -> list[CalibrationPrompt]:
+    made = [(name, number) for number in range(each) for name in names]
+    return [CalibrationPrompt(f"{name}-{n}", domain or name, tokens_of(name, n)) for name, n in made]
+
+
+def new_engine(**options: Any) -> Engine:
+    return Engine(worlds(), letter_tokenizer(), name="worlds", profile=None, strategy="off", **options)
+
+
+def quick(**settings: Any) -> CalibrateOptions:
+    return CalibrateOptions(600, 24, 0, settings={"knn": settings} if settings else {})
+
+
+def content(profile: Any) -> dict[str, Any]:
+    return dict(profile.artefacts["knn"].content)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artefact:
+    """Both worlds, by their labels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fitted")))
+        patch.setattr(module, "measure", lambda runner, **options: learned.latency())
+        return calibrate(new_engine(), prompts_of("low", "high", each=8), ["knn"], quick()).artefacts["knn"]
+
+
+def engine_with(artefact: Artefact | Mapping[str, Any], **options: Any) -> Engine:
+    known = artefact if isinstance(artefact, Artefact) else Artefact.of(artefact)
+    profile = learned.profile()
+    profile = dataclasses.replace(profile, artefacts={**profile.artefacts, "knn": known})
+    return Engine(worlds(), letter_tokenizer(), name="worlds", profile=profile, strategy="knn", **options)
+
+
+def skips(generation: Any) -> set[SkipSet]:
+    return {step.plan.skip for step in generation.steps if step.draft.num_draft_steps}
+
+
+def test_each_domain_gets_its_own_set(fitted: Artefact) -> None:
+    domains = {domain["name"]: domain for domain in fitted.values["domains"]}
+    assert list(domains) == ["low", "high"]
+    first = {name: domain["found"]["frontier"][1] for name, domain in domains.items()}
+    assert (first["low"]["skip"], first["low"]["match"]) == ("m2", 1.0), "it does nothing in that world"
+    assert (first["high"]["skip"], first["high"]["match"]) == ("m1", 1.0)
+    assert fitted.values["general"]["frontier"] not in [domain["found"]["frontier"] for domain in domains.values()]
+    assert {name: domain["num_vectors"] for name, domain in domains.items()} == {"low": 6, "high": 6}, (
+        "a quarter is out"
+    )
+    assert (fitted.values["feature"], fitted.values["search"], fitted.values["is_complete"]) == ("mean", "prune", True)
+    assert fitted.arrays["anchors"].shape == fitted.arrays["samples"].shape == (12, 32)
+    assert fitted.arrays["anchor_domains"].tolist() == fitted.arrays["sample_domains"].tolist() == [0] * 6 + [1] * 6
+    assert [array.dtype for array in fitted.arrays.values()].count(torch.float32) == 1
+
+
+def test_prompts_are_told_apart_and_strangers_are_known(fitted: Artefact) -> None:
+    engine = engine_with(fitted, settings=ALWAYS)
+    asked = {"low": tokens_of("low", 50), "high": tokens_of("high", 51), "mixed": tokens_of("mixed", 52, 8)}
+    found = dict(zip(asked, engine.generate([*map(list, asked.values())], max_new_tokens=24), strict=True))
+    for world in ("low", "high"):
+        report = found[world].report
+        assert report == {"domain": world, "similarity": report["similarity"], "nearest": world}
+        assert 0.3 < report["similarity"] <= 1.0001
+        assert set(found[world].tokens) <= set(range(HALF) if world == "low" else range(HALF, VOCAB_SIZE))
+    assert all(2 in skip.mlp for skip in skips(found["low"]))
+    assert all(1 in skip.mlp for skip in skips(found["high"]))
+    assert skips(found["low"])
+    assert skips(found["high"])
+    stranger = found["mixed"].report
+    assert stranger["domain"] == "general"
+    assert stranger["nearest"] in ("low", "high")
+    general = {SkipSet.parse(point["skip"]) for point in fitted.values["general"]["frontier"]}
+    assert skips(found["mixed"]) <= general
+    for world, generation in found.items():
+        row = list(asked).index(world)
+        assert (
+            generation.tokens == engine.generate(asked[world], strategy="off", sequence=row, max_new_tokens=24).tokens
+        )
+
+
+@pytest.mark.parametrize(("stranger", "domain"), [(-1.0, "low"), (1.0, "general")])
+def test_who_is_a_stranger_can_be_said(fitted: Artefact, stranger: float, domain: str) -> None:
+    engine = engine_with(fitted, settings={"knn": {"stranger": stranger}})
+    report = engine.generate(tokens_of("low", 50), max_new_tokens=1).report
+    assert (report["domain"], report["nearest"]) == (domain, "low")
+
+
+def test_a_prompt_of_one_token_is_nobodys(fitted: Artefact) -> None:
+    report = engine_with(fitted).generate([3], max_new_tokens=2).report
+    assert report == {"domain": "general", "similarity": None, "nearest": None}
+
+
+# ------------------------------------------------------------------------------------------------ vectors
+
+
+@pytest.mark.parametrize("feature", ["mean", "last"])
+def test_the_fit_and_a_generation_see_the_same_vector(
+    fitted: Artefact, feature: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a prompt of several parts; and it is what the whole prefill says."""
+    model = pico("llama", max_position_embeddings=1024)
+    engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
+    prompt = CalibrationPrompt("long", "a", tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
+    journal = Store().journal(engine.memory.key, "knn", {})
+    kit = EngineKit(Workshop(engine, learned.latency(), 8, lambda *_, **__: journal), [prompt], None, journal, 9, "")  # type: ignore[arg-type]
+    fit = vector_of(kit.hidden(prompt, (POINT,), condense(feature)))
+
+    values = {**fitted.content, "feature": feature}
+    known = dataclasses.replace(learned.profile(), artefacts={"knn": Artefact.of(values)})
+    seen: list[Any] = []
+    honest = Knn.begin
+    monkeypatch.setattr(
+        Knn, "begin", lambda self, number, prefill: (seen.append(prefill), honest(self, number, prefill))
+    )
+    engine = Engine(model, profile=known, strategy="knn", settings={"knn": {"feature": feature}})
+    engine.generate(prompt.tokens, max_new_tokens=1)
+    begun = vector_of(seen[0])
+    assert fit is not None
+    assert begun is not None
+    assert fit.dtype == np.float32
+    assert np.array_equal(fit, begun)
+
+    runner, inputs = engine.runner, torch.tensor([prompt.tokens[:-1]])
+    states = runner.forward(inputs, [0], runner.new_cache(1, 600), capture=(POINT,)).captured[POINT][0]
+    expected = states.mean(0) if feature == "mean" else states[-1]
+    assert np.allclose(begun, torch.nn.functional.normalize(expected, dim=0).numpy(), atol=1e-5)
+
+
+def test_what_is_computed_in_half_precision_is_summed_in_float32() -> None:
+    states = torch.full((1, 4096, 2), 0.1, dtype=torch.bfloat16)
+    found = condense("mean")({POINT: states})
+    assert all(part.dtype == torch.float32 for part in found.values())
+    assert torch.allclose(found["vector sum"], 4096 * states[:, :1].float())
+
+
+# ------------------------------------------------------------------------------------------------ domains
+
+
+class Told:
+    """A search of its own: its set depends on the prompts it is fitted on; counts what it was asked."""
+
+    asked: ClassVar[list[tuple[str, ...]]] = []
+
+    @staticmethod
+    def fit(kit: Any, options: Any) -> dict[str, Any]:
+        Told.asked.append(tuple(prompt.id for prompt in kit.prompts))
+        worlds = {prompt.id.split("-")[0] for prompt in kit.prompts}
+        skip = {("low",): "m2", ("high",): "m1", ("mixed",): "a3"}.get(tuple(worlds), "a2")
+        return {"frontier": [{"skip": skip, "lost": 0.0, "match": 0.9}]}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """`prune` fitted at once."""
+    monkeypatch.setattr("selfdraft.strategies.prune.Prune.fit", staticmethod(Told.fit))
+    monkeypatch.setattr(Told, "asked", [])
+    return Told.asked
+
+
+def sets_of(profile: Any) -> dict[str, str]:
+    return {one["name"]: one["found"]["frontier"][0]["skip"] for one in content(profile)["domains"]}
+
+
+def test_a_domain_added_later_leaves_the_others_alone(told: list[tuple[str, ...]]) -> None:
+    engine = new_engine()
+    before = content(calibrate(engine, prompts_of("low", "high"), ["knn"], quick()))
+    assert len(told) == 3
+    after = content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))
+    assert told[3:] == [told[3]]
+    assert {name.split("-")[0] for name in told[3]} == {"mixed"}
+    assert [one["name"] for one in after["domains"]] == ["low", "high", "mixed"]
+    assert after["domains"][:2] == before["domains"]
+    assert after["general"] == before["general"]
+    for name in ("anchors", "anchor_domains", "samples", "sample_domains"):
+        assert torch.equal(after[name][:6], before[name]), name
+    assert after["anchor_domains"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+    for option, value in (("feature", "last"), ("search", "told")):
+        known = {**after, option: "told" if option == "search" else "last"}
+        Store().update(engine.memory.key, "knn", Artefact.of(known))
+        with pytest.raises(OptionError, match=f"high, mixed were found with knn.{option}={value}, not .* Say --set"):
+            calibrate(engine, prompts_of("low"), ["knn"], quick())
+    everything = calibrate(engine, prompts_of("low", "high", "mixed"), ["knn"], quick())
+    assert sets_of(everything) == {"low": "m2", "high": "m1", "mixed": "a3"}, "nothing is kept: nothing must be alike"
+
+
+def test_prompts_without_labels_are_clustered(told: list[tuple[str, ...]]) -> None:
+    engine = new_engine()
+    mixed = prompts_of("low", "high", each=8, domain="all")
+    found = calibrate(engine, mixed, ["knn"], quick())
+    assert set(sets_of(found).values()) == {"m2", "m1"}, "no cluster holds both worlds"
+    assert sets_of(calibrate(engine, mixed, ["knn"], quick(clusters=3))).keys() == {f"cluster-{n}" for n in (1, 2, 3)}
+    two = calibrate(engine, mixed, ["knn"], quick(clusters=2))
+    assert sets_of(two) == {"cluster-1": "m2", "cluster-2": "m1"}, "clusters are made anew together"
+    labelled = calibrate(engine, prompts_of("mixed"), ["knn"], quick(clusters=2))
+    assert len(sets_of(labelled)) == 2
+
+
+def test_limits_of_a_fit(told: list[tuple[str, ...]]) -> None:
+    options = quick(anchors=2, search_prompts=3, max_vectors=5)
+    found = content(calibrate(new_engine(), prompts_of("low", "high", each=9), ["knn"], options))
+    assert [one["num_vectors"] for one in found["domains"]] == [5, 5]
+    assert found["anchor_domains"].tolist() == [0, 0, 1, 1]
+    assert [len(asked) for asked in told] == [3, 3, 3]
+    assert [name.split("-")[0] for name in told[2]] == ["low", "high", "low"]
+    assert len(found["samples"]) == 10 <= 2 * MAX_SAMPLES
+    low = unpack(found)[0]
+    order = np.argsort(-(low.samples.astype(np.float32) @ low.samples.astype(np.float32).mean(0)))
+    assert order[:2].tolist() == [0, 1], "the nearest to the centroid are the anchors"
+
+
+def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = EngineKit.keep
+    kept: list[Any] = []
+
+    def keep(kit: EngineKit, found: Any) -> None:
+        kept.append(found)
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+        honest(kit, found)
+
+    monkeypatch.setattr(EngineKit, "keep", keep)
+    engine, prompts = new_engine(), prompts_of("low", "high")
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(engine, prompts, ["knn"], quick())
+    said: list[str] = []
+    found = calibrate(engine, prompts, ["knn"], quick(), say=said.append)
+    assert any("fitting knn, going on behind 1 steps" in line for line in said)
+    assert told == [told[0], told[1], told[1], told[3]], "the first domain is not searched again"
+    assert sets_of(found) == {"low": "m2", "high": "m1"}
+
+
+def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search that was cut, once in a run; those that were complete are not asked again."""
+    cut = {"low"}
+    has_time = EngineKit.has_time
+
+    def asked(kit: EngineKit) -> bool:
+        return not any(kit._label == f"fitting prune of {name}" for name in cut) and has_time(kit)
+
+    monkeypatch.setattr(EngineKit, "has_time", asked)
+    engine, prompts = new_engine(), prompts_of("low", "high")
+    assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"] is False
+    assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"] is False
+    cut.clear()
+    assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"] is True
+    assert told == [*told[:3], told[0], told[0]]
+
+
+def test_a_domain_without_a_set_decodes_plainly(fitted: Artefact) -> None:
+    """Time was up before its search had found one."""
+    nothing = {"frontier": [{"skip": "", "lost": 0.0, "match": 1.0}]}
+    low, high = fitted.values["domains"]
+    engine = engine_with({**fitted.content, "domains": [{**low, "found": nothing}, high]}, settings=ALWAYS)
+    found = engine.generate([[*tokens_of("low", 50)], [*tokens_of("high", 51)]], max_new_tokens=8)
+    assert [generation.report["domain"] for generation in found] == ["low", "high"]
+    assert [bool(generation.stats.num_draft_steps) for generation in found] == [False, True]
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def test_without_an_artefact_the_command_is_named() -> None:
+    command = "selfdraft calibrate tiny --strategy knn --domain-field domain --prompts FILE"
+    with pytest.raises(ProfileError, match=f"the strategy 'knn' needs to know the model.*Run: {command}"):
+        Engine(pico("llama"), profile=None, name="tiny", strategy="knn")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"anchors": torch.zeros(3)},
+        {"anchors": torch.full((12, 32), torch.nan)},
+        {"anchor_domains": torch.zeros(12, dtype=torch.int64)},
+        {"domains": [{"name": "low"}]},
+        {"domains": []},
+        {"general": {"frontier": [{"skip": "a99", "lost": 0.0, "match": 1.0}]}},
+        {"general": {}},
+        {"samples": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_artefact_is_named(fitted: Artefact, damage: dict[str, Any]) -> None:
+    with pytest.raises(ProfileError, match=r"domains of `knn` cannot be read.*Make them anew with: .*--strategy knn"):
+        engine_with({**fitted.content, **damage})
+
+
+def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
+    engine, prompts = new_engine(), prompts_of("low", "high")
+    calibrate(engine, prompts, ["knn"], quick())
+    Store().update(engine.memory.key, "knn", Artefact({"domains": 3}))
+    assert sets_of(calibrate(engine, prompts_of("low", "mixed"), ["knn"], quick())) == {"low": "m2", "mixed": "a3"}
+
+
+def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
+    message = "knn.feature=last, but .* found with 'mean'. Say --set knn.feature=mean, or fit them anew with: .*=last"
+    with pytest.raises(OptionError, match=message):
+        engine_with(fitted, settings={"knn": {"feature": "last"}})
+    with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with 'draft-verify'"):
+        engine_with({**fitted.content, "search": "draft-verify"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"search": "prun"}, "unknown strategy 'prun'. Did you mean 'prune'?"),
+        ({"search": "uniform"}, "knn.search='uniform' cannot search: it is fitted to no prompts; use "),
+        ({"search": "knn"}, "knn.search='knn' cannot search"),
+        ({"feature": "first"}, "unknown feature of knn 'first'"),
+        ({"stranger": 1.5}, "knn.stranger must be between -1 and 1, got 1.5"),
+        ({"stranger": True}, "knn.stranger must be a number, got True"),
+        ({"stranger": "far"}, "knn.stranger must be a number, got 'far'"),
+        ({"anchors": 0}, "knn.anchors must be at least 1, got 0"),
+    ],
+    ids=str,
+)
+def test_options(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options_for("strategy", "knn", {"knn": values})
+    assert message in str(caught.value)
+    assert options_for("strategy", "knn", {"knn": {"stranger": "-0.5"}}).stranger == -0.5
+
+
+def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
+    short = [CalibrationPrompt(str(n), "a", (n,)) for n in range(3)]
+    with pytest.raises(OptionError, match="knn needs prompts of at least two tokens"):
+        calibrate(new_engine(), short, ["knn"], quick())
+
+
+# ------------------------------------------------------------------------------------------------ the commands
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model")
+    worlds().save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def as_text(world: str, number: int) -> str:
+    return "".join(chr(33 + token) for token in tokens_of(world, number))
+
+
+def lines_of(world: str, field: str | None = None) -> list[dict[str, str]]:
+    label = {field: world} if field else {}
+    return [{"prompt": as_text(world, number), **label} for number in range(4)]
+
+
+def test_the_commands(
+    folder: str, tmp_path: Path, told: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled = write_lines(tmp_path / "mine.jsonl", [*lines_of("low", "task"), *lines_of("high", "task")])
+    asked = ["calibrate", folder, "--strategy", "knn", "--tokens", "24", "--trial-prompts", "1"]
+    feature = ["--set", "knn.feature=last"]
+    assert main([*asked, *feature, "--domain-field", "task", "--prompts", labelled]) == 0
+    output = capsys.readouterr().out
+    assert "texts (low, high)" in output
+    assert '--strategy knn --set knn.feature=last "' in output
+    generate = ["generate", "--model", folder, "--strategy", "knn", *feature, "--max-new-tokens", "4"]
+    assert main([*generate, "--json", as_text("low", 50)]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["nearest"] == "low"
+    assert main([*generate, "--set", "knn.stranger=-1", as_text("high", 50)]) == 0
+    assert "\nroute: high (similarity 0." in capsys.readouterr().out
+    assert main([*generate, "--set", "knn.stranger=1", as_text("high", 50)]) == 0
+    assert " to high, too little)" in capsys.readouterr().out
+    assert main([*generate, "!"]) == 0
+    assert "route: general (the prompt is too short to tell)" in capsys.readouterr().out
+
+
+def test_domains_by_file_and_none(
+    folder: str, tmp_path: Path, told: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [write_lines(tmp_path / f"{world}.jsonl", lines_of(world)) for world in ("low", "high")]
+    asked = ["calibrate", folder, "--strategy", "knn", "--tokens", "24", "--trial-prompts", "0"]
+    assert main([*asked, "--prompts", *files]) == 0
+    assert "texts (low, high)" in capsys.readouterr().out
+    whole = write_lines(tmp_path / "whole.jsonl", [*lines_of("low"), *lines_of("high")])
+    assert main([*asked, "--prompts", whole]) == 0
+    assert "texts (low, high, cluster-1, cluster-2)" in capsys.readouterr().out
+    assert main(["bench", "gpu", folder, "--prompts", whole, "--peers", "none"]) == 2
+    assert "line 1 of whole.jsonl has no 'domain' that is text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("knn.search=uniform", "knn.search='uniform' cannot search"),
+        ("knn.anchor=3", "unknown option of knn 'anchor'. Did you mean 'anchors'?"),
+        ("knn", "cannot read --set 'knn'"),
+    ],
+)
+def test_settings_are_checked_before_a_model_is_loaded(
+    setting: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", lambda *_, **__: pytest.fail("loaded"))
+    assert main(["calibrate", "--strategy", "knn", "--set", setting]) == 2
+    assert message in capsys.readouterr().err
