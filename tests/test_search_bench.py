@@ -7,9 +7,11 @@ import importlib.util
 import io
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,19 +21,24 @@ import pytest
 from learned import latency
 from pico import letter_tokenizer, pico
 from searching import STAND_INS
-from selfdraft import registry
+from selfdraft import Engine, registry
+from selfdraft.bench.pace import Pace
 from selfdraft.bench.prompts import BenchPrompt
 from selfdraft.bench.search import learning
-from selfdraft.bench.search.learning import num_steps
+from selfdraft.bench.search.bench import Bench
+from selfdraft.bench.search.learning import Lesson, School, num_steps
+from selfdraft.bench.search.mixed import MixedStreams
 from selfdraft.bench.search.prompts import Wanted, choose
 from selfdraft.bench.search.routing import Routed
 from selfdraft.bench.search.routing import figures as routing_figures
 from selfdraft.bench.search.sets import DomainSet, overlaps, sets_of
 from selfdraft.bench.search.streams import change_share, mixed
-from selfdraft.bench.search.swift import thinned
+from selfdraft.bench.search.swift import SwiftStream, thinned
 from selfdraft.bench.search.turns import TextFigures, speedup, time_split
 from selfdraft.bench.selection.turns import Arm
+from selfdraft.calibrate.kit import EngineKit
 from selfdraft.errors import OptionError
+from selfdraft.profiles.store import Store
 from selfdraft.types import Generation, SkipSet
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "search.py"
@@ -59,13 +66,22 @@ def script() -> ModuleType:
 
 @pytest.fixture(autouse=True, scope="module")
 def untimed() -> Iterator[None]:
-    """Seconds at which drafting pays; stand-ins for what is not there."""
+    """Seconds at which drafting pays, steps instead of seconds to learn in, stand-ins for what is not there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "measure", lambda *arguments: latency())
+        patch.setattr(learning, "_clock", lambda seconds: partial(next, iter([True, True]), False))
+        patch.setattr(EngineKit, "has_time", has_a_few_steps)
+        patch.setattr(EngineKit, "tokens_per_second", lambda kit, method, *text: 1 + (method["strategy"] != "off"))
         for name, place in STAND_INS.items():
             if name not in registry.STRATEGIES:
                 patch.setitem(registry.STRATEGIES, name, place)  # type: ignore[arg-type]
         yield
+
+
+def has_a_few_steps(kit: EngineKit) -> bool:
+    count = kit.__dict__.setdefault("count", itertools.count())
+    kit.is_out_of_time = next(count) >= 5
+    return not kit.is_out_of_time
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +240,42 @@ def test_a_wrong_output_is_an_error(
     assert status == 1
     assert "swift paper: different in " in output
     assert "1 different" in output
+
+
+def test_a_part_that_fails_does_not_cost_the_others(
+    script: ModuleType, folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(SwiftStream, "run", fail)
+    monkeypatch.setattr(MixedStreams, "run", lambda *arguments: None)
+    file = tmp_path / "failed.json"
+    known = ["--output", str(file), "--profile-folder", str(folder / "profiles")]
+    status, output = run_script(script, folder, "--part", "swift", "knn", *known)
+    assert status == 2
+    assert "the part swift failed: RuntimeError: out of luck" in output
+    assert json.loads(file.read_text())["knn"]["matrix"]["is_complete"]
+
+
+def test_what_learned_nothing_is_left_out(tmp_path: Path) -> None:
+    said: list[str] = []
+    engine = Engine(pico("llama"), letter_tokenizer(), profile=None)
+    school = School(engine, Store(tmp_path), said.append)
+    school.take_latency(latency())
+    prompts = [BenchPrompt("one", "code", "abc")]
+    school.learn(Lesson("prune", {"strategy": "prune", "settings": {"prune": {"gain": -1}}}, prompts, 1.0, 8))
+    assert school.facts["prune"].error is not None
+    bench = Bench(engine, school, 8, 8, 8, 0, said.append, lambda: None)
+    turns = bench.turns(school.profile, {"prune": {"strategy": "prune"}, "uniform": {"strategy": "uniform"}})
+    assert [arm.name for arm in turns.arms] == ["off", "uniform"]
+    assert "prune is left out" in said[-1]
+
+
+def test_time_is_shared() -> None:
+    whole = Pace(time.perf_counter(), 100.0, lambda text: None)
+    assert whole.share(0.25).seconds == pytest.approx(25, abs=0.1)
+    assert Pace(whole.began, None, whole.say).share(0.5).seconds is None
 
 
 @pytest.mark.parametrize(

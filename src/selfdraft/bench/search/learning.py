@@ -160,7 +160,8 @@ class School:
         engine.remember(replace(self.profile, artefacts={}))
         has_time = _clock(lesson.seconds)
         if not hasattr(kind, "fit"):
-            return practise(engine, lesson.strategy, settings, prompts, has_time=has_time)
+            told = Told(self._say, lesson.name)
+            return practise(engine, lesson.strategy, settings, prompts, has_time=has_time, progress=told)
         with tempfile.TemporaryDirectory() as folder:
             told, pages = Told(self._say, lesson.name), partial(journal, Store(Path(folder)), self._key)
             workshop = Workshop(engine, self.latency, lesson.num_tokens, pages, told)

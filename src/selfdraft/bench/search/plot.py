@@ -12,8 +12,7 @@ from .names import SWIFT, SWIFT_PAPER
 
 BLUE, ORANGE, GREEN, PINK, SKY, RED = COLORS[:6]
 _PARTS = {"optimise": ORANGE, "draft": BLUE, "verify": GREEN, "other": "#B3B3B3"}
-_BARS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, "#000000", "#882255", "#999933")
-_HATCHES = ("", "", "", "", "", "", "", "//", "..")
+_DARK = (BLUE, RED)
 Document = Mapping[str, Any]
 
 
@@ -59,7 +58,7 @@ def _timeline(document: Document) -> Any:
     """A panel for each way that searches: speed-ups on the left axis, matchness on the right one."""
     found = document["swift"]
     names = list(found["timeline"])
-    figure, axes = _new(len(names), 1, 9.0, 3.1 * len(names) + 0.7, sharex=True)
+    figure, axes = _new(len(names), 1, 9.0, 3.1 * len(names) + 0.7, sharex=True, sharey=True)
     for panel, name in zip(axes[:, 0], names, strict=True):
         _draw_timeline(panel, found, name)
     axes[-1, 0].set_xlabel(f"prompt of the stream ({found['domain']})")
@@ -118,8 +117,7 @@ def _split(document: Document) -> Any:
     for part, color in _PARTS.items():
         widths = [100 * max(0.0, row["split"][part] or 0.0) for row in rows]
         bars = panel.barh([row["name"] for row in rows], widths, 0.6, left=lefts, color=color, label=part)
-        texts = [f"{width:.1f} %" if width > 4 else "" for width in widths]
-        panel.bar_label(bars, texts, label_type="center", fontsize=9, color="white" if part != "other" else "black")
+        _label_shares(panel, bars, color in _DARK)
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     panel.invert_yaxis()
     panel.set_xlim(0, max(100.0, *lefts))
@@ -127,6 +125,18 @@ def _split(document: Document) -> Any:
     _tidy(panel, None)
     figure.legend(loc="outside lower center", ncols=len(_PARTS), frameon=False, fontsize=9)
     return figure
+
+
+def _label_shares(axes: Any, bars: Any, is_dark: bool) -> None:
+    """Inside where there is room, else above."""
+    for bar in bars:
+        width, middle = bar.get_width(), bar.get_x() + bar.get_width() / 2
+        is_wide = width > 7
+        color = "white" if is_wide and is_dark else "black"
+        place = bar.get_y() + bar.get_height() / 2 if is_wide else bar.get_y() - 0.02
+        if width > 0.05:
+            align = "center" if is_wide else "bottom"
+            axes.text(middle, place, f"{width:.1f} %", ha="center", va=align, fontsize=9, color=color)
 
 
 # ------------------------------------------------------------------------------------------------------------- knn
@@ -193,11 +203,17 @@ def _mixed(document: Document) -> Any:
         places = [group + (position - (len(names) - 1) / 2) * width for group, _ in known]
         heights = [one["speedup"] for _, one in known]
         errors = [[one["speedup"] - one["low"] for _, one in known], [one["high"] - one["speedup"] for _, one in known]]
-        style = {"color": _BARS[position % len(_BARS)], "hatch": _HATCHES[position % len(_HATCHES)]}
-        bars = panel.bar(places, heights, width * 0.9, label=name, edgecolor="white", linewidth=0, **style)
+        color, hatch = _style(name, names)
+        bars = panel.bar(
+            places, heights, width * 0.9, label=name, color=color, hatch=hatch, edgecolor="white", linewidth=0
+        )
         panel.errorbar(places, heights, errors, fmt="none", ecolor="#4D4D4D", elinewidth=1.2, capsize=2)
         tops = [f"{one['speedup']:.2f}" for _, one in known]
-        panel.bar_label(bars, tops, fontsize=8, rotation=90, label_type="center", color="white", weight="bold")
+        ink = {
+            "color": "white" if color in _DARK else "black",
+            "bbox": {"facecolor": color, "linewidth": 0, "pad": 1.0},
+        }
+        panel.bar_label(bars, tops, fontsize=8, rotation=90, label_type="center", weight="bold", **ink)
     panel.axhline(1.0, color="black", linestyle="--", linewidth=1, label="plain decoding")
     panel.set_xticks(range(len(streams)), [f"r = {one['ratio']:g}\n{one['num_prompts']} prompts" for one in streams])
     panel.set_ylabel("speed-up of decoding (bars: 95 %)")
@@ -205,6 +221,14 @@ def _mixed(document: Document) -> Any:
     _tidy(panel)
     figure.legend(loc="outside lower center", ncols=min(4, len(names) + 1), frameon=False, fontsize=9)
     return figure
+
+
+def _style(name: str, names: Sequence[str]) -> tuple[str, str]:
+    """A strategy has one colour; with its own pairing it is hatched."""
+    strategy, _, pairing = name.partition(", ")
+    alike = [other for other in names if ", " not in other]
+    place = alike.index(strategy) if strategy in alike else len(alike)
+    return (BLUE, ORANGE, GREEN, PINK, SKY, RED)[place % 6], "//" if pairing else ""
 
 
 def _has_texts(document: Document) -> bool:

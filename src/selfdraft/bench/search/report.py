@@ -160,7 +160,7 @@ def _equal(found: Mapping[str, Any]) -> list[str]:
 
 def _learned_seconds(found: Mapping[str, Any], label: str) -> str:
     facts = found["lessons"].get(label)
-    return number(facts["seconds"], ".0f") if facts else "0"
+    return number(facts["seconds"], ".1f") if facts else "0"
 
 
 def notes(document: dict[str, Any]) -> Iterator[str]:

@@ -97,17 +97,18 @@ class SearchBench:
     def _run_part(self, part: str, left: Sequence[str], folder: Path) -> None:
         pace = self.pace.share(_WEIGHTS[part] / sum(_WEIGHTS[other] for other in left))
         self.say(f"part {part}")
-        made = self._make(part, folder)
-        if part == EQUAL and len(left) < len(self.plan.parts) and made.learning_seconds > self.pace.seconds_left:
-            self.say(f"there is no time left for {made.learning_seconds:.0f} s of learning")
-            return
-        self.parts[part] = made
         try:
+            made = self._make(part, folder)
+            if part == EQUAL and len(left) < len(self.plan.parts) and made.learning_seconds > self.pace.seconds_left:
+                self.say(f"there is no time left for {made.learning_seconds:.0f} s of learning")
+                return
+            self.parts[part] = made
             made.run(pace)
         except Exception as error:  # must not cost the other parts
             self.errors[part] = f"{type(error).__name__}: {error}"
             self.say(traceback.format_exc())
-        self.finished[part] = made.figures()
+        if part in self.parts:
+            self.finished[part] = self.parts[part].figures()
         self.save(self.document())
 
     def _make(self, part: str, folder: Path) -> Any:
