@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--max-prompt-chars", **number, help="leave out longer prompts")
     add("--max-new-tokens", **number, default=128, help="default: %(default)s")
-    add("--learned-tokens", **number, default=2048, help="of the texts to learn from (default: %(default)s)")
+    add("--learned-tokens", **number, help="of the texts to learn from (default: 2048, on a CPU 512)")
     add("--held-out-tokens", **number, default=64, help="of each text, to judge sets by (default: %(default)s)")
     add("--fit-seconds", **time_, help="for each strategy of knn (default: 60 on a GPU, 600 elsewhere)")
     add("--equal-seconds", **time_, help="for each strategy of equal (default: 60 on a GPU, 600 elsewhere)")

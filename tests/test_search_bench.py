@@ -341,6 +341,10 @@ def test_what_is_measured_was_not_learned_from() -> None:
     assert [prompt.id for prompt in found.stream] == ["b0", "b1", "b2"]
     assert {prompt.id for prompt in found.mixed_kept_apart}.isdisjoint(one.id for one in found.mixed_measured)
     assert list(found.others) == ["c"]
+    late = [BenchPrompt("long", "z", "much too long"), *prompts, BenchPrompt("z1", "z", "short")]
+    short = Wanted(per_domain=1, calibration=3, max_prompt_chars=5, has_stream=False, domains="ab")
+    assert choose(late, short).left_out == {"z": 1}
+    assert next(iter(choose(late, short).others)) == "z", "in the order of the files, whatever is left out"
     with pytest.raises(OptionError, match="6 prompts of the domain 'b'"):
         choose(prompts, Wanted(domains="ab", per_domain=2, calibration=3, stream_prompts=4, stream_domain="b"))
 

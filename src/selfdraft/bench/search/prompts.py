@@ -77,19 +77,21 @@ def choose(prompts: Iterable[BenchPrompt], wanted: Wanted) -> Prompts:
 
 
 def _sort(prompts: Iterable[BenchPrompt], max_chars: int | None) -> tuple[dict[str, list[BenchPrompt]], dict[str, int]]:
-    by_domain: dict[str, list[BenchPrompt]] = {}
-    left_out: dict[str, int] = {}
+    """Domains in the order in which they first appear, also where their first prompts are too long."""
     unique: dict[str, BenchPrompt] = {}
     for prompt in prompts:
         unique.setdefault(prompt.text.strip(), prompt)
+    by_domain: dict[str, list[BenchPrompt]] = {prompt.domain: [] for prompt in unique.values()}
+    left_out: dict[str, int] = {}
     for prompt in unique.values():
         if max_chars is not None and len(prompt.text) > max_chars:
             left_out[prompt.domain] = left_out.get(prompt.domain, 0) + 1
         else:
-            by_domain.setdefault(prompt.domain, []).append(prompt)
-    if not by_domain:
+            by_domain[prompt.domain].append(prompt)
+    kept = {domain: found for domain, found in by_domain.items() if found}
+    if not kept:
         raise OptionError(f"every prompt has more than {max_chars} characters; raise --max-prompt-chars")
-    return by_domain, left_out
+    return kept, left_out
 
 
 def _split(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...calibrate.calibrate import USUAL_TOKENS, USUAL_TOKENS_ON_CPU
 from ...engine.engine import Engine
 from ...models.latency import BUDGET_SECONDS
 from ...profiles.store import Store
@@ -38,7 +39,8 @@ SECONDS_ON_GPU, SECONDS_ELSEWHERE = 60.0, 600.0
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What to measure. Seconds to learn in: None: 60 on a GPU, 600 elsewhere. `seconds`: begin no prompt later.
+    """What to measure. Seconds to learn in: None: 60 on a GPU, 600 elsewhere; tokens to learn from: None: as
+    `selfdraft calibrate` has it. `seconds`: begin no prompt later.
 
     `folder`: of profiles, read and written; None: one that is gone afterwards.
     """
@@ -47,7 +49,7 @@ class SearchPlan:
     parts: Sequence[str] = PARTS
     max_new_tokens: int = 128
     held_out_tokens: int = 64
-    learned_tokens: int = 2048
+    learned_tokens: int | None = None
     mixed_length: int | None = None
     ratios: Sequence[float] = RATIOS
     fit_seconds: float | None = None
@@ -77,7 +79,9 @@ class SearchBench:
         self.pace = Pace(self.began, self.plan.seconds, self.say)
         self.engine = Engine(self.model, self.tokenizer, profile=None, name=self.name)
         self.circumstances = circumstances(self.engine.runner)
-        usual = SECONDS_ON_GPU if self.engine.device.type == "cuda" else SECONDS_ELSEWHERE
+        is_slow = self.engine.device.type == "cpu"
+        usual = SECONDS_ELSEWHERE if is_slow else SECONDS_ON_GPU
+        self.learned_tokens = self.plan.learned_tokens or (USUAL_TOKENS_ON_CPU if is_slow else USUAL_TOKENS)
         self.fit_seconds = usual if self.plan.fit_seconds is None else self.plan.fit_seconds
         self.equal_seconds = usual if self.plan.equal_seconds is None else self.plan.equal_seconds
 
@@ -128,7 +132,7 @@ class SearchBench:
             self.school,
             plan.max_new_tokens,
             plan.held_out_tokens,
-            plan.learned_tokens,
+            self.learned_tokens,
             plan.seed,
             self.say,
             lambda: self.save(self.document()),
@@ -145,6 +149,7 @@ class SearchBench:
             "prompts": self.plan.prompts.figures(),
             "fit_seconds": self.fit_seconds,
             "equal_seconds": self.equal_seconds,
+            "learned_tokens": self.learned_tokens,
             "latency": self.latency.to_json(),
             "errors": self.errors,
             **{part: self._figures(part) for part in PARTS},
