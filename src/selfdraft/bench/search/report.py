@@ -17,6 +17,7 @@ _TITLES = {
     "A": "the same for all (lookahead confidence 0.8, a chain)",
     "B": "each with its own pairing (measured apart where marked, else as above)",
 }
+_MORE = ("drafting rounds", "accepted", "length", "recording s")
 _STEPS = {
     "prune": "sub-layers dropped",
     "draft-verify": "sets tried",
@@ -73,13 +74,14 @@ def _swift(found: Mapping[str, Any]) -> list[str]:
 
 
 def _swift_speeds(found: Mapping[str, Any], first: int, last: int) -> str:
-    header = ["way", "speed-up", f"first {first}", f"last {last}", "accepted", "length", "recording s", "outputs"]
+    header = ["way", "speed-up", f"first {first}", f"last {last}", *_MORE, "outputs"]
     rows = [
         [
             row["name"],
             interval(row["interval"]),
             interval(row["first"]),
             interval(row["last"]),
+            number(row["total"]["drafting_share"], ".0%"),
             number(row["total"]["acceptance_rate"], ".1%"),
             number(row["total"]["mean_generated_length"], ".2f"),
             number(row["total"]["capture_seconds"], ".2f"),
