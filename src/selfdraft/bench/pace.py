@@ -28,6 +28,11 @@ class Pace:
     def is_late(self) -> bool:
         return self.seconds_left < 0
 
+    def share(self, part: float) -> Pace:
+        """Begin nothing later than this part of the time that is left."""
+        now = time.perf_counter()
+        return Pace(now, None if self.seconds is None else part * max(0.0, self.seconds_left), self.say)
+
     def each(self, items: Sequence[Item], what: str) -> Iterator[Item]:
         """Until time is up; the first in any case."""
         began = time.perf_counter()

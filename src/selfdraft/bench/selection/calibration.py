@@ -95,7 +95,7 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
         latency = measure(runner, recipe.lengths, recipe.latency_seconds, told)
         store.set_latency(key, latency.to_json())
         stamps.append(runner.seconds())
-        workshop = Workshop(engine, latency, recipe.num_tokens, partial(_journal, store, key), told)
+        workshop = Workshop(engine, latency, recipe.num_tokens, partial(journal, store, key), told)
         looks = workshop.write(prompts)
         texts = looks.texts
         stamps.append(runner.seconds())
@@ -110,7 +110,7 @@ def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
     return Calibration(profile, Facts(seconds, len(texts), num_tokens, not kit.is_out_of_time))
 
 
-def _journal(store: Store, key: ProfileKey, name: str, **question: Any) -> Journal:
+def journal(store: Store, key: ProfileKey, name: str, **question: Any) -> Journal:
     return store.journal(key, name, question)
 
 

@@ -34,13 +34,16 @@ def strategies(num_layers: int) -> dict[str, Method]:
 
 
 def table_methods(num_layers: int, variants: Sequence[str]) -> tuple[dict[str, Method], dict[str, dict[str, str]]]:
-    """(methods by name, the rows of tables A and B: label -> name of the method).
+    """(methods by name, the rows of tables A and B: label -> name of the method)."""
+    known = strategies(num_layers)
+    alike = {name: as_all(method) for name, method in known.items()}
+    return both_tables({**known, **parse_variants(variants, {})}, {**alike, **parse_variants(variants, ALIKE)})
 
-    Where a strategy is meant to be used as table A has it, it is measured once and stands in both.
-    """
-    own = {**strategies(num_layers), **parse_variants(variants, {})}
-    alike = {**{name: _with(method, ALIKE) for name, method in strategies(num_layers).items()}}
-    alike.update(parse_variants(variants, ALIKE))
+
+def both_tables(
+    own: Mapping[str, Method], alike: Mapping[str, Method]
+) -> tuple[dict[str, Method], dict[str, dict[str, str]]]:
+    """Where a strategy is meant to be used as table A has it, it is measured once and stands in both."""
     methods, rows = dict(alike), {"A": {name: name for name in alike}, "B": {name: name for name in alike}}
     for name, method in own.items():
         if _essence(method) != _essence(alike[name]):
@@ -57,11 +60,12 @@ def context_methods(num_layers: int, variants: Sequence[str]) -> dict[str, Metho
         "knapspec bound": bound,
         **{name: known[name] for name in ("clasp", "prune", "prune always", "uniform 0.25")},
     }
-    return {**{name: _with(method, ALIKE) for name, method in chosen.items()}, **parse_variants(variants, ALIKE)}
+    return {**{name: as_all(method) for name, method in chosen.items()}, **parse_variants(variants, ALIKE)}
 
 
-def _with(method: Method, base: Method) -> Method:
-    return {**base, **method, "settings": {**base["settings"], **method.get("settings", {})}}
+def as_all(method: Method) -> Method:
+    """The strategy with what table A gives to all."""
+    return {**ALIKE, **method, "settings": {**ALIKE["settings"], **method.get("settings", {})}}
 
 
 def _essence(method: Method) -> Hashable:

@@ -6,7 +6,6 @@ them; every output is compared with the plain one. The plain texts are also what
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from .contexts import long_prompts, weights_at
 from .held_out import HeldOut
 from .methods import context_methods, table_methods
 from .sums import Prices
-from .turns import Turns
+from .turns import Turns, texts_to_warm_up
 
 TABLES, CONTEXTS, ALL = "tables", "contexts", "all"
 PARTS = (TABLES, CONTEXTS, ALL)
@@ -111,11 +110,8 @@ class SelectionBench:
             self.save(self.document())
 
     def _texts_to_warm_up(self) -> list[Sequence[int]]:
-        """None of those measured. Recordings are made for sizes of texts: so one as long as the longest, one short."""
-        texts = sorted((encode(prompt, self.engine) for prompt in self.plan.recipe.prompts), key=len)
-        longest = max(len(tokens) for _, tokens in self.prompts)
-        as_long = list(itertools.islice(itertools.cycle(texts[-1]), longest))
-        return [as_long, texts[0]] if self._is_recorded else [texts[0]]
+        texts = (encode(prompt, self.engine) for prompt in self.plan.recipe.prompts)
+        return texts_to_warm_up(texts, max(len(tokens) for _, tokens in self.prompts), self._is_recorded)
 
     def _look_at(self, domain: str, prompt: Sequence[int], plain: Generation) -> None:
         """At the tokens behind which the model generated its text."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,10 +85,12 @@ class Turns:
         for arm, generation, capture_seconds, comparison in compared:
             if comparison is not None and comparison.verdict != "equal":
                 arm.differences.append(difference(prompt_id, domain, comparison))
-            verdict = None if comparison is None else comparison.verdict
-            arm.sums[domain] += sums_of(generation, self._prices, verdict, capture_seconds, arm.is_own_draft)
+            self.count(arm, domain, generation, capture_seconds, None if comparison is None else comparison.verdict)
         self.num_measured += 1
         return plain
+
+    def count(self, arm: Arm, domain: str, generation: Generation, capture_seconds: float, verdict: str | None) -> None:
+        arm.sums[domain] += sums_of(generation, self._prices, verdict, capture_seconds, arm.is_own_draft)
 
     def _run(self, arm: Arm, prompt: Sequence[int], num_tokens: int) -> tuple[Generation, float]:
         """And the seconds that recording took of it."""
@@ -111,3 +114,10 @@ class Turns:
             }
             for arm in self.arms
         ]
+
+
+def texts_to_warm_up(texts: Iterable[Sequence[int]], longest: int, is_recorded: bool) -> list[Sequence[int]]:
+    """Of `texts`, none of which is measured: one short, and where recordings are made for sizes one of `longest`."""
+    ordered = sorted(texts, key=len)
+    as_long = list(itertools.islice(itertools.cycle(ordered[-1]), longest))
+    return [as_long, ordered[0]] if is_recorded else [ordered[0]]
