@@ -15,18 +15,34 @@ def choices(probe: Probe, skips: Sequence[Collection[int]]) -> torch.Tensor:
     states = probe.begin()
     if len(skips) > 1:
         states = states.pick([0] * len(skips))
-    for number in range(probe.num_sublayers):
-        states = _behind(probe, number, states, [number in skip for skip in skips])
+    skipped = [[number in skip for skip in skips] for number in range(probe.num_sublayers)]
+    masks = torch.tensor(skipped, device=states.hidden.device)[:, :, None, None] if states.hidden.is_cuda else None
+    for number, is_skipped in enumerate(skipped):
+        if not any(is_skipped):
+            states = probe.run(number, states)
+        elif all(is_skipped):
+            states = probe.skip(number, states)
+        elif masks is not None:
+            states = behind_all(probe, number, states, masks[number])
+        else:
+            states = behind_some(probe, number, states, is_skipped)
     return torch.stack([probe.scores(states.pick([row]))[0].argmax(-1) for row in range(len(skips))])
 
 
-def _behind(probe: Probe, number: int, states: States, is_skipped: Sequence[bool]) -> States:
-    if not any(is_skipped):
-        return probe.run(number, states)
-    if all(is_skipped):
-        return probe.skip(number, states)
+def behind_some(probe: Probe, number: int, states: States, is_skipped: Sequence[bool]) -> States:
+    """Only the rows that run it do."""
     running = [row for row, skipped in enumerate(is_skipped) if not skipped]
     passing = [row for row, skipped in enumerate(is_skipped) if skipped]
     joined = States.join([probe.run(number, states.pick(running)), probe.skip(number, states.pick(passing))])
     places = {row: place for place, row in enumerate((*running, *passing))}
     return joined.pick([places[row] for row in range(len(is_skipped))])
+
+
+def behind_all(probe: Probe, number: int, states: States, is_skipped: torch.Tensor) -> States:
+    """Every row runs it, and those that should not have are put back: a GPU computes sooner than it is told to."""
+    ran, passed = probe.run(number, states), probe.skip(number, states)
+    hidden = torch.where(is_skipped, passed.hidden, ran.hidden)
+    if ran.source is None and passed.source is None:
+        return States(hidden)
+    put_back, kept = (one.hidden if one.source is None else one.source for one in (passed, ran))
+    return States(hidden, torch.where(is_skipped, put_back, kept))

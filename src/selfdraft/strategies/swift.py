@@ -33,11 +33,11 @@ from .timeline import Timeline
 
 _GAIN = 0.03
 """Another set drafts for so much more matchness, not for less: a set that is new has to be recorded and tried."""
-_CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
+_CANDIDATES_ON_GPU, _CANDIDATES = 16, 4
 _RATIO_STEPS = 100
 """Steps between two looks at whether too much is skipped."""
-_ENOUGH_DRAFTS = 60
-"""Drafted tokens that tell an acceptance rate."""
+_ENOUGH_DRAFTS, _MEMORY = 150, 0.997
+"""Drafted tokens that tell an acceptance rate, and what each leaves of the weight of those before it."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Acceptance:
     drafted: float = 0.0
 
     def observe(self, step: StepRecord) -> None:
-        fades = 0.99**step.draft.num_draft_steps
+        fades = _MEMORY**step.draft.num_draft_steps
         self.accepted = fades * self.accepted + min(step.verdict.num_accepted, step.draft.num_draft_steps)
         self.drafted = fades * self.drafted + step.draft.num_draft_steps
 
@@ -88,6 +88,7 @@ class Swift(PlainStrategy):
         self._account = Account(last=self._first_seconds())
         self._acceptance, self._pace = Acceptance(), Pace()
         self._level: float | None = None  # of the acceptance behind the search
+        self._level_of_looks: float | None = None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
         self._texts: dict[int, Text] = {}
         self._draft_with_best()
@@ -191,16 +192,17 @@ class Swift(PlainStrategy):
 
     def _look_again(self, matchness: float, num_fresh: int) -> None:
         """Nothing is drafted, so only a look can tell that texts have become easier, or other ones."""
-        known = self._search.matchness
-        if known is not None and abs(matchness - known) > self._options.shift:
-            self._resume(matchness)
-        else:
-            self._search.look(matchness, num_fresh)
+        if self._level_of_looks is None:
+            self._level_of_looks = self._search.matchness
+        self._search.look(matchness, min(num_fresh, self._options.window))
+        found, level = self._search.matchness, self._level_of_looks
+        if found is not None and level is not None and abs(found - level) > self._options.shift:
+            self._resume()
 
-    def _resume(self, matchness: float | None = None) -> None:
-        self._search.resume(matchness)
+    def _resume(self) -> None:
+        self._search.resume()
         self._last_ratio_step = self._search.step
-        self._acceptance, self._level = Acceptance(), None
+        self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
         self._draft_with_best()
 
     # ------------------------------------------------------------------------------------------------ what drafts

@@ -22,6 +22,8 @@ SNAPSHOTS = (0, 64, 128, 512)
 """Steps at which the set in use is remembered, as the paper shows it."""
 _MEMORY = 384
 """Matchness, where it is held out, is told by about so many tokens."""
+_MEMORY_OF_OTHERS = 64
+"""And that of a set that is new by so many of those before: what it was chosen by would flatter it."""
 
 Phase = Literal["optimise", "accelerate"]
 
@@ -41,7 +43,7 @@ class SwiftOptions:
     sliding: bool = setting(True, "the window: the last generated tokens instead of a text's first ones")
     held_out: bool = setting(True, "believe a candidate by as many tokens again, which it was not chosen by")
     local: bool = setting(True, "candidates that differ a little from the set in use instead of random ones")
-    candidates: int = setting(0, "score so many in one pass; 0: 32 on a GPU, which hardly notices, else 4", minimum=0)
+    candidates: int = setting(0, "score so many in one pass; 0: 16 on a GPU, which hardly notices, else 4", minimum=0)
     resume: bool = setting(True, "search again when the acceptance falls behind that")
     shift: float = setting(0.15, "by so much", minimum=0.0, maximum=1.0)
     budget: float = setting(0.05, "share of the time that optimisation may take", minimum=0.0)
@@ -163,7 +165,7 @@ class Optimisation:
         best = max(range(1, len(points)), key=lambda row: (searched[row], held_out[row]))
         if searched[best] > searched[0] and held_out[best] >= held_out[0]:
             self.skipped = points[best]
-            self.matchness = min(1.0, self.matchness + held_out[best] - held_out[0])
+            self._num_known = min(self._num_known, _MEMORY_OF_OTHERS)  # what comes next tells how good it is
 
     def look(self, matchness: float, num_fresh: int) -> None:
         """The set in use has been scored once more."""
@@ -199,9 +201,11 @@ class Optimisation:
         self.is_over = self.is_over or not self.skipped
         return True
 
-    def resume(self, matchness: float | None = None) -> None:
+    def resume(self) -> None:
         """Texts are of another kind now: what was scored before is worth nothing, the set in use is a beginning."""
-        self.matchness, self._num_known = matchness, 0
+        self._num_known = 0
+        if not self._options.held_out:
+            self.matchness = None
         self._begin(Search(self._universe, self._options.seed, num_suggestions=self._search.num_suggestions))
 
     # ------------------------------------------------------------------------------------------------ its state
