@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..pace import Pace
 from ..selection.methods import Method, as_all, both_tables
 from .bench import Bench
-from .learning import Lesson, School
-from .names import NEED_NOTHING, at_equal_time
+from .learning import Facts, Lesson, School
+from .names import DRAFT_VERIFY, NEED_NOTHING, SSD_M, at_equal_time
 from .prompts import Prompts
 from .turns import TextTurns
 
 
 @dataclass
 class EqualTime:
-    """`school`: of this part alone, so that nothing is known beforehand but the seconds of passes."""
+    """`school`: where what was learned in as many seconds, if anything was, is known."""
 
     bench: Bench
     prompts: Prompts
     school: School
     seconds: float
     tables: dict[str, dict[str, str]] = field(init=False)
+    facts: dict[str, Facts] = field(default_factory=dict)
     turns: TextTurns | None = None
 
     def __post_init__(self) -> None:
@@ -40,7 +41,9 @@ class EqualTime:
     def run(self, pace: Pace) -> None:
         bench, prompts = self.bench, self.prompts.mixed_measured
         for name, method in self._lessons.items():
-            self.school.learn(self._lesson(name, method))
+            lesson = self._lesson(name, method)
+            self.school.learn(lesson)
+            self.facts[name] = self.school.facts[lesson.name]
             bench.save()
         self.turns = bench.turns(self.school.profile, self._methods)
         tokens = bench.encode(prompts)
@@ -50,6 +53,7 @@ class EqualTime:
             bench.save()
 
     def _lesson(self, name: str, method: Method) -> Lesson:
+        name = SSD_M if name == DRAFT_VERIFY else name  # as `knn` calls it, which may have had it learn already
         return Lesson(name, method, self.prompts.mixed_kept_apart, self.seconds, self.bench.learned_tokens)
 
     @property
@@ -61,7 +65,7 @@ class EqualTime:
             "is_complete": self.is_complete,
             "seconds": self.seconds,
             "num_prompts": self.turns.num_measured if self.turns else 0,
-            "lessons": self.school.figures(),
+            "lessons": {name: asdict(facts) for name, facts in self.facts.items()},
             "tables": self.tables,
             "ways": self.turns.rows() if self.turns else [],
         }

@@ -47,7 +47,7 @@ def mixed_streams() -> dict[str, Method]:
     alike: dict[str, Method] = {
         SSD_F: draft_verify(FIRST),
         SSD_M: draft_verify(MIXED),
-        SWIFT: {"strategy": SWIFT},
+        SWIFT: {"strategy": SWIFT, "settings": {SWIFT: {"saved": False}}},
         PRUNE: {"strategy": PRUNE},
         KNN: knn(),
     }

@@ -121,8 +121,10 @@ class SearchBench:
             return SwiftStream(bench, prompts)
         if part == KNN:
             return KnnDomains(bench, prompts, self.fit_seconds, self.plan.ratios, self.plan.mixed_length)
-        school = School(self.engine, Store(folder / EQUAL), self.say)
-        school.take_latency(self.latency)
+        school = self.school  # what was learned in as many seconds need not be learned again
+        if self.equal_seconds != self.fit_seconds:
+            school = School(self.engine, Store(folder / EQUAL), self.say)
+            school.take_latency(self.latency)
         return EqualTime(bench, prompts, school, self.equal_seconds)
 
     def _bench(self) -> Bench:
