@@ -152,7 +152,7 @@ def test_tokens_count_as_known_once(looked: list[list[int]]) -> None:
 
 
 @both
-@pytest.mark.parametrize("num_prompt", [1, 2, 13])
+@pytest.mark.parametrize("num_prompt", [1, 13])
 def test_the_whole_model_matches_itself(paper: bool, num_prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the engine: one token off, and hardly any would match."""
     monkeypatch.setattr(module, "choices", lambda probe, points: choices(probe, [frozenset()] * len(points)))
@@ -194,12 +194,11 @@ def practised(engine: Engine, prompts: Sequence[list[int]], num_tokens: int = 48
     return swift_of(engine)
 
 
-@both
-@pytest.mark.parametrize("idle", ["a1-2,m2-3", "a2-3,m1-2"])
+@pytest.mark.parametrize(("paper", "idle"), [(True, "a1-2,m2-3"), (False, "a2-3,m1-2")], ids=["paper", "ours"])
 def test_sub_layers_that_do_nothing_are_found(paper: bool, idle: str) -> None:
     skip = SkipSet.parse(idle)
     engine = made(zeroed(sorted(skip.attention), sorted(skip.mlp)), window=16, paper=paper, **EAGER)
-    strategy = practised(engine, [TEXT, TEXT[5:], [7, 70]], 64)
+    strategy = practised(engine, [TEXT, TEXT[5:]], 64)
     state = strategy.state()
     assert (state["skip"], state["phase"]) == (idle, "accelerate")
     assert state["matchness"] == pytest.approx(1.0, abs=0.05 if not paper else 0)
@@ -224,10 +223,10 @@ def engine_options(engine: Engine) -> Any:
 @pytest.mark.parametrize("prompt", [TEXT, [TEXT, [7], TEXT[3:8]]], ids=["single", "ragged"])
 def test_nothing_changes_while_it_searches(paper: bool, acceptance: str, mode: Any, prompt: Any) -> None:
     engine = made(pico("qwen2"), window=4, paper=paper, **EAGER)
-    method = {"acceptance": acceptance, "max_new_tokens": 28, **mode}
+    method = {"acceptance": acceptance, "max_new_tokens": 16, **mode}
     found, plain = (engine.generate(prompt, **method, **other) for other in ({}, {"strategy": "off"}))
     state = swift_of(engine).state()
-    assert state["step"] >= 8
+    assert state["step"] >= 5
     assert any(row["is_best"] for row in state["steps"]), "another set has drafted since"
     found, plain = (one if isinstance(one, list) else [one] for one in (found, plain))
     assert [one.tokens for one in found] == [one.tokens for one in plain]
@@ -259,20 +258,20 @@ def stored(model: Any, **options: Any) -> Engine:
 
 @both
 def test_two_halves_are_one_whole(paper: bool, home: Path) -> None:
-    model = pico("llama", num_hidden_layers=8)
-    whole = practised(stored(model, paper=paper, **DEEP), STREAM, 20).state()
+    model = pico("llama", num_hidden_layers=7)
+    whole = practised(stored(model, paper=paper, **DEEP), STREAM, 12).state()
     before = stored(model, paper=paper, **DEEP)
-    half = practised(before, STREAM[:2], 20).state()
+    half = practised(before, STREAM[:2], 12).state()
     assert 0 < half["step"] < whole["step"], "it goes on from text to text"
     path = before.save()
     assert path.is_relative_to(home)
     after = stored(model, paper=paper, **DEEP)
     assert json.loads(json.dumps(swift_of(after).state())) == json.loads(json.dumps(half))
-    together = practised(after, STREAM[2:], 20).state()
+    together = practised(after, STREAM[2:], 12).state()
     names = ("observations", "skip", "step", "matchness", "snapshots", "num_idle", "num_suggestions")
     assert {name: together[name] for name in names} == {name: whole[name] for name in names}
     assert [row["num_tokens"] for row in together["steps"]] == [row["num_tokens"] for row in whole["steps"]]
-    assert [row["num_tokens"] for row in together["texts"]] == [20] * 4
+    assert [row["num_tokens"] for row in together["texts"]] == [12] * 4
 
 
 def test_a_state_of_the_other_kind_is_left_alone(home: Path) -> None:
@@ -290,7 +289,6 @@ def test_a_state_of_the_other_kind_is_left_alone(home: Path) -> None:
     [
         ({"skip": "a9"}, "attention layer 9, but the model has 5 layers"),
         ({"skip": "a0"}, "a0 always runs"),
-        ({"observations": 7}, "TypeError"),
         ({"snapshots": []}, "AttributeError"),
         ({"texts": [{}]}, "KeyError"),
     ],
@@ -430,7 +428,7 @@ def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: floa
 @pytest.mark.parametrize("seconds", [0.001, 0.03, 0.2])
 def test_optimisation_keeps_to_its_budget(looked: list[Any], seconds: float) -> None:
     strategy = alone(window=8, always=True, enough=1.0)
-    shares = list(simulated(strategy, looked, 1500, seconds))
+    shares = list(simulated(strategy, looked, 1000, seconds))
     assert max(shares[200:]) <= 0.05 + 0.2 / (200 * 0.02) * (seconds == 0.2), "the first pass was expected cheaper"
     assert max(shares[-300:]) <= 0.05
     assert len(looked) > 3
@@ -460,14 +458,15 @@ def test_the_ratio_falls_with_acceptance(
     knowledge = learned.knowledge(10)
     strategy = Swift(SwiftOptions(window=8, paper=paper, budget=1.0, always=True, patience=10**6), knowledge)
     strategy.begin(0, {})
-    for number in range(99 if paper else 96):
+    ratios = {}
+    for number in range(210 if paper else 55):
         strategy.plan(0, context_of(4, 8 + 4 * number))
         strategy.observe(0, round_of(10, num_accepted))
-        assert strategy.state()["ratio"] == 0.45 or strategy.state()["step"] >= 100
-    for number in range(100, 210):
-        strategy.plan(0, context_of(4, 8 + 4 * number))
-        strategy.observe(0, round_of(10, num_accepted))
-    assert strategy.state()["ratio"] == pytest.approx(ratio)
+        report = strategy.report(0)
+        ratios[report["step"]] = report["ratio"]
+    assert {ratios[step] for step in ratios if step < 100} == {0.45}
+    assert {ratios[step] for step in ratios if step >= 100} == {ratio}, "and no further"
+    assert max(ratios) >= 200
 
 
 def test_another_set_drafts_where_it_matches_noticeably_more() -> None:
@@ -535,8 +534,8 @@ def test_calibration_practises(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = pico("llama", num_hidden_layers=10)
-    settings = {"swift": {**SHORT["swift"], "max_steps": 120}}
+    model = pico("llama", num_hidden_layers=7)
+    settings = {"swift": {**SHORT["swift"], "max_steps": 100}}
     options = CalibrateOptions(600, 8, 0, settings=settings)
     generate, count = Engine.generate, iter(range(10**6))
 
@@ -554,8 +553,8 @@ def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.Mo
     assert profile is not None
     kept = profile.artefacts["swift"].values
     assert (len(kept["texts"]), kept["is_complete"]) == (2, False)
-    assert 0 < kept["step"] < 120
+    assert 0 < kept["step"] < 100
     values = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values
     assert values["texts"][:2] == kept["texts"]
     assert values["observations"][: len(kept["observations"])] == kept["observations"]
-    assert (values["is_complete"], values["step"]) == (True, 120)
+    assert (values["is_complete"], values["step"]) == (True, 100)
