@@ -45,13 +45,14 @@ class Pace:
         self._drafting, self._plain = Way(), Way()
         self.is_drafting = True
         self._last: bool | None = None
+        self._is_faster: bool | None = None  # drafting, when that was last known
         self._retry = RETRY
         self._num_left = TRIAL  # tokens until the next decision
         self._num_since = 0  # tokens since the other way was tried
 
     def renew(self) -> None:
         """Drafts are others now."""
-        self._drafting, self.is_drafting = Way(), True
+        self._drafting, self.is_drafting, self._last = Way(), True, None
         self._retry, self._num_left, self._num_since = RETRY, TRIAL, 0
 
     def observe(self, step: StepRecord) -> None:
@@ -72,8 +73,18 @@ class Pace:
             self.is_drafting = not self._drafting.is_known
             return
         is_faster = self._drafting.pace < self._plain.pace
-        if self._num_since >= self._retry:
-            self.is_drafting, self._num_since = not is_faster, 0
-            self._retry = min(2 * self._retry, MAX_RETRY)
-        else:
+        if is_faster != self._is_faster:
+            self._is_faster, self._retry, self._num_since = is_faster, RETRY, 0
+        if self._num_since < self._retry:
             self.is_drafting = is_faster
+        else:
+            self._try_again(not is_faster)
+
+    def _try_again(self, drafts: bool) -> None:
+        """What was known of the slower way is long ago."""
+        self.is_drafting, self._num_since = drafts, 0
+        self._retry = min(2 * self._retry, MAX_RETRY)
+        if drafts:
+            self._drafting = Way()
+        else:
+            self._plain = Way()

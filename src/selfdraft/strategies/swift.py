@@ -111,7 +111,9 @@ class Swift(PlainStrategy):
         if self._is_due(text, context):
             self._account.is_planning = True
             self._optimise(text, context)
-        if self._is_noticeably_better:
+        if self._search.skipped == self._plan.skip.numbers:
+            self._matchness_in_use = self._search.matchness
+        elif self._is_noticeably_better:
             self._draft_with_best()
         return self._plan if self._options.always or self._pace.is_drafting else OFF
 
@@ -134,9 +136,13 @@ class Swift(PlainStrategy):
     # ------------------------------------------------------------------------------------------------ optimisation
 
     def _is_due(self, text: Text, context: PlanContext) -> bool:
-        """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides."""
+        """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides.
+
+        Behind the search a look must tell a shift from chance, and takes as many tokens as there can be.
+        """
         options, num_fresh = self._options, context.num_generated_tokens - text.num_scored
-        if context.num_generated_tokens < options.window or not self._account.allows(options.budget):
+        num_needed = options.window * (1 + options.held_out if self._search.is_over else 1)
+        if context.num_generated_tokens < num_needed or not self._account.allows(options.budget):
             return False
         if options.sliding and num_fresh < options.window // 2:
             return False
@@ -148,26 +154,26 @@ class Swift(PlainStrategy):
         points = [self._search.skipped] if self._search.is_over else self._search.candidates()
         if not points:
             return
-        searched, held_out = self._scores(points, context)
+        hits = self._hits(points, context)
         if self._search.is_over:
-            self._look_again(held_out[0] if held_out else searched[0], num_fresh)
+            self._look_again(float(hits[0].mean()), min(num_fresh, hits.shape[1]))
             return
-        is_new = self._search.judge(points, searched, held_out, min(num_fresh, self._options.window))
-        candidates = searched[1:] if held_out else searched
-        self._timeline.add_step(self._search, max(candidates), is_new)
+        middle = hits.shape[1] // 2 if self._options.held_out else hits.shape[1]
+        searched: list[float] = hits[:, :middle].mean(1).tolist()
+        held_out: list[float] = hits[:, middle:].mean(1).tolist() if self._options.held_out else []
+        is_new = self._search.judge(points, searched, held_out, min(num_fresh, hits.shape[1] - middle))
+        self._timeline.add_step(self._search, max(searched[1:] if held_out else searched), is_new)
         self._lower_if_poor()
 
-    def _scores(self, points: Sequence[Point], context: PlanContext) -> tuple[list[float], list[float]]:
-        """Matchness of each by the tokens to choose by, and by those held out, which come last."""
+    def _hits(self, points: Sequence[Point], context: PlanContext) -> torch.Tensor:
+        """[sets, tokens]: 1 where a set would have drafted the token. Held out is the half that comes last."""
         options = self._options
         count = min(context.num_generated_tokens, options.window * (1 + options.held_out))
         num_prompt_tokens = context.num_context_tokens - context.num_generated_tokens
         end = context.num_context_tokens if options.sliding else num_prompt_tokens + count
         wanted = torch.tensor(list(context.tokens[end - count : end]))
         probe = context.look(count, before=context.num_context_tokens - end + 1)
-        hits = (choices(probe, points).cpu() == wanted).double()
-        middle = count // 2 if options.held_out else count
-        return hits[:, :middle].mean(1).tolist(), hits[:, middle:].mean(1).tolist() if options.held_out else []
+        return (choices(probe, points).cpu() == wanted).double()
 
     def _lower_if_poor(self) -> None:
         """Acceptance, or matchness where too little is drafted to tell."""
@@ -215,8 +221,6 @@ class Swift(PlainStrategy):
     @property
     def _is_noticeably_better(self) -> bool:
         """The best set, than the one that drafts so far."""
-        if self._search.skipped == self._plan.skip.numbers:
-            return False
         best, there = self._search.matchness, self._matchness_in_use
         return self._options.always or self._search.is_over or best is None or there is None or best >= there + _GAIN
 

@@ -198,6 +198,7 @@ class Optimisation:
         num_back = max(0, len(members) - len(uniform(self._num_layers, ratio)))
         back = {members[int((index + 0.5) * len(members) / num_back)] for index in range(num_back)}
         self.skipped, self.num_idle = self.skipped - back, 0
+        self.matchness, self._num_known = None, 0
         self.is_over = self.is_over or not self.skipped
         return True
 
@@ -231,6 +232,8 @@ class Optimisation:
         found = cls(num_layers, options)
         found.ratio, found.step = float(state["ratio"]), int(state["step"])
         found.skipped = _point(state["skip"], num_layers)
+        if outside := sorted(found.skipped - set(found._universe)):
+            raise ValueError(f"{_text(frozenset(outside))} always runs")
         found.matchness = None if state["matchness"] is None else float(state["matchness"])
         found.snapshots = {int(step): _point(text, num_layers) for step, text in state["snapshots"].items()}
         observations = [(_point(text, num_layers), float(score)) for text, score in state["observations"]]

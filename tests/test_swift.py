@@ -1,0 +1,560 @@
+"""`swift`: which tokens it scores, what it finds in planted models, what it keeps, and when it rests. Nothing is timed.
+
+Its search alone, and the clock that it goes by, are in test_swift_search.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import learned
+from cases import SAMPLED
+from pico import NUM_LAYERS, pico
+from selfdraft import Engine, OptionError, ProfileError, SkipSet
+from selfdraft.calibrate import calibrate as calibration
+from selfdraft.calibrate import practice
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.profiles.store import Store
+from selfdraft.protocols import PlanContext
+from selfdraft.strategies import swift as module
+from selfdraft.strategies.matching import choices
+from selfdraft.strategies.pace import RETRY, TRIAL
+from selfdraft.strategies.swift import Swift
+from selfdraft.strategies.swift_search import SwiftOptions
+from selfdraft.types import OFF, Plan
+from test_calibrate import PROMPTS
+from test_knapsack import TEXT, probe_of, zeroed
+from test_swift_search import round_of
+
+EAGER = {"budget": 1.0, "always": True, "tolerance": 0.0, "enough": 1.0}
+"""What it does depends on no clock, and the ratio stays."""
+CHAIN = {"lookahead": "confidence", "tree": "chain"}
+SURE = {"confidence": {"threshold": 0.0, "max_tokens": 4}}
+both = pytest.mark.parametrize("paper", [True, False], ids=["paper", "ours"])
+
+
+def made(model: Any = None, profile: Any = None, **options: Any) -> Engine:
+    profile = profile or learned.profile()
+    return Engine(model or pico("llama"), name="pico", profile=profile, strategy="swift", settings={"swift": options})
+
+
+def swift_of(engine: Engine, **method: Any) -> Swift:
+    strategy = engine.method(**method).strategy
+    assert isinstance(strategy, Swift)
+    return strategy
+
+
+def alone(known: Any = None, **options: Any) -> Swift:
+    """Without an engine, with one text begun."""
+    knowledge = replace(learned.knowledge(NUM_LAYERS), known=lambda name: known or {})
+    strategy = Swift(SwiftOptions(**options), knowledge)
+    strategy.begin(0, {})
+    return strategy
+
+
+# ------------------------------------------------------------------------------------------------ what is scored
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_sets_beside_each_other_are_as_each_alone(family: str) -> None:
+    probe = probe_of(pico(family), 12)
+    texts = ["a1-3,m1-3", "", "a1,m3", "m1-2", "a1-4", "a1,m1", "m0-4"]
+    skips = [SkipSet.parse(text).numbers for text in texts]
+    together = choices(probe, skips)
+    assert together.shape == (len(skips), 12)
+    assert torch.equal(together, torch.cat([choices(probe, [skip]) for skip in skips]))
+    assert len({tuple(row) for row in together.tolist()}) > 4, "they differ"
+    target = Engine(pico(family)).scores_behind(TEXT, 12).argmax(-1)
+    assert torch.equal(together[1], target)
+    assert not torch.equal(together[0], target)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The tokens that were looked at; behind each, every set would draft the number that follows."""
+    found: list[list[int]] = []
+
+    def counting(probe: list[int], points: Sequence[Any]) -> torch.Tensor:
+        found.append(probe)
+        return torch.tensor([probe] * len(points)) + 1
+
+    monkeypatch.setattr(module, "choices", counting)
+    return found
+
+
+def context_of(num_prompt: int, num_generated: int) -> PlanContext:
+    """A text that counts; the last `num_generated` tokens of it are generated."""
+    tokens = list(range(num_prompt + num_generated))
+
+    def look(count: int, before: int = 0) -> Any:
+        end = len(tokens) - before
+        assert end >= count, "there are not so many tokens"
+        return tokens[end - count : end]
+
+    return PlanContext(len(tokens), num_generated, look, tokens)
+
+
+@pytest.mark.parametrize("num_prompt", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("paper", "num_generated", "wanted"),
+    [
+        (True, 8, range(8)),
+        (True, 9, range(8)),
+        (True, 50, range(8)),  # the first ones, for ever
+        (False, 8, range(8)),
+        (False, 15, range(15)),
+        (False, 16, range(16)),
+        (False, 50, range(34, 50)),  # the last ones, and as many held out
+    ],
+)
+def test_which_tokens_are_scored(
+    looked: list[list[int]], num_prompt: int, paper: bool, num_generated: int, wanted: range
+) -> None:
+    strategy = alone(window=8, paper=paper, budget=1.0, enough=1.0)
+    strategy.plan(0, context_of(num_prompt, num_generated))
+    assert looked == [[num_prompt + index - 1 for index in wanted]], "those in front of the wanted ones"
+    (row,) = strategy.state()["steps"]
+    assert row["matchness"] == strategy.state()["matchness"] == 1.0
+
+
+def test_the_last_half_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen by, and what is believed by."""
+    hits = torch.zeros(5, 16, dtype=torch.long)
+    hits[0, 8:12], hits[2, :6], hits[2, 8:14] = 1, 1, 1
+    monkeypatch.setattr(module, "choices", lambda probe, points: torch.tensor(probe) + hits)
+    strategy = alone(window=8, budget=1.0, candidates=4, always=True)
+    first = strategy.state()["skip"]
+    strategy.plan(0, context_of(3, 30))
+    state = strategy.state()
+    assert state["skip"] == state["observations"][1][0] != first
+    assert state["matchness"] == pytest.approx(6 / 8), "by the held-out half"
+    assert state["steps"][0]["matchness"] == pytest.approx(6 / 8)
+    assert [score for _, score in state["observations"]] == pytest.approx([0.5, 1.25, 0.5, 0.5])
+    assert state["num_known"] == 8, "tokens that it was told by"
+
+
+def test_tokens_count_as_known_once(looked: list[list[int]]) -> None:
+    strategy = alone(window=8, budget=1.0, always=True, enough=1.0)
+    known = []
+    for num_generated in (8, 11, 12, 17, 60):
+        strategy.plan(0, context_of(3, num_generated))
+        strategy.observe(0, round_of(1))
+        known.append(strategy.state()["num_known"])
+    assert len(looked) == 4, "of eleven too few are new"
+    assert known == [4, 4, 8, 13, 21], "never more than are held out"
+
+
+@both
+@pytest.mark.parametrize("num_prompt", [1, 13])
+def test_the_whole_model_matches_itself(paper: bool, num_prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the engine: one token off, and hardly any would match."""
+    monkeypatch.setattr(module, "choices", lambda probe, points: choices(probe, [frozenset()] * len(points)))
+    engine = made(window=4, paper=paper, **EAGER)
+    engine.generate(TEXT[:num_prompt], max_new_tokens=24)
+    steps = swift_of(engine).state()["steps"]
+    assert len(steps) > 2
+    assert {row["matchness"] for row in steps} == {1.0}
+
+
+@both
+def test_matchness_is_what_teacher_forcing_says(paper: bool) -> None:
+    """Of the first pass, set by set: what each drafts behind the true text, one token at a time."""
+    engine = made(window=8, paper=paper, **EAGER)
+    generated = list(engine.generate(TEXT, max_new_tokens=9).tokens)
+    runner, tokens = engine.runner, [*TEXT, *generated]
+    first, last = len(TEXT), len(TEXT) + (8 if paper else 4)
+
+    def drafts(skip: SkipSet, position: int) -> bool:
+        cache = runner.new_cache(1, 64)
+        runner.forward([tokens[: position - 1]], [0], cache, needs_scores=False)
+        drafted = runner.forward([tokens[position - 1 : position]], [position - 1], cache, skip=skip).scores
+        return int(drafted[0, 0].argmax()) == tokens[position]
+
+    def share(text: str) -> float:
+        return sum(drafts(SkipSet.parse(text), position) for position in range(first, last)) / (last - first)
+
+    state = swift_of(engine).state()
+    best = max(share(text) for text, _ in state["observations"][: 1 if paper else 4])
+    assert state["steps"][0]["matchness"] == pytest.approx(best)
+
+
+# ------------------------------------------------------------------------------------------------ planted structure
+
+
+def practised(engine: Engine, prompts: Sequence[list[int]], num_tokens: int = 48, **options: Any) -> Swift:
+    for prompt in prompts:
+        engine.generate(prompt, max_new_tokens=num_tokens, **options)
+    return swift_of(engine)
+
+
+@pytest.mark.parametrize(("paper", "idle"), [(True, "a1-2,m2-3"), (False, "a2-3,m1-2")], ids=["paper", "ours"])
+def test_sub_layers_that_do_nothing_are_found(paper: bool, idle: str) -> None:
+    skip = SkipSet.parse(idle)
+    engine = made(zeroed(sorted(skip.attention), sorted(skip.mlp)), window=16, paper=paper, **EAGER)
+    strategy = practised(engine, [TEXT, TEXT[5:]], 64)
+    state = strategy.state()
+    assert (state["skip"], state["phase"]) == (idle, "accelerate")
+    assert state["matchness"] == pytest.approx(1.0, abs=0.05 if not paper else 0)
+    found = engine.generate([99, 2], max_new_tokens=24, settings={"swift": engine_options(engine), **SURE}, **CHAIN)
+    assert {step.plan for step in found.steps} == {Plan(skip)}
+    assert found.stats.num_accepted == found.stats.num_draft_steps > 0
+
+
+def engine_options(engine: Engine) -> Any:
+    return engine.names()["settings"]["swift"]
+
+
+# ------------------------------------------------------------------------------------------------ lossless
+
+
+@both
+@pytest.mark.parametrize(
+    ("acceptance", "mode"),
+    [("coupled", {}), ("coupled", SAMPLED), ("rejection", {})],
+    ids=["coupled-greedy", "coupled-sampled", "rejection-greedy"],
+)
+@pytest.mark.parametrize("prompt", [TEXT, [TEXT, [7], TEXT[3:8]]], ids=["single", "ragged"])
+def test_nothing_changes_while_it_searches(paper: bool, acceptance: str, mode: Any, prompt: Any) -> None:
+    engine = made(pico("qwen2"), window=4, paper=paper, **EAGER)
+    method = {"acceptance": acceptance, "max_new_tokens": 16, **mode}
+    found, plain = (engine.generate(prompt, **method, **other) for other in ({}, {"strategy": "off"}))
+    state = swift_of(engine).state()
+    assert state["step"] >= 5
+    assert any(row["is_best"] for row in state["steps"]), "another set has drafted since"
+    found, plain = (one if isinstance(one, list) else [one] for one in (found, plain))
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    assert sum(one.stats.num_draft_steps for one in found) > 0
+
+
+# ------------------------------------------------------------------------------------------------ its state
+
+
+DEEP = {"window": 4, "max_steps": 10**6, "patience": 10**6, **EAGER}
+STREAM = [[5, 6, 7], [9, 8], [1, 2, 3, 4], [70, 71]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "measure", lambda runner, **options: learned.latency())
+    monkeypatch.setattr(practice, "NUM_TOKENS", 24)
+    return tmp_path
+
+
+def stored(model: Any, **options: Any) -> Engine:
+    """An engine that reads its profile from the store, where only the latency is known."""
+    engine = Engine(model, name="pico", strategy="off")
+    if Store().load(engine.memory.key) is None:
+        Store().set_latency(engine.memory.key, learned.latency().to_json())
+    return Engine(model, name="pico", strategy="swift", settings={"swift": options})
+
+
+@both
+def test_two_halves_are_one_whole(paper: bool, home: Path) -> None:
+    model = pico("llama", num_hidden_layers=7)
+    whole = practised(stored(model, paper=paper, **DEEP), STREAM, 12).state()
+    before = stored(model, paper=paper, **DEEP)
+    half = practised(before, STREAM[:2], 12).state()
+    assert 0 < half["step"] < whole["step"], "it goes on from text to text"
+    path = before.save()
+    assert path.is_relative_to(home)
+    after = stored(model, paper=paper, **DEEP)
+    assert json.loads(json.dumps(swift_of(after).state())) == json.loads(json.dumps(half))
+    together = practised(after, STREAM[2:], 12).state()
+    names = ("observations", "skip", "step", "matchness", "snapshots", "num_idle", "num_suggestions")
+    assert {name: together[name] for name in names} == {name: whole[name] for name in names}
+    assert [row["num_tokens"] for row in together["steps"]] == [row["num_tokens"] for row in whole["steps"]]
+    assert [row["num_tokens"] for row in together["texts"]] == [12] * 4
+
+
+def test_a_state_of_the_other_kind_is_left_alone(home: Path) -> None:
+    engine = stored(pico("llama"), paper=True, **DEEP)
+    step = practised(engine, STREAM[:1], 20).state()["step"]
+    engine.save()
+    assert step > 0
+    assert swift_of(stored(pico("llama"), paper=True, **DEEP)).state()["step"] == step
+    assert swift_of(stored(pico("llama"), paper=True, saved=False, **DEEP)).state()["step"] == 0
+    assert swift_of(stored(pico("llama"), **DEEP)).state()["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ({"skip": "a9"}, "attention layer 9, but the model has 5 layers"),
+        ({"skip": "a0"}, "a0 always runs"),
+        ({"snapshots": []}, "AttributeError"),
+        ({"texts": [{}]}, "KeyError"),
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused(damage: Any, problem: str) -> None:
+    state = {**swift_of(made()).state(), **damage}
+    with pytest.raises(ProfileError) as caught:
+        made(profile=learned.profile(swift=state))
+    assert problem in str(caught.value)
+    assert "selfdraft calibrate pico --strategy swift --again" in str(caught.value)
+    assert "--set swift.saved=false" in str(caught.value)
+    assert swift_of(made(profile=learned.profile(swift=state), saved=False)).state()["step"] == 0
+
+
+def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
+    engine = Engine(pico("llama"), strategy="uniform")
+    with pytest.raises(OptionError, match="'uniform' learns nothing while it generates"):
+        engine.save()
+    assert not any(home.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------ other texts
+
+
+def drafting(strategy: Swift, num_rounds: int, num_accepted: int) -> None:
+    """Rounds that draft ten tokens, each faster than a plain one."""
+    for _ in range(num_rounds):
+        strategy.plan(0, context_of(4, 0))
+        strategy.observe(0, round_of(10, num_accepted, 1e-6))
+
+
+OVER = {"phase": "accelerate", "matchness": 0.6, "step": 1000}
+
+
+def settled(**options: Any) -> Swift:
+    known = {**alone(**options).state(), **OVER}
+    strategy = alone(known, **options)
+    assert strategy.is_settled
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("options", "then", "phase"),
+    [
+        ({}, 3, "optimise"),
+        ({}, 6, "accelerate"),  # a little less
+        ({}, 9, "accelerate"),
+        ({"shift": 0.5}, 3, "accelerate"),
+        ({"resume": False}, 3, "accelerate"),
+        ({"paper": True}, 3, "accelerate"),
+    ],
+    ids=str,
+)
+def test_when_acceptance_falls_the_search_begins_again(options: Any, then: int, phase: str) -> None:
+    strategy = settled(always=True, **options)
+    skip = strategy.state()["skip"]
+    drafting(strategy, 100, 7)
+    assert strategy.state()["phase"] == "accelerate"
+    drafting(strategy, 100, then)
+    state = strategy.state()
+    assert (state["phase"], state["skip"]) == (phase, skip)
+    assert (state["matchness"] is None) == (phase == "optimise")
+
+
+def resting(**options: Any) -> Swift:
+    """Behind its search, and drafting was slower than plain decoding."""
+    strategy = settled(window=8, budget=1.0, **options)
+    live(strategy, 2 * TRIAL, slow=10.0)
+    return strategy
+
+
+def live(strategy: Swift, num_rounds: int, slow: float) -> list[bool]:
+    """Rounds of a text without a window yet; `slow`: seconds of a round that drafts."""
+    went = []
+    for _ in range(num_rounds):
+        went.append(strategy.plan(0, context_of(4, 0)) != OFF)
+        strategy.observe(0, round_of(2, 1, slow) if went[-1] else round_of(0, 0, 1.0))
+    return went
+
+
+@pytest.mark.parametrize(("num_hits", "phase"), [(9, "accelerate"), (2, "optimise"), (16, "optimise")])
+def test_while_nothing_is_drafted_a_look_tells(num_hits: int, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = resting()
+    asked = []
+
+    def hitting(probe: list[int], points: Sequence[Any]) -> torch.Tensor:
+        asked.append(points)
+        return torch.tensor([probe] * len(points)) + (torch.arange(len(probe)) < num_hits).long()
+
+    monkeypatch.setattr(module, "choices", hitting)
+    skip = strategy.state()["skip"]
+    strategy.begin(0, {})
+    assert strategy.plan(0, context_of(4, 15)) == OFF
+    assert asked == [], "too few to tell"
+    strategy.plan(0, context_of(4, 30))
+    assert asked == [[SkipSet.parse(skip).numbers]], "the set in use alone"
+    state = strategy.state()
+    assert (state["phase"], state["skip"]) == (phase, skip)
+    if phase == "accelerate":
+        assert min(0.6, num_hits / 16) <= state["matchness"] <= max(0.6, num_hits / 16)
+        strategy.observe(0, round_of(0, 0, 1.0))
+        strategy.plan(0, context_of(4, 60))
+        assert len(asked) == 1, "once in a text"
+
+
+# ------------------------------------------------------------------------------------------------ time
+
+
+@pytest.mark.parametrize(("options", "slow", "drafts"), [({}, 10.0, False), ({}, 0.5, True)])
+def test_it_drafts_where_that_is_faster(options: Any, slow: float, drafts: bool) -> None:
+    went = live(alone(**options), 8 * TRIAL, slow)
+    assert went[: TRIAL // 2] == [True] * (TRIAL // 2)
+    assert set(went[4 * TRIAL :]) == {drafts}
+    if not drafts:
+        strategy = alone(**options)
+        assert any(live(strategy, RETRY + 4 * TRIAL, slow)[4 * TRIAL :]), "tried again"
+
+
+@pytest.mark.parametrize("options", [{"always": True}, {"paper": True}], ids=str)
+def test_it_may_be_told_to_draft_always(options: Any) -> None:
+    assert all(live(alone(**options), 8 * TRIAL, 10.0))
+
+
+def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: float) -> Iterator[float]:
+    """The share of optimisation behind every round; a pass of scores takes so many seconds."""
+    optimising = total = 0.0
+    for number in range(num_rounds):
+        before = len(looked)
+        strategy.plan(0, context_of(4, number))
+        spent = 1e-4 + seconds * (len(looked) - before)
+        strategy.observe(0, round_of(2, 1, 0.02, optimise_seconds=spent))
+        optimising, total = optimising + spent, total + spent + 0.02
+        yield optimising / total
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.03, 0.2])
+def test_optimisation_keeps_to_its_budget(looked: list[Any], seconds: float) -> None:
+    strategy = alone(window=8, always=True, enough=1.0)
+    shares = list(simulated(strategy, looked, 1000, seconds))
+    assert max(shares[200:]) <= 0.05 + 0.2 / (200 * 0.02) * (seconds == 0.2), "the first pass was expected cheaper"
+    assert max(shares[-300:]) <= 0.05
+    assert len(looked) > 3
+    if seconds > 0.1:
+        assert shares[-1] > 0.02, "and it uses it"
+
+
+def test_without_a_budget_nothing_is_scored(looked: list[Any]) -> None:
+    strategy = alone(window=8, budget=0.0)
+    list(simulated(strategy, looked, 300, 0.001))
+    assert looked == []
+    engine = made(window=4, budget=0.0)
+    assert practised(engine, STREAM, 24).state()["step"] == 0
+    assert looked == []
+
+
+# ------------------------------------------------------------------------------------------------ its ratio
+
+
+@pytest.mark.parametrize(("num_accepted", "ratio"), [(3, 0.4), (9, 0.45)])
+@both
+def test_the_ratio_falls_with_acceptance(
+    paper: bool, num_accepted: int, ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hits: Callable[..., torch.Tensor] = lambda probe, points: torch.tensor([probe] * len(points))  # noqa: E731
+    monkeypatch.setattr(module, "choices", hits)
+    knowledge = learned.knowledge(10)
+    strategy = Swift(SwiftOptions(window=8, paper=paper, budget=1.0, always=True, patience=10**6), knowledge)
+    strategy.begin(0, {})
+    ratios = {}
+    for number in range(210 if paper else 55):
+        strategy.plan(0, context_of(4, 8 + 4 * number))
+        strategy.observe(0, round_of(10, num_accepted))
+        report = strategy.report(0)
+        ratios[report["step"]] = report["ratio"]
+    assert {ratios[step] for step in ratios if step < 100} == {0.45}
+    assert {ratios[step] for step in ratios if step >= 100} == {ratio}, "and no further"
+    assert max(ratios) >= 200
+
+
+def test_another_set_drafts_where_it_matches_noticeably_more() -> None:
+    """`there` is what is known of the set that drafts, by the same tokens."""
+    strategy = alone(budget=0.0)
+    search, first = strategy._search, strategy._plan
+    search.look(0.9, 384)
+    strategy.plan(0, context_of(4, 0))
+    for _ in range(20):
+        search.look(0.3, 384)
+    strategy.plan(0, context_of(4, 0))
+    search.skipped = SkipSet.parse("a1-2,m1-2").numbers
+    search.matchness = 0.32
+    assert strategy.plan(0, context_of(4, 0)) == first, "hardly more"
+    search.matchness = 0.36
+    assert strategy.plan(0, context_of(4, 0)) == Plan(SkipSet.parse("a1-2,m1-2"))
+
+
+# ------------------------------------------------------------------------------------------------ timeline, practice
+
+
+def test_the_timeline_adds_up() -> None:
+    engine = made(window=4, **EAGER)
+    found = [engine.generate(prompt, max_new_tokens=20) for prompt in STREAM]
+    found += engine.generate(STREAM, max_new_tokens=9)
+    state = swift_of(engine).state()
+    assert len(state["texts"]) == 8
+    by_length = sorted(state["texts"], key=lambda row: -row["num_tokens"])
+    assert [row["num_tokens"] for row in by_length] == [one.stats.num_tokens for one in found]
+    for row, one in zip(state["texts"], found[:4], strict=False):
+        stats = one.stats
+        parts = (stats.optimise_seconds, stats.draft_seconds + stats.verify_seconds)
+        assert row["optimise_seconds"] == pytest.approx(parts[0])
+        assert row["seconds"] == pytest.approx(sum(parts))
+    fit, last = learned.latency(), state["texts"][3]
+    assert 20 * fit.plain_seconds(2) < last["plain_seconds"] < 20 * fit.plain_seconds(22)
+    assert all(row["plain_seconds"] > 0 for row in state["texts"])
+    assert [row["step"] for row in state["steps"]] == sorted({row["step"] for row in state["steps"]})
+    assert state["steps"][-1]["num_tokens"] < sum(row["num_tokens"] for row in state["texts"])
+    report = found[3].report
+    assert report == {name: last[name] for name in ("phase", "ratio", "matchness")} | {"step": report["step"]}
+
+
+SHORT = {"swift": {"window": 4, "max_steps": 12, "tolerance": 0.0, "enough": 1.0}}
+
+
+def test_calibration_practises(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pico("llama"), name="pico", profile=None, strategy="off")
+    options = CalibrateOptions(600, 8, 0, settings=SHORT)
+    values = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values
+    assert (values["phase"], values["step"], values["is_complete"]) == ("accelerate", 12, True)
+    state = swift_of(engine, strategy="swift", settings=SHORT).state()
+    assert (state["step"], state["skip"]) == (12, values["skip"]), "the engine goes by it"
+    longer = {"swift": {**SHORT["swift"], "max_steps": 100}}
+    unfinished = {**values, "phase": "optimise"}
+    engine.remember(learned.profile(swift=unfinished))
+    assert swift_of(engine, strategy="swift", settings=longer).progress == pytest.approx(0.12)
+
+    texts = len(values["texts"])
+    again = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values
+    assert (again["step"], len(again["texts"])) == (12, texts), "there was nothing left to learn"
+    anew = calibrate(engine, PROMPTS, ["swift"], replace(options, again=True)).artefacts["swift"].values
+    assert (anew["step"], anew["observations"], len(anew["texts"])) == (12, values["observations"], texts)
+    assert anew["texts"] != values["texts"], "seconds of its own"
+
+
+def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = pico("llama", num_hidden_layers=7)
+    settings = {"swift": {**SHORT["swift"], "max_steps": 100}}
+    options = CalibrateOptions(600, 8, 0, settings=settings)
+    generate, count = Engine.generate, iter(range(10**6))
+
+    def interrupted(self: Engine, *arguments: Any, **named: Any) -> Any:
+        if named.get("strategy") == "swift" and next(count) == 2:
+            raise KeyboardInterrupt
+        return generate(self, *arguments, **named)
+
+    engine = Engine(model, name="pico", profile=None, strategy="off")
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "generate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(engine, PROMPTS, ["swift"], options)
+    profile = Store().load(engine.memory.key)
+    assert profile is not None
+    kept = profile.artefacts["swift"].values
+    assert (len(kept["texts"]), kept["is_complete"]) == (2, False)
+    assert 0 < kept["step"] < 100
+    values = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values
+    assert values["texts"][:2] == kept["texts"]
+    assert values["observations"][: len(kept["observations"])] == kept["observations"]
+    assert (values["is_complete"], values["step"]) == (True, 100)
