@@ -4,10 +4,10 @@
     python benchmarks/search.py MODEL --prompts *.jsonl --part swift --stream-domain code --stream-prompts 100
     python benchmarks/search.py --table result.json --plot-folder pictures
 
-Runs on a CPU or a GPU. Prompts are JSON lines with `domain` and `prompt`. Of each domain the last --calibration prompts
-are what strategies learn from, and the first --per-domain are measured. For each prompt all ways take turns with plain
-decoding (`off`) in one process, each warmed up first on other prompts, which teach it nothing; every output is compared
-with that of `off`, and `different` makes the exit code 1, a part that fails 2.
+Runs on a CPU or a GPU. Prompts are JSON lines with `domain` and `prompt`. Each domain is shuffled (--seed); its last
+--calibration prompts are what strategies learn from, and the first --per-domain are measured. For each prompt all ways
+take turns with plain decoding (`off`) in one process, each warmed up first on other prompts, which teach it nothing;
+every output is compared with that of `off`, and `different` makes the exit code 1, a part that fails 2.
 
 swift: one domain, one prompt after the other, `swift` as it is by default and as its paper has it, beside evenly
 spaced layers. knn: `knn`, `draft-verify` and `prune` learn for --fit-seconds each; routing, the sets of the domains,
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     add("--fit-seconds", **time_, help="for each strategy of knn (default: 60 on a GPU, 600 elsewhere)")
     add("--equal-seconds", **time_, help="for each strategy of equal (default: 60 on a GPU, 600 elsewhere)")
     add("--latency-seconds", **time_, default=BUDGET_SECONDS, help="for measuring passes (default: %(default)g)")
-    add("--seed", metavar="N", type=int, default=0, help="of the mixed streams and the intervals (default: 0)")
+    add("--seed", metavar="N", type=int, default=0, help="of the choice of prompts, the streams, the intervals")
     add("--profile-folder", metavar="DIR", type=Path, help="read what was learned here, and keep it")
     add("--seconds", **time_, help="begin no prompt but the first later than so long after the start")
     add("--output", metavar="FILE", help="keep the JSON document here")
@@ -145,6 +145,7 @@ def make_plan(options: argparse.Namespace) -> SearchPlan:
         stream_domain=options.stream_domain,
         stream_prompts=options.stream_prompts,
         max_prompt_chars=options.max_prompt_chars,
+        seed=options.seed,
         has_stream=SWIFT in parts,
         has_domains=KNN in parts or EQUAL in parts,
     )

@@ -336,9 +336,13 @@ def test_no_prompt_twice(ratio: float) -> None:
 def test_what_is_measured_was_not_learned_from() -> None:
     prompts = [BenchPrompt(f"{name}{number}", name, f"{name} {number}") for name in "abc" for number in range(6)]
     prompts.append(BenchPrompt("again", "a", "a 0"))
-    found = choose(prompts, Wanted(domains="ab", per_domain=2, calibration=3, stream_prompts=3, stream_domain="b"))
-    assert [prompt.id for prompt in found.mixed_kept_apart] == ["a3", "b3", "a4", "b4", "a5", "b5"]
-    assert [prompt.id for prompt in found.stream] == ["b0", "b1", "b2"]
+    wanted = Wanted(domains="ab", per_domain=2, calibration=3, stream_prompts=3, stream_domain="b")
+    found = choose(prompts, wanted)
+    assert [prompt.domain for prompt in found.mixed_kept_apart] == list("ababab")
+    assert len({prompt.id for prompt in found.mixed_kept_apart}) == 6
+    assert [prompt.domain for prompt in found.stream] == list("bbb")
+    assert {prompt.id for prompt in found.stream}.isdisjoint(one.id for one in found.stream_kept_apart)
+    assert choose(prompts, wanted) == found != choose(prompts, replace(wanted, seed=1)), "shuffled, but not anyhow"
     assert {prompt.id for prompt in found.mixed_kept_apart}.isdisjoint(one.id for one in found.mixed_measured)
     assert list(found.others) == ["c"]
     late = [BenchPrompt("long", "z", "much too long"), *prompts, BenchPrompt("z1", "z", "short")]

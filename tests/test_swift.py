@@ -134,7 +134,7 @@ def test_the_last_half_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy.plan(0, context_of(3, 30))
     state = strategy.state()
     assert state["skip"] == state["observations"][1][0] != first
-    assert state["matchness"] == pytest.approx(6 / 8), "by the held-out half"
+    assert state["matchness"] == pytest.approx(4 / 8), "by the held-out half, and not by what it was chosen by"
     assert state["steps"][0]["matchness"] == pytest.approx(6 / 8)
     assert [score for _, score in state["observations"]] == pytest.approx([0.5, 1.25, 0.5, 0.5])
     assert state["num_known"] == 8, "tokens that it was told by"
@@ -201,7 +201,7 @@ def test_sub_layers_that_do_nothing_are_found(paper: bool, idle: str) -> None:
     strategy = practised(engine, [TEXT, TEXT[5:]], 64)
     state = strategy.state()
     assert (state["skip"], state["phase"]) == (idle, "accelerate")
-    assert state["matchness"] == pytest.approx(1.0, abs=0.05 if not paper else 0)
+    assert state["matchness"] == pytest.approx(1.0, abs=0 if paper else 0.1)  # ours remembers the sets before
     found = engine.generate([99, 2], max_new_tokens=24, settings={"swift": engine_options(engine), **SURE}, **CHAIN)
     assert {step.plan for step in found.steps} == {Plan(skip)}
     assert found.stats.num_accepted == found.stats.num_draft_steps > 0

@@ -235,9 +235,18 @@ class _Calibration:
             self.options.settings,
             self.fitting,
             has_time=lambda: self.budget.left(_SHARE_OF_FIT) > 0,
-            keep=lambda found: self.store.update(self.key, name, Artefact.of({**self._circumstances(), **found})),
+            keep=self._keep_quietly(name),
             progress=self.progress,
         )
+
+    def _keep_quietly(self, name: str) -> Callable[[Mapping[str, Any]], None]:
+        """Behind every text; what is there is not replaced before something else is complete."""
+
+        def keep(found: Mapping[str, Any]) -> None:
+            if not self.options.again:
+                self.store.update(self.key, name, Artefact.of({**self._circumstances(), **found}))
+
+        return keep
 
     # -------------------------------------------------------------------------------------------- trials
 

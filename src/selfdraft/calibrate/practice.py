@@ -34,10 +34,13 @@ def practise(
     own = {**settings.get(name, {}), **find("strategy", name).practice}
     method = {"strategy": name, "settings": {**settings, name: own}}
     strategy: Any = engine.method(**method).strategy
+    num_idle, progressed = 0, strategy.progress
     for prompt in itertools.cycle(prompts):
-        if strategy.is_settled or not has_time():
+        if strategy.is_settled or not has_time() or num_idle >= len(prompts):
             break
         engine.generate(prompt.tokens, max_new_tokens=NUM_TOKENS, **method)
+        num_idle = 0 if strategy.progress != progressed else num_idle + 1  # texts may be too short to learn from
+        progressed = strategy.progress
         keep({**strategy.state(), "is_complete": strategy.is_settled})
         progress(round(100 * strategy.progress), 100, f"practising {name}, percent")
     return {**strategy.state(), "is_complete": strategy.is_settled}

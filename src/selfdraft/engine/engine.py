@@ -120,7 +120,7 @@ class Engine:
         name, strategy = self.names(**method)["strategy"], self._method(method).strategy
         if not hasattr(strategy, "state"):
             raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
-        Store().update(self._memory.key, name, Artefact.of(strategy.state()))
+        Store().update(self._memory.key, name, Artefact.of({**self._memory.known(name), **strategy.state()}))
         return Store().path_of(self._memory.key)
 
     @property

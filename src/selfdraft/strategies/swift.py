@@ -33,7 +33,7 @@ from .timeline import Timeline
 
 _GAIN = 0.03
 """Another set drafts for so much more matchness, not for less: a set that is new has to be recorded and tried."""
-_CANDIDATES_ON_GPU, _CANDIDATES = 16, 4
+_CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
 _RATIO_STEPS = 100
 """Steps between two looks at whether too much is skipped."""
 _ENOUGH_DRAFTS, _MEMORY = 150, 0.997
@@ -83,15 +83,20 @@ class Swift(PlainStrategy):
         self._options = replace(rules, candidates=rules.candidates or usual)
         self._search, self._timeline = Optimisation(self._num_layers, self._options), Timeline()
         saved = knowledge.known("swift") if options.saved else {}
-        if saved and saved.get("paper", False) == options.paper:
+        if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
-        self._acceptance, self._pace = Acceptance(), Pace()
-        self._level: float | None = None  # of the acceptance behind the search
-        self._level_of_looks: float | None = None  # of matchness, where nothing is drafted
+        self._pace = Pace()
+        self._level: float | None  # of the acceptance behind the search
+        self._level_of_looks: float | None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
         self._texts: dict[int, Text] = {}
         self._draft_with_best()
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """A saved state answers this question, or another."""
+        return {"paper": self._options.paper, "first_ratio": self._options.ratio}
 
     def _first_seconds(self) -> float:
         """About what the first step will take."""
@@ -177,13 +182,12 @@ class Swift(PlainStrategy):
 
     def _lower_if_poor(self) -> None:
         """Acceptance, or matchness where too little is drafted to tell."""
-        if self._search.step - self._last_ratio_step < _RATIO_STEPS:
+        if self._search.is_over or self._search.step - self._last_ratio_step < _RATIO_STEPS:
             return
         self._last_ratio_step = self._search.step
         rate = self._acceptance.rate
         found = self._search.matchness if rate is None else rate
         if found is not None and found < self._options.tolerance and self._search.lower():
-            self._acceptance = Acceptance()
             self._draft_with_best()
 
     def _watch(self) -> None:
@@ -208,7 +212,6 @@ class Swift(PlainStrategy):
     def _resume(self) -> None:
         self._search.resume()
         self._last_ratio_step = self._search.step
-        self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
         self._draft_with_best()
 
     # ------------------------------------------------------------------------------------------------ what drafts
@@ -216,6 +219,7 @@ class Swift(PlainStrategy):
     def _draft_with_best(self) -> None:
         skip = SkipSet.of_numbers(self._search.skipped)
         self._plan, self._matchness_in_use = Plan(skip) if skip else OFF, self._search.matchness
+        self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
         self._pace.renew()
 
     @property
@@ -235,7 +239,7 @@ class Swift(PlainStrategy):
         return self._search.progress
 
     def state(self) -> dict[str, Any]:
-        return {**self._search.state(), **self._timeline.to_json(), "paper": self._options.paper}
+        return {**self._search.state(), **self._timeline.to_json(), **self._asked}
 
     def _restore(self, saved: Mapping[str, Any], knowledge: Knowledge) -> None:
         try:

@@ -43,7 +43,7 @@ class SwiftOptions:
     sliding: bool = setting(True, "the window: the last generated tokens instead of a text's first ones")
     held_out: bool = setting(True, "believe a candidate by as many tokens again, which it was not chosen by")
     local: bool = setting(True, "candidates that differ a little from the set in use instead of random ones")
-    candidates: int = setting(0, "score so many in one pass; 0: 16 on a GPU, which hardly notices, else 4", minimum=0)
+    candidates: int = setting(0, "score so many in one pass; 0: 32 on a GPU, which hardly notices, else 4", minimum=0)
     resume: bool = setting(True, "search again when the acceptance falls behind that")
     shift: float = setting(0.15, "by so much", minimum=0.0, maximum=1.0)
     budget: float = setting(0.05, "share of the time that optimisation may take", minimum=0.0)
@@ -204,9 +204,7 @@ class Optimisation:
 
     def resume(self) -> None:
         """Texts are of another kind now: what was scored before is worth nothing, the set in use is a beginning."""
-        self._num_known = 0
-        if not self._options.held_out:
-            self.matchness = None
+        self.matchness, self._num_known = None, 0
         self._begin(Search(self._universe, self._options.seed, num_suggestions=self._search.num_suggestions))
 
     # ------------------------------------------------------------------------------------------------ its state

@@ -1,7 +1,11 @@
-"""Which prompts are measured and which are learned from: of each domain the first and the last, never the same."""
+"""Which prompts are measured and which are learned from: some of each domain, never the same.
+
+Files may hold one source behind the other, so each domain is shuffled first: else its beginning and its end differ.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +26,7 @@ class Wanted:
     stream_domain: str | None = None
     stream_prompts: int = 100
     max_prompt_chars: int | None = None
+    seed: int = 0
     has_stream: bool = True
     has_domains: bool = True
 
@@ -60,6 +65,8 @@ class Prompts:
 def choose(prompts: Iterable[BenchPrompt], wanted: Wanted) -> Prompts:
     """No text twice. An OptionError where a domain has too few."""
     by_domain, left_out = _sort(prompts, wanted.max_prompt_chars)
+    for found in by_domain.values():
+        random.Random(wanted.seed).shuffle(found)
     domains = list(wanted.domains) or list(by_domain)[:NUM_DOMAINS]
     streamed = wanted.stream_domain or domains[0]
     for name in (*domains, streamed):
