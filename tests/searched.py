@@ -67,7 +67,7 @@ def swift(
         best = max(best, matchness)
         ratio = 0.45 if step < num_steps / 3 or num_steps < 10 else 0.4
         figures = {"step": step, "num_tokens": tokens, "seconds": 0.01 * tokens, "matchness": matchness}
-        steps.append({**figures, "ratio": ratio, "is_best": is_best})
+        steps.append({**figures, "best": best, "ratio": ratio, "is_best": is_best})
         sets[step] = some(random, num_layers, round(2 * num_layers * ratio)) if is_best else sets[step - 1]
         tokens += int(random.integers(1, 6))
     texts, end = [], 0

@@ -23,7 +23,7 @@ from selfdraft.profiles.store import Store
 
 HERE = Where(learned.latency(), NUM_LAYERS, 512)
 TEXT = {"seconds": 1.0, "optimise_seconds": 0.1, "plain_seconds": 1.2, "matchness": 0.6, "ratio": 0.4}
-STEP = {"seconds": 0.0, "matchness": 0.5, "ratio": 0.45, "is_best": True}
+STEP = {"seconds": 0.0, "matchness": 0.5, "best": 0.5, "ratio": 0.45, "is_best": True}
 STATE = {"phase": "accelerate", "ratio": 0.4, "step": 3, "skip": "a1,m2", "matchness": 0.8, "snapshots": {"0": "a1"}}
 
 

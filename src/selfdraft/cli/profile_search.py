@@ -145,13 +145,13 @@ def clouds(content: Mapping[str, Any]) -> tuple[Cloud, Cloud]:
 
 
 class Step(NamedTuple):
-    """A candidate was looked at."""
+    """Candidates were scored."""
 
     step: int
     num_tokens: int  # generated until then
-    matchness: float
+    matchness: float  # of the best of them
+    best: float | None  # of the set in use behind it
     ratio: float
-    is_best: bool
 
 
 @dataclass(frozen=True)
@@ -202,14 +202,14 @@ class Search:
 
     @property
     def in_use(self) -> list[tuple[int, float]]:
-        """Tokens generated, and how well the set in use matches from there on: where it changed and behind texts."""
-        changed = [(step.num_tokens, step.matchness) for step in self.steps if step.is_best]
+        """Tokens generated, and how well the set in use matches from there on: behind steps and behind texts."""
+        changed = [(step.num_tokens, step.best) for step in self.steps if step.best is not None]
         told = [(text.end, text.matchness) for text in self.texts if text.matchness is not None]
         return sorted([*changed, *told], key=lambda point: point[0])
 
     def matchness_at(self, step: int) -> float | None:
-        """Of the set in use behind so many steps, as it was when it was found."""
-        found = [one.matchness for one in self.steps if one.is_best and one.step <= step]
+        """Of the set in use behind so many steps."""
+        found = [one.best for one in self.steps if one.step <= step]
         return found[-1] if found else None
 
     @property
@@ -262,8 +262,8 @@ def search(values: Mapping[str, Any]) -> Search:
 
 
 def _step(kept: Mapping[str, Any]) -> Step:
-    figures = (int(kept["step"]), int(kept["num_tokens"]), float(kept["matchness"]), float(kept["ratio"]))
-    return Step(*figures, bool(kept["is_best"]))
+    best = None if kept["best"] is None else float(kept["best"])
+    return Step(int(kept["step"]), int(kept["num_tokens"]), float(kept["matchness"]), best, float(kept["ratio"]))
 
 
 def _texts(kept: Sequence[Mapping[str, Any]]) -> Iterator[FinishedText]:
