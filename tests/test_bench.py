@@ -32,6 +32,8 @@ from selfdraft.protocols import DraftedChain, DraftTask
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 from tape import TapeRecorder
 
+pytestmark = pytest.mark.xdist_group("bench")  # what they measure is measured once
+
 PROMPTS = [("code", "abcabcabc"), ("code", "xyz"), ("math", "1+2=3"), ("code", "left out")]
 SKIP = SkipSet.parse("a1,m2-3")
 DRAFT, SHORT_DRAFT = DraftKind(SKIP), DraftKind(SKIP, 50)

@@ -1,4 +1,4 @@
-"""Exactness on a real model: six ways to draft against one plain run and `model.generate`, 4 prompts x 88 tokens."""
+"""Exactness on a real model: six ways to draft against one plain run and `model.generate`, 4 prompts x 64 tokens."""
 
 from __future__ import annotations
 

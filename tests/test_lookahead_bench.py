@@ -45,6 +45,8 @@ from selfdraft.models.graph_runner import GraphRunner
 from selfdraft.types import Generation, Verdict
 from tape import TapeRecorder
 
+pytestmark = pytest.mark.xdist_group("lookahead_bench")  # what they measure is measured once
+
 TEXTS = {
     "code": ["abcabcabc", "xyzxyz", "abcabcabc", "f(x)=x", "for(;;)", "if(a)b"],
     "math": ["1+2=3", "7*8=56", "9-4=5", " 7*8=56", "x^2+1", "2*3=6"],

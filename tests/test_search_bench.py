@@ -20,8 +20,7 @@ import pytest
 
 from learned import latency
 from pico import letter_tokenizer, pico
-from searching import STAND_INS
-from selfdraft import Engine, registry
+from selfdraft import Engine
 from selfdraft.bench.pace import Pace
 from selfdraft.bench.prompts import BenchPrompt
 from selfdraft.bench.search import learning
@@ -40,6 +39,8 @@ from selfdraft.calibrate.kit import EngineKit
 from selfdraft.errors import OptionError
 from selfdraft.profiles.store import Store
 from selfdraft.types import Generation, SkipSet
+
+pytestmark = pytest.mark.xdist_group("search_bench")  # what they measure is measured once
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "search.py"
 WORDS = {
@@ -66,15 +67,12 @@ def script() -> ModuleType:
 
 @pytest.fixture(autouse=True, scope="module")
 def untimed() -> Iterator[None]:
-    """Seconds at which drafting pays, steps instead of seconds to learn in, stand-ins for what is not there."""
+    """Seconds at which drafting pays, and steps instead of seconds to learn in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "measure", lambda *arguments: latency())
         patch.setattr(learning, "_clock", lambda seconds: partial(next, iter([True, True]), False))
         patch.setattr(EngineKit, "has_time", has_a_few_steps)
         patch.setattr(EngineKit, "tokens_per_second", lambda kit, method, *text: 1 + (method["strategy"] != "off"))
-        for name, place in STAND_INS.items():
-            if name not in registry.STRATEGIES:
-                patch.setitem(registry.STRATEGIES, name, place)  # type: ignore[arg-type]
         yield
 
 

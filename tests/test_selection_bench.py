@@ -31,6 +31,8 @@ from selfdraft.registry import check_settings
 from selfdraft.types import Generation
 from tape import TapeRecorder
 
+pytestmark = pytest.mark.xdist_group("selection_bench")  # what they measure is measured once
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "selection.py"
 LINES = [("code", "abcabcabc"), ("math", "1+2=3"), ("code", "xyzxyz"), ("math", "7*8=56")]
 STRATEGIES = ["uniform 0.25", "early-exit 3", "asd", "clasp", "knapspec", "prune", "prune always"]
