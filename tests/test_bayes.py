@@ -97,9 +97,6 @@ def test_neighbours() -> None:
         near = search.neighbour(point, num_swaps)
         assert near is not None
         assert (len(near), len(point & near)) == (4, 4 - num_swaps)
-        flipped = search.neighbour(point, num_swaps, is_free=True)
-        assert flipped is not None
-        assert len(point ^ flipped) == num_swaps
     assert len(search.neighbour(point, 99) or ()) == 4, "as many as there are"
 
 

@@ -497,3 +497,31 @@ def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkey
         now[0] += 60
         progress(20, 50, "fitting")
     assert capsys.readouterr().err.splitlines() == ["fitting: 10 of 50", "fitting: 20 of 50, about 3 min left"]
+
+
+# ------------------------------------------------------------------------------------------------ several strategies
+
+
+def test_strategies_share_the_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit_module, "monotonic", lambda: 0.0)
+    said: list[str] = []
+    options = CalibrateOptions(1000, 24, 0, settings={"draft-verify": {"iterations": 1, "num_tokens": 2}})
+    calibrate(engine, PROMPTS, ["prune", "draft-verify"], options, say=said.append)
+    assert "fitting prune, for at most 400 s" in said
+    assert "fitting draft-verify, for at most 800 s" in said, "nothing was spent"
+
+
+def test_without_time_nothing_is_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit_module.Budget, "left", lambda budget, share=1.0: 0.0)
+    said: list[str] = []
+    profile = calibrate(engine, PROMPTS, ["swift", "knn"], QUICK, say=said.append)
+    assert profile.artefacts == {}
+    assert [text.split(";")[0] for text in said[-2:]] == ["swift: no time is left", "knn: no time is left"]
+
+
+def test_prompts_come_in_turn(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    fit = "selfdraft.strategies.prune.Prune.fit"
+    monkeypatch.setattr(fit, staticmethod(lambda kit, options: seen.extend(p.id for p in kit.prompts) or {}))
+    calibrate(engine, PROMPTS, ["prune"], QUICK)
+    assert seen == ["a1", "b1", "a2"]

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -350,6 +351,22 @@ def test_prompts_without_labels_are_clustered(told: list[tuple[str, ...]]) -> No
     assert sets_of(two) == {"cluster-1": "m2", "cluster-2": "m1"}, "clusters are made anew together"
     labelled = calibrate(engine, prompts_of("mixed"), ["knn"], quick(clusters=2))
     assert len(sets_of(labelled)) == 2
+    known = calibrate(engine, prompts_of("low"), ["knn"], quick())
+    assert sets_of(known) == {"low": "m2"}, "a label is kept, and takes the place of clusters"
+
+
+def test_beginning_anew_keeps_no_domain(told: list[tuple[str, ...]]) -> None:
+    engine = new_engine()
+    calibrate(engine, prompts_of("low", "high"), ["knn"], quick())
+    anew = calibrate(engine, prompts_of("mixed", "low"), ["knn"], replace(quick(feature="last"), again=True))
+    assert sets_of(anew) == {"mixed": "a3", "low": "m2"}
+
+
+def test_a_fit_is_as_complete_as_all_that_it_keeps(told: list[tuple[str, ...]]) -> None:
+    engine = new_engine()
+    cut = content(calibrate(engine, prompts_of("low", "high"), ["knn"], quick()))
+    Store().update(engine.memory.key, "knn", Artefact.of({**cut, "is_complete": False}))
+    assert not content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))["is_complete"]
 
 
 def test_limits_of_a_fit(told: list[tuple[str, ...]]) -> None:
@@ -526,6 +543,8 @@ def test_the_commands(
     assert "\nroute: high (similarity 0." in capsys.readouterr().out
     assert main([*generate, "--set", "knn.stranger=1", as_text("high", 50)]) == 0
     assert " to high, too little)" in capsys.readouterr().out
+    assert main([*asked, "--domain-field", "tsk", "--prompts", labelled]) == 2
+    assert "line 1 of mine.jsonl has no 'tsk' that is text; write it like {\"tsk\": " in capsys.readouterr().err
     assert main([*generate, "!"]) == 0
     assert "route: general (the prompt is too short to tell)" in capsys.readouterr().out
 

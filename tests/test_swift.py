@@ -470,19 +470,33 @@ def test_the_ratio_falls_with_acceptance(
 
 
 def test_another_set_drafts_where_it_matches_noticeably_more() -> None:
-    """`there` is what is known of the set that drafts, by the same tokens."""
-    strategy = alone(budget=0.0)
+    """On the same tokens: texts that are easier for all change nothing."""
+    strategy = alone(budget=0.0, candidates=1)
     search, first = strategy._search, strategy._plan
-    search.look(0.9, 384)
-    strategy.plan(0, context_of(4, 0))
-    for _ in range(20):
-        search.look(0.3, 384)
-    strategy.plan(0, context_of(4, 0))
-    search.skipped = SkipSet.parse("a1-2,m1-2").numbers
-    search.matchness = 0.32
-    assert strategy.plan(0, context_of(4, 0)) == first, "hardly more"
-    search.matchness = 0.36
-    assert strategy.plan(0, context_of(4, 0)) == Plan(SkipSet.parse("a1-2,m1-2"))
+    for own, other in ((0.3, 0.32), (0.3, 0.32)):
+        points = search.candidates()
+        assert search.judge(points, [0.1, 0.2], [own, other], 32)
+        search.look(0.9, 384)
+        is_changed = search.gain > 0.03
+        assert (strategy.plan(0, context_of(4, 0)) == first) != is_changed
+    assert strategy.plan(0, context_of(4, 0)) == Plan(SkipSet.of_numbers(search.skipped))
+    assert search.gain == 0
+
+
+def test_what_recording_a_set_takes_is_part_of_the_budget() -> None:
+    strategy = alone(budget=0.05)
+    strategy.observe(0, replace(round_of(4, 4), draft_seconds=3.0))
+    assert strategy._account.planning == 3.0
+    strategy.observe(0, replace(round_of(4, 4), draft_seconds=3.0))
+    assert strategy._account.planning == 3.0, "the first round of a set alone"
+
+
+@pytest.mark.parametrize("changed", [{"held_out": False}, {"sliding": False}, {"window": 16}, {"ratio": 0.3}], ids=str)
+def test_a_state_answers_its_own_question(changed: dict[str, Any]) -> None:
+    known = {**alone().state(), **OVER, "skip": "a2,m2"}
+    assert alone(known).state()["skip"] == "a2,m2"
+    assert alone(known, **changed).state()["step"] == 0
+    assert not alone(known, max_steps=2000).is_settled, "more steps were asked for"
 
 
 # ------------------------------------------------------------------------------------------------ timeline, practice
@@ -551,7 +565,9 @@ def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.Mo
             calibrate(engine, PROMPTS, ["swift"], options)
     profile = Store().load(engine.memory.key)
     assert profile is not None
-    kept = profile.artefacts["swift"].values
+    assert "swift" not in profile.artefacts, "nothing is replaced by something that is not complete"
+    (journal,) = home.rglob("journal-swift-*.json")
+    kept = json.loads(journal.read_text())["artefacts"]["state"]["values"]
     assert (len(kept["texts"]), kept["is_complete"]) == (2, False)
     assert 0 < kept["step"] < 100
     values = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values

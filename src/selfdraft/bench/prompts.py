@@ -57,6 +57,10 @@ def read_prompts(
 _EXAMPLE = '{"domain": "chat", "prompt": "Why do cats purr?"}'
 
 
+def _example(labels: Labels) -> str:
+    return _EXAMPLE.replace("domain", labels.field, 1)
+
+
 def _read_line(line: str, file: str, number: int, labels: Labels) -> BenchPrompt:
     where = f"line {number} of {file}"
     try:
@@ -69,7 +73,7 @@ def _read_line(line: str, file: str, number: int, labels: Labels) -> BenchPrompt
         row.setdefault(labels.field, labels.otherwise(file))
     for key in (labels.field, "prompt"):
         if not isinstance(row.get(key), str) or not row[key].strip():
-            raise OptionError(f"{where} has no {key!r} that is text; write it like {_EXAMPLE}")
+            raise OptionError(f"{where} has no {key!r} that is text; write it like {_example(labels)}")
         if any("\ud800" <= character <= "\udfff" for character in row[key]):
             raise OptionError(f"{where} has half a character in its {key!r}; write it as UTF-8 text")
     return BenchPrompt(str(row.get("id", f"{Path(file).stem}-{number}")), row[labels.field], row["prompt"])

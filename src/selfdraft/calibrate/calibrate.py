@@ -18,13 +18,13 @@ from ..models.latency import BUDGET_SECONDS, measure
 from ..models.pull import Progress
 from ..options import Settings
 from ..profiles.journal import Journal
-from ..profiles.profile import Artefact, Profile
+from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
 from ..registry import STRATEGIES, check_settings, find, options_for
 from ..types import FrontierPoint, LatencyFit
 from .kit import Budget, EngineKit, Looks, Workshop
 from .practice import practise
-from .texts import digest, hold_out
+from .texts import digest, hold_out, in_turn
 from .trials import Trials, methods_of
 
 Say = Callable[[str], None]
@@ -34,6 +34,7 @@ _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
+_STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class _Calibration:
         self._journals: list[Journal] = []
         self.budget = Budget(self.options.budget_seconds)
         self.key = self.engine.memory.key
-        self.fitting, self.held_out = hold_out(self.prompts)
+        fitting, self.held_out = hold_out(self.prompts)
+        self.fitting = in_turn(fitting)
         is_slow = self.engine.device.type == "cpu"
         self.num_tokens = self.options.num_tokens or (USUAL_TOKENS_ON_CPU if is_slow else USUAL_TOKENS)
         self.question = {"prompts": digest(self.fitting), "num_tokens": self.num_tokens}
@@ -97,7 +99,8 @@ class _Calibration:
         self._repair()
         self.latency = self._known_latency() or self._measure_latency()
         self._remember()
-        are_complete = [self._learn(strategy) for strategy in dict.fromkeys(strategies)]
+        names = list(dict.fromkeys(strategies))
+        are_complete = [self._learn(name, len(names) - number) for number, name in enumerate(names)]
         if all(are_complete):  # until then the same question finds all of its answers
             for journal in self._journals:
                 journal.finish()
@@ -153,16 +156,21 @@ class _Calibration:
 
     # -------------------------------------------------------------------------------------------- one strategy
 
-    def _learn(self, name: str) -> bool:
-        """Whether it is complete: else the journal is kept, to go on with."""
+    def _learn(self, name: str, num_left: int) -> bool:
+        """Whether it is complete: else the journal is kept, to go on with. It and those behind it share the time."""
         settings = {name: dict(self.options.settings.get(name, {}))}
         options = options_for("strategy", name, settings)
-        found = {"options": repr(options), **self._find(name, options)}
+        seconds = self.budget.left(_SHARE_OF_FIT) / num_left
+        if seconds <= 0 and self._is_to_be_found(name):
+            self.say(f"{name}: no time is left; {GO_ON}")
+            return False
+        question = as_json({"options": repr(options), **self.question})
+        found = {"question": question, **self._find(name, options, seconds)}
         is_complete = bool(found.get("is_complete", True))
-        if not is_complete and self._has_complete(name, found["options"]):
+        if not is_complete and self._has_complete(name, question):
             self.say(f"{name}: time is up, and the profile keeps the complete result that it has; {GO_ON}")
             return False
-        found = {**self._circumstances(), **found, "trials": []}
+        found = {"is_complete": True, **self._circumstances(name), **found, "trials": []}
         self._keep(name, found)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         has_something = "frontier" not in found or any(point.skip for point in points)
@@ -174,79 +182,71 @@ class _Calibration:
             self._keep(name, {**found, "trials": self._trials.run(methods)})
         return is_complete
 
-    def _find(self, name: str, options: Any) -> dict[str, Any]:
+    def _is_to_be_found(self, name: str) -> bool:
+        """Others are tried only."""
+        return any(hasattr(find("strategy", name), way) for way in ("fit", "state"))
+
+    def _find(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
         """What its fit finds, or what it learns while it generates."""
         kind = find("strategy", name)
         if hasattr(kind, "fit"):
-            return self._fit(name, options)
-        return self._practise(name) if hasattr(kind, "state") else {}
+            return self._fit(name, options, seconds)
+        return self._practise(name, options, seconds) if hasattr(kind, "state") else {}
 
-    def _circumstances(self) -> dict[str, Any]:
+    def _circumstances(self, name: str) -> dict[str, Any]:
+        """Of the texts it was fitted to; who practises writes its own."""
+        if hasattr(find("strategy", name), "state"):
+            return {}
         texts = self._looks.texts
         return {
             "num_texts": len(texts),
             "num_tokens": sum(text.num_generated for text in texts),
             "domains": list(dict.fromkeys(prompt.domain for prompt in self.fitting)),
-            "is_complete": True,
         }
 
     def _keep(self, name: str, found: Mapping[str, Any]) -> None:
         self.store.update(self.key, name, Artefact.of(found))
         self._remember()
 
-    def _has_complete(self, name: str, options: str) -> bool:
-        """Of the same question."""
+    def _has_complete(self, name: str, question: Mapping[str, Any]) -> bool:
         known = self._remember().artefacts.get(name)
-        return known is not None and bool(known.values.get("is_complete")) and known.values.get("options") == options
+        return known is not None and bool(known.values.get("is_complete")) and known.values.get("question") == question
 
-    def _fit(self, name: str, options: Any) -> dict[str, Any]:
-        known = self._remember().artefacts.get(name)
+    def _known(self, name: str) -> Artefact | None:
+        """What is there, unless all begins anew."""
+        return None if self.options.again else self._remember().artefacts.get(name)
+
+    def _fit(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
+        known = self._known(name)
         journal = self._journal(name, strategy=name, options=repr(options))
-        looks = self._looks
-        deadline = self.budget.left(_SHARE_OF_FIT)
-        kit = EngineKit(
-            self._workshop,
-            self.fitting,
-            lambda: looks,
-            journal,
-            deadline,
-            f"fitting {name}",
-            known.content if known else None,
-        )
+        looks, content = self._looks, known.content if known else None
+        kit = EngineKit(self._workshop, self.fitting, lambda: looks, journal, seconds, f"fitting {name}", content)
         before = f", going on behind {len(kit.done)} steps" if kit.done else ""
-        self.say(f"fitting {name}{before}, for at most {max(0, deadline):.0f} s")
+        self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
         found = find("strategy", name).fit(kit, options)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         looks.remember({point.skip: point.match for point in points})
         is_complete = found.get("is_complete", True) and not kit.is_out_of_time
         return {**found, "seconds": kit.seconds, "is_complete": is_complete}
 
-    def _practise(self, name: str) -> dict[str, Any]:
-        """Generate with it until it has learned enough; kept behind every text."""
+    def _practise(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
+        """Generate with it until it has learned enough; what it knows is noted behind every text."""
+        known, clock = self._known(name), Budget(seconds)
+        journal = self._journal(name, strategy=name, options=repr(options))
+        known = journal.done.get(_STATE, known)
         profile = self._remember()
-        if self.options.again:
-            others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
-            self.engine.remember(replace(profile, artefacts=others))
-        deadline = self.budget.left(_SHARE_OF_FIT)
-        self.say(f"practising {name}, for at most {max(0, deadline):.0f} s")
+        others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
+        self.engine.remember(replace(profile, artefacts={**others, **({name: known} if known else {})}))
+        self.say(f"practising {name}, for at most {seconds:.0f} s")
         return practise(
             self.engine,
             name,
             self.options.settings,
             self.fitting,
-            has_time=lambda: self.budget.left(_SHARE_OF_FIT) > 0,
-            keep=self._keep_quietly(name),
+            has_time=lambda: clock.left() > 0,
+            keep=lambda found: journal.record(_STATE, Artefact.of(found)),
             progress=self.progress,
         )
-
-    def _keep_quietly(self, name: str) -> Callable[[Mapping[str, Any]], None]:
-        """Behind every text; what is there is not replaced before something else is complete."""
-
-        def keep(found: Mapping[str, Any]) -> None:
-            if not self.options.again:
-                self.store.update(self.key, name, Artefact.of({**self._circumstances(), **found}))
-
-        return keep
 
     # -------------------------------------------------------------------------------------------- trials
 

@@ -22,7 +22,7 @@ from ..strategies.elimination import qualities, sample
 from ..types import LatencyFit, SkipSet
 from .texts import Text, digest, look_at, write_texts
 
-_SHARE_OF_TOKENS = 2
+_FEWER_TOKENS = 2
 """A fit inside a fit has texts of so many times fewer tokens."""
 
 
@@ -71,9 +71,9 @@ class Workshop:
     journal: Callable[..., Journal]
     progress: Progress = lambda done, total, label: None
 
-    def write(self, prompts: Sequence[CalibrationPrompt], name: str = "texts") -> Looks:
-        """What the model says behind them; each text is written once."""
-        num_tokens = self.num_tokens if name == "texts" else max(1, self.num_tokens // _SHARE_OF_TOKENS)
+    def write(self, prompts: Sequence[CalibrationPrompt], num_tokens: int | None = None, name: str = "texts") -> Looks:
+        """What the model says behind them, so many tokens in all; each text is written once."""
+        num_tokens = num_tokens or self.num_tokens
         journal = self.journal(name, texts=digest(prompts), tokens_of_texts=num_tokens)
         return Looks(self.engine.runner, write_texts(self.engine, prompts, num_tokens, journal, self.progress))
 
@@ -140,10 +140,12 @@ class EngineKit:
     def among(self, prompts: Sequence[CalibrationPrompt], name: str, share: float) -> EngineKit:
         journal = self._workshop.journal(name, inside=self._label, prompts_inside=digest(prompts))
         seconds = share * (self._deadline - monotonic())
-        texts = f"texts of {name}"
-        return EngineKit(
-            self._workshop, prompts, lambda: self._workshop.write(prompts, texts), journal, seconds, f"fitting {name}"
-        )
+        num_tokens = max(1, self._workshop.num_tokens // _FEWER_TOKENS)
+
+        def look() -> Looks:
+            return self._workshop.write(prompts, num_tokens, f"texts of {name}")
+
+        return EngineKit(self._workshop, prompts, look, journal, seconds, f"fitting {name}")
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ def hold_out(prompts: Sequence[CalibrationPrompt]) -> tuple[list[CalibrationProm
         [prompt for prompt in prompts if id(prompt) not in held_out],
         [prompt for prompt in prompts if id(prompt) in held_out],
     )
+
+
+def in_turn(prompts: Sequence[CalibrationPrompt]) -> list[CalibrationPrompt]:
+    """The first of every domain, then the second of every domain, and so on."""
+    domains: dict[str, list[CalibrationPrompt]] = {}
+    for prompt in prompts:
+        domains.setdefault(prompt.domain, []).append(prompt)
+    turns = itertools.zip_longest(*domains.values())
+    return [prompt for turn in turns for prompt in turn if prompt is not None]
 
 
 def _share(members: Sequence[CalibrationPrompt]) -> int:

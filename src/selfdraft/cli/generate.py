@@ -159,12 +159,16 @@ def _print_summary(generation: Generation, plain: Generation | None, comparison:
 def _report_text(report: Mapping[str, Any]) -> str:
     """What the strategy has to say: where it sent the prompt, or each value by its name."""
     if "domain" not in report:
-        return ", ".join(f"{name} {value}" for name, value in report.items())
+        return ", ".join(f"{name} {_value_text(value)}" for name, value in report.items())
     similarity, nearest = report.get("similarity"), report.get("nearest")
     if similarity is None:
         return f"route: {report['domain']} (the prompt is too short to tell)"
     towards = f" to {nearest}, too little" if nearest != report["domain"] else ""
     return f"route: {report['domain']} (similarity {similarity:.2f}{towards})"
+
+
+def _value_text(value: Any) -> str:
+    return "not known yet" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _row(name: str, generation: Generation) -> str:

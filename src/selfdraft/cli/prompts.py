@@ -21,13 +21,12 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_label_options(parser: argparse.ArgumentParser) -> None:
-    """For a command that can do without labels; `read` goes by it."""
+    """For a command that can do without labels; `read` goes by it. A field that was asked for must be there."""
     parser.add_argument(
         "--domain-field",
         metavar="NAME",
-        default="domain",
-        help="which field of a line names its domain (default: %(default)s); a line without it: of several files the "
-        f"file's name, of one {UNLABELLED!r}",
+        help="the field of a line that names its domain; not given: `domain`, and a line without it belongs to the "
+        f"file's name where there are several, to {UNLABELLED!r} where there is one",
     )
 
 
@@ -44,8 +43,10 @@ def read(options: argparse.Namespace) -> list[BenchPrompt]:
 def _labels(options: argparse.Namespace, files: Sequence[str]) -> Labels:
     if "domain_field" not in options:
         return Labels()
+    if options.domain_field:
+        return Labels(options.domain_field)
     is_by_file = len(files) > 1
-    return Labels(options.domain_field, lambda file: Path(file).stem if is_by_file else UNLABELLED)
+    return Labels(otherwise=lambda file: Path(file).stem if is_by_file else UNLABELLED)
 
 
 def for_calibration(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:

@@ -117,10 +117,12 @@ class Engine:
 
         An engine that is built later goes on from there.
         """
-        name, strategy = self.names(**method)["strategy"], self._method(method).strategy
+        name = self.names(**method)["strategy"]
+        strategy: Any = self._method(method).strategy
         if not hasattr(strategy, "state"):
             raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
-        Store().update(self._memory.key, name, Artefact.of({**self._memory.known(name), **strategy.state()}))
+        state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
+        Store().update(self._memory.key, name, Artefact.of(state))
         return Store().path_of(self._memory.key)
 
     @property

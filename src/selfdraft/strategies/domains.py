@@ -47,7 +47,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     """The artefact. What is known of domains that are not among the prompts stays as it is, the general set with it."""
     prompts, vectors = look_at_prompts(kit, options)
     known = read_known(kit.known)
-    groups = group(prompts, vectors, options, [domain.name for domain in known])
+    groups = group(prompts, vectors, options)
     kept = _kept(known, groups, {prompt.domain for prompt in prompts})
     _check_alike(kit.known, kept, options)
     jobs = {one.name: one.prompts[: options.search_prompts] for one in groups}
@@ -63,7 +63,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
         "search": options.search,
         **pack([*kept, *_domains(groups, found, kept, options)]),
         "general": general,
-        "is_complete": searches.are_complete,
+        "is_complete": searches.are_complete and (not kept or bool(kit.known.get("is_complete", True))),
     }
 
 
@@ -92,11 +92,10 @@ def look_at_prompts(kit: Kit, options: Any) -> tuple[list[CalibrationPrompt], Ve
     return prompts, np.stack(vectors)
 
 
-def group(prompts: Sequence[CalibrationPrompt], vectors: Vectors, options: Any, known: Sequence[str]) -> list[Group]:
-    """By their labels, unless clusters are asked for or the labels tell nothing apart."""
+def group(prompts: Sequence[CalibrationPrompt], vectors: Vectors, options: Any) -> list[Group]:
+    """By their labels, unless clusters are asked for or there are none."""
     labels = [prompt.domain for prompt in prompts]
-    names = set(labels)
-    if options.clusters or names == {UNLABELLED} or (len(names) == 1 and not set(known) - names):
+    if options.clusters or set(labels) == {UNLABELLED}:
         count = options.clusters or choose_count(vectors, seed=options.seed)
         numbers = kmeans(vectors, count, options.seed).labels.tolist()
         order = list(dict.fromkeys(numbers))
@@ -127,10 +126,9 @@ def read_known(artefact: Mapping[str, Any]) -> list[Domain]:
 
 
 def _kept(known: Sequence[Domain], groups: Sequence[Group], labels: set[str]) -> list[Domain]:
-    """Clusters are made anew together."""
+    """Clusters were a stopgap: others, or labels, take their place."""
     gone = labels | {one.name for one in groups}
-    is_clustered = groups[0].name.startswith(_CLUSTER)
-    return [one for one in known if one.name not in gone and not (is_clustered and one.name.startswith(_CLUSTER))]
+    return [one for one in known if one.name not in gone and not one.name.startswith(_CLUSTER)]
 
 
 def _check_alike(known: Mapping[str, Any], kept: Sequence[Domain], options: Any) -> None:

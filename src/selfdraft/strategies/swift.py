@@ -86,7 +86,8 @@ class Swift(PlainStrategy):
         if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
-        self._pace = Pace()
+        self._pace, self._acceptance = Pace(), Acceptance()
+        self._is_new = True  # the set that drafts
         self._level: float | None  # of the acceptance behind the search
         self._level_of_looks: float | None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
@@ -96,7 +97,8 @@ class Swift(PlainStrategy):
     @property
     def _asked(self) -> dict[str, Any]:
         """A saved state answers this question, or another."""
-        return {"paper": self._options.paper, "first_ratio": self._options.ratio}
+        names = ("paper", "ratio", "min_ratio", "window", "sliding", "held_out")
+        return {"asked": {name: getattr(self._options, name) for name in names}}
 
     def _first_seconds(self) -> float:
         """About what the first step will take."""
@@ -116,14 +118,15 @@ class Swift(PlainStrategy):
         if self._is_due(text, context):
             self._account.is_planning = True
             self._optimise(text, context)
-        if self._search.skipped == self._plan.skip.numbers:
-            self._matchness_in_use = self._search.matchness
-        elif self._is_noticeably_better:
+        if self._search.skipped != self._plan.skip.numbers and self._is_noticeably_better:
             self._draft_with_best()
         return self._plan if self._options.always or self._pace.is_drafting else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._account.add(step)
+        if self._is_new and step.draft.tokens:
+            self._account.planning += step.draft_seconds  # it had to be recorded first, perhaps
+            self._is_new = False
         self._pace.observe(step)
         self._timeline.observe(step, self._latency.plain_seconds(self._texts[sequence_id].num_tokens))
         if step.draft.num_draft_steps:
@@ -218,15 +221,14 @@ class Swift(PlainStrategy):
 
     def _draft_with_best(self) -> None:
         skip = SkipSet.of_numbers(self._search.skipped)
-        self._plan, self._matchness_in_use = Plan(skip) if skip else OFF, self._search.matchness
+        self._plan, self._is_new, self._search.gain = Plan(skip) if skip else OFF, True, 0.0
         self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
         self._pace.renew()
 
     @property
     def _is_noticeably_better(self) -> bool:
         """The best set, than the one that drafts so far."""
-        best, there = self._search.matchness, self._matchness_in_use
-        return self._options.always or self._search.is_over or best is None or there is None or best >= there + _GAIN
+        return self._options.always or self._search.is_over or self._search.gain >= _GAIN
 
     # ------------------------------------------------------------------------------------------------ its state
 

@@ -20,10 +20,10 @@ from .uniform import spread
 
 SNAPSHOTS = (0, 64, 128, 512)
 """Steps at which the set in use is remembered, as the paper shows it."""
-_MEMORY = 384
-"""Matchness, where it is held out, is told by about so many tokens."""
-_MEMORY_OF_OTHERS = 64
-"""And that of a set that is new by so many of those before: what it was chosen by would flatter it."""
+_KNOWN_TOKENS, _KNOWN_BEFORE = 384, 64
+"""Matchness, where it is held out, is told by about so many tokens; that of a new set by so many of those before it was
+taken, for what it was chosen by would flatter it.
+"""
 
 Phase = Literal["optimise", "accelerate"]
 
@@ -39,7 +39,7 @@ class SwiftOptions:
     max_steps: int = setting(1000, "score at most so many candidates", minimum=1)
     patience: int = setting(300, "end the search after so many without improvement", minimum=1)
     enough: float = setting(0.95, "end the search beyond this matchness", minimum=0.0, maximum=1.0)
-    paper: bool = setting(False, "as the paper: turns off everything below")
+    paper: bool = setting(False, "as the paper, whatever sliding to always (below) say")
     sliding: bool = setting(True, "the window: the last generated tokens instead of a text's first ones")
     held_out: bool = setting(True, "believe a candidate by as many tokens again, which it was not chosen by")
     local: bool = setting(True, "candidates that differ a little from the set in use instead of random ones")
@@ -68,7 +68,10 @@ def uniform(num_layers: int, ratio: float) -> Point:
 
 
 class Optimisation:
-    """`skipped` is the set in use, `matchness` what is known of it: None until it was scored. A step is a candidate."""
+    """`skipped` is the best set, `matchness` what is known of it: None until it was scored. A step is a candidate.
+
+    `gain`: by how much more it matches than the set that drafts, as far as both were scored on the same tokens.
+    """
 
     def __init__(self, num_layers: int, options: SwiftOptions) -> None:
         self._num_layers, self._options = num_layers, options
@@ -77,6 +80,7 @@ class Optimisation:
         self.skipped = uniform(num_layers, self.ratio)
         self.matchness: float | None = None
         self.step = 0
+        self.gain = 0.0
         self.snapshots: dict[int, Point] = {}
         self._begin(Search(self._universe, options.seed))
         self._remember()
@@ -154,6 +158,7 @@ class Optimisation:
             self.step += 1
             self._search.observe(point, score)
             if self.matchness is None or score > self.matchness:
+                self.gain += 0.0 if self.matchness is None else score - self.matchness
                 self.skipped, self.matchness = point, score
 
     def _judge_beside(self, points: Sequence[Point], searched: Sequence[float], held_out: Sequence[float]) -> None:
@@ -165,7 +170,8 @@ class Optimisation:
         best = max(range(1, len(points)), key=lambda row: (searched[row], held_out[row]))
         if searched[best] > searched[0] and held_out[best] >= held_out[0]:
             self.skipped = points[best]
-            self._num_known = min(self._num_known, _MEMORY_OF_OTHERS)  # what comes next tells how good it is
+            self.gain += held_out[best] - held_out[0]
+            self._num_known = min(self._num_known, _KNOWN_BEFORE)  # what comes next tells how good it is
 
     def look(self, matchness: float, num_fresh: int) -> None:
         """The set in use has been scored once more."""
@@ -173,7 +179,7 @@ class Optimisation:
             self.matchness, self._num_known = matchness, 0
         weight = num_fresh / max(1, self._num_known + num_fresh)
         self.matchness += weight * (matchness - self.matchness)
-        self._num_known = min(_MEMORY, self._num_known + num_fresh)
+        self._num_known = min(_KNOWN_TOKENS, self._num_known + num_fresh)
 
     def _remember(self) -> None:
         for step in SNAPSHOTS:
@@ -182,7 +188,7 @@ class Optimisation:
 
     def _end_if_done(self) -> None:
         options = self._options
-        is_known = not options.held_out or self._num_known >= _MEMORY
+        is_known = not options.held_out or self._num_known >= _KNOWN_TOKENS
         is_good = is_known and self.matchness is not None and self.matchness > options.enough
         self.is_over = is_good or self.num_steps >= options.max_steps or self.num_idle >= options.patience
 
@@ -240,7 +246,7 @@ class Optimisation:
         )
         found._first_step, found.num_idle = int(state["first_step"]), int(state["num_idle"])
         found._num_known = int(state["num_known"])
-        found.is_over = state["phase"] == "accelerate"
+        found._end_if_done()
         return found
 
 

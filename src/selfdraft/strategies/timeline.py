@@ -35,12 +35,12 @@ class Timeline:
         self._open[sequence_id] = TextSums()
 
     def observe(self, step: StepRecord, plain_seconds: float) -> None:
-        """`plain_seconds`: what plain decoding takes for one token there."""
-        text, num_tokens = self._open[step.sequence_id], len(step.verdict.tokens)
-        seconds = step.optimise_seconds + step.draft_seconds + step.verify_seconds
+        """`plain_seconds`: what plain decoding takes for one token there. Texts of a batch share a round's seconds."""
+        text, num_tokens, num_texts = self._open[step.sequence_id], len(step.verdict.tokens), len(self._open)
+        seconds = (step.optimise_seconds + step.draft_seconds + step.verify_seconds) / num_texts
         text.num_tokens += num_tokens
         text.seconds += seconds
-        text.optimise_seconds += step.optimise_seconds
+        text.optimise_seconds += step.optimise_seconds / num_texts
         text.plain_seconds += num_tokens * plain_seconds
         self.num_tokens += num_tokens
         self.seconds += seconds

@@ -64,7 +64,8 @@ def _swift(found: Mapping[str, Any]) -> list[str]:
         "Every way decodes every prompt in turn with off; a strategy lives through the whole stream. In brackets: 95 % "
         "of what other prompts like these would give.",
         _swift_speeds(found, first, last),
-        "Where the search ended. Its own matchness is on the tokens it searched with; held out is the match of the "
+        "Where the search ended. Matchness is its own account: of the paper's on the tokens it searched with, of ours "
+        "on tokens held out from the search, sets before the last one included. Held out is the match of the "
         f"last set on the model's texts behind {(found['held_out'] or {}).get('num_texts', 0)} prompts that are not in "
         "the stream. Uniform never searches.",
         _swift_ends(found),
