@@ -17,6 +17,8 @@ DRAFT_VERIFY = {
         "mixed": {"skip": "a1-2,m3", "tokens_per_second": 609.0, "plain": 580.0, "num_tried": 87, "is_complete": True},
     }
 }
+NOTHING_FOUND = {"frontier": [{"skip": "", "lost": 0.0, "match": 1.0}]}
+"""A frontier whose fit was ended before its first set."""
 
 
 def some(random: np.random.Generator, num_layers: int, count: int) -> SkipSet:

@@ -14,6 +14,7 @@ import learned
 import searched
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import SkipSet
+from selfdraft.bench.search.sets import sets_of
 from selfdraft.cli import profile_plot_knn, profile_plot_swift, profile_search, profile_text
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_search import Cloud, Where
@@ -37,6 +38,13 @@ def three() -> dict[str, Artefact]:
         "swift": searched.swift(),
         "draft-verify": Artefact({**searched.DRAFT_VERIFY, "is_complete": False, "seconds": 60.0}),
     }
+
+
+def timed(**changed: Any) -> Artefact:
+    """`knn` with one domain whose set was found by tokens per second."""
+    values = searched.knn(1, search="draft-verify").values
+    one = {"mixed": {**searched.DRAFT_VERIFY["sets"]["mixed"], **changed}}
+    return Artefact({**values, "domains": [{**values["domains"][0], "found": {"sets": one}}]})
 
 
 def damaged() -> dict[str, Artefact]:
@@ -89,18 +97,38 @@ class TestList:
 class TestShow:
     def test_domains(self) -> None:
         """The third does not pay: its frontier loses half of the choices with each sub-layer."""
-        parts = profile_text.as_text(knowing({"knn": searched.knn(3)}), NUM_LAYERS).split("\n\n")
+        values = {**searched.knn(3).values, "general": searched.NOTHING_FOUND}
+        parts = profile_text.as_text(knowing({"knn": Artefact(values)}), NUM_LAYERS).split("\n\n")
         rows = [line.split("  ") for line in parts[-1].splitlines()]
         names = [next(filter(None, row)) for row in rows]
-        assert names[1:6] == ["domain", "code", "math", "chat", "general"]
+        assert names[1:6] == ["domain", "code", "math", "chat *", "general"]
         assert [cell.strip() for cell in rows[2] if cell.strip()][1:3] == ["40", "0.931"]
-        assert "none: decodes plainly" in parts[-1].splitlines()[4]
-        assert "none: decodes plainly" not in parts[-1].splitlines()[2]
+        assert parts[-1].splitlines()[4].split()[-6:] == ["attention,", "0", "MLP", "50.0%", "0.81x", "-"]
+        assert parts[-1].splitlines()[5].endswith("not searched yet      -          -         -")
         assert "(nearest anchor by mean vectors; skip sets by prune, behind 512 tokens)" in parts[-1]
+        assert parts[-1].endswith(
+            "\n  (* decodes plainly, which promises more than the best set that was found, shown here)"
+        )
+
+    def test_domains_that_all_draft(self) -> None:
+        assert "*" not in profile_text.as_text(knowing({"knn": searched.knn(2)}), NUM_LAYERS)
+
+    def test_domains_by_tokens_per_second(self) -> None:
+        shown = profile_text.as_text(knowing({"knn": timed(skip="")}), NUM_LAYERS)
+        assert "plain decoding was fastest  " in shown
+        assert "*" not in shown
+        assert "not searched yet" in profile_text.as_text(knowing({"knn": timed(skip="", num_tried=0)}), NUM_LAYERS)
+        empty = Artefact({**timed().values, "general": {"sets": {}}})
+        assert "\nknn: cannot be read (ValueError: general has no set)" in profile_text.as_text(
+            knowing({"knn": empty}), NUM_LAYERS
+        )
 
     def test_domains_without_seconds(self) -> None:
-        profile = dataclasses.replace(knowing({"knn": searched.knn(1)}), latency=None)
-        assert "by measured seconds" in profile_text.as_text(profile, NUM_LAYERS)
+        values = {**searched.knn(1).values, "general": searched.NOTHING_FOUND}
+        profile = dataclasses.replace(knowing({"knn": Artefact(values)}), latency=None)
+        shown = profile_text.as_text(profile, NUM_LAYERS)
+        assert "by measured seconds" in shown
+        assert "not searched yet" in shown
 
     def test_a_search(self) -> None:
         texts = [{**TEXT, "num_tokens": 30, "phase": "optimise"}] * 2
@@ -146,12 +174,23 @@ class TestDomains:
         assert (timed.match, timed.measured) == (None, pytest.approx(609 / 580))
 
     def test_nothing_found(self) -> None:
-        """A frontier whose fit was ended before the first set."""
-        values = searched.knn(1).values
-        values = {**values, "general": {"frontier": [{"skip": "", "lost": 0.0, "match": 1.0}]}}
-        general = profile_search.domains(values, HERE).general.found
-        assert general is not None
-        assert not general.skip
+        values = {**searched.knn(1).values, "general": searched.NOTHING_FOUND}
+        general = profile_search.domains(values, HERE).general
+        assert (general.found, general.is_searched, general.is_outdone) == (None, False, False)
+
+    def test_plain_decoding_promises_more(self) -> None:
+        """Then it is the set that the benchmark shows, too."""
+        values = searched.knn(3).values
+        found = profile_search.domains(values, HERE).domains
+        assert [one.is_outdone for one in found] == [False, False, True]
+        shown = sets_of(values, learned.latency(), NUM_LAYERS)
+        for one, other in zip(found, shown, strict=True):
+            assert one.found is not None
+            assert one.found.skip
+            assert (one.found.skip, one.found.match) == (other.skip, other.match)
+        assert found[2].found is not None
+        assert found[2].found.predicted is not None
+        assert found[2].found.predicted < 1
 
     def test_the_plane(self) -> None:
         """Vectors that differ along two axes: lengths do not count, distances are kept, all variance is explained."""
@@ -250,6 +289,25 @@ class TestPlot:
         store.update(ProfileKey.of(pico("llama"), folder), name, three()[name])
         assert self.plot(folder, "--of", name, output=tmp_path / "drawn.png") == 0
         assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_what_stands_beside_a_strip(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The third decodes plainly, the first was not searched yet, plain decoding was fastest in the second."""
+        pytest.importorskip("matplotlib")
+        values = searched.knn(3).values
+        given = [searched.NOTHING_FOUND, timed(skip="").values["domains"][0]["found"], values["domains"][2]["found"]]
+        one_each = [{**one, "found": found} for one, found in zip(values["domains"], given, strict=True)]
+        found = profile_search.domains({**values, "domains": one_each}, HERE)
+        said: list[tuple[float, str]] = []
+        monkeypatch.setattr(
+            profile_plot_knn, "beside_strip", lambda _, place, text, *x, **y: said.append((place, text))
+        )
+        clouds = profile_search.clouds(searched.knn(3).content)
+        assert profile_plot_knn.picture(found, clouds, NUM_LAYERS, "a model").startswith(b"\x89PNG")
+        first, second, third, last = (text for place, text in said if place == int(place))
+        assert (first, second) == ("not searched yet", "plain decoding was fastest")
+        assert third.startswith("decodes plainly; best set:\n")
+        assert third.endswith(" 0 MLP skipped\nmatch 50.0%   predicted 0.81x")
+        assert "plainly" not in last
 
     def test_a_search_that_has_just_begun(self) -> None:
         pytest.importorskip("matplotlib")

@@ -163,7 +163,8 @@ def _label_strip(axes: Any, place: int, one: Domain, domain: int | None, num_lay
         axes.plot([-0.032], [place], transform=across, clip_on=False, linestyle="none", markeredgewidth=0.8, **style)
         beside_strip(axes, place + 0.2, f"{one.num_vectors} vectors", -0.06, fontsize=8, color=GREY)
     if one.found is None or not one.found.skip:
-        text, middle = "decodes plainly: no skip set promises more", (num_layers - 1) / 2
+        text = "plain decoding was fastest" if one.is_searched else "not searched yet"
+        middle = (num_layers - 1) / 2
         beside_strip(axes, place, text, middle, ha="center", color=GREY, xycoords="data")
         return
     beside_strip(axes, place, "\n".join(_facts(one)), 1.015)
@@ -172,6 +173,8 @@ def _label_strip(axes: Any, place: int, one: Domain, domain: int | None, num_lay
 def _facts(one: Domain) -> Iterator[str]:
     found = one.found
     assert found is not None
+    if one.is_outdone:
+        yield "decodes plainly; best set:"
     yield f"{len(found.skip.attention)} attention, {len(found.skip.mlp)} MLP skipped"
     told = {"match": found.match, "predicted": found.predicted, "measured": found.measured}
     facts = [

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..bench.search.sets import most_promising
 from ..models.payoff import Array
 from ..types import FrontierPoint, LatencyFit, SkipSet
 from .profile_sets import KnownSet, choose, known_set
@@ -51,10 +52,15 @@ def _timed_set(kept: Mapping[str, Any]) -> TimedSet:
 
 @dataclass(frozen=True)
 class Domain:
-    """What is drafted with in one domain. An empty set decodes plainly; None: unknown without measured seconds."""
+    """The set that promises most of those that a search found for one domain.
+
+    An empty set: plain decoding was fastest. None: nothing was searched yet, or it takes measured seconds to say which.
+    """
 
     name: str
     found: KnownSet | None
+    is_searched: bool = True
+    is_outdone: bool = False  # plain decoding promises more
     num_vectors: int | None = None
     threshold: float | None = None  # less similar prompts are strangers
 
@@ -84,30 +90,43 @@ class Where:
 
 
 def domains(values: Mapping[str, Any], where: Where) -> Domains:
-    found = [
-        Domain(str(one["name"]), _found(one["found"], where), int(one["num_vectors"]), float(one["threshold"]))
-        for one in values["domains"]
-    ]
+    found = [_domain(one, where) for one in values["domains"]]
     if not found:
         raise ValueError("there is no domain")
-    general = Domain("general", _found(values["general"], where))
+    general = _found("general", values["general"], where)
     return Domains(str(values["feature"]), str(values["search"]), found, general, where.num_context)
 
 
-def _found(found: Mapping[str, Any], where: Where) -> KnownSet | None:
+def _domain(kept: Mapping[str, Any], where: Where) -> Domain:
+    found = _found(str(kept["name"]), kept["found"], where)
+    return replace(found, num_vectors=int(kept["num_vectors"]), threshold=float(kept["threshold"]))
+
+
+def _found(name: str, found: Mapping[str, Any], where: Where) -> Domain:
     """Of a frontier the point that promises most there; of sets by tokens per second the first."""
     if "frontier" in found:
-        matches = {point.skip: point.match for point in map(FrontierPoint.from_json, found["frontier"])}
-        matches.pop(SkipSet(), None)
-        for skip in matches:
-            skip.check(where.num_layers)
-        if where.fit is None:
-            return None
-        skip = choose(found, where.fit, where.num_layers, where.num_context) if matches else SkipSet()
-        return _known(skip, matches.get(skip), where)
-    one = next(iter(timed_sets(found).values()))
+        return _on_frontier(name, found, where)
+    sets = timed_sets(found)
+    if not sets:
+        raise ValueError(f"{name} has no set")
+    one = next(iter(sets.values()))
+    if not one.num_tried:
+        return Domain(name, None, is_searched=False)
     one.skip.check(where.num_layers)
-    return replace(_known(one.skip, None, where), measured=one.speed_up if one.skip else None)
+    return Domain(name, replace(_known(one.skip, None, where), measured=one.speed_up if one.skip else None))
+
+
+def _on_frontier(name: str, found: Mapping[str, Any], where: Where) -> Domain:
+    points = [point for point in map(FrontierPoint.from_json, found["frontier"]) if point.skip]
+    for point in points:
+        point.skip.check(where.num_layers)
+    if not points or where.fit is None:
+        return Domain(name, None, is_searched=bool(points))
+    chosen = choose(found, where.fit, where.num_layers, where.num_context)
+    best = chosen or most_promising(points, where.fit, where.num_layers, where.num_context)
+    assert best is not None
+    match = next(point.match for point in points if point.skip == best)
+    return Domain(name, _known(best, match, where), is_outdone=not chosen)
 
 
 def _known(skip: SkipSet, match: float | None, where: Where) -> KnownSet:

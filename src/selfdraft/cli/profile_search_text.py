@@ -42,19 +42,27 @@ def _knn_text(values: Mapping[str, Any], where: Where) -> str:
     note = (
         f"  (nearest anchor by {found.feature} vectors; skip sets by {found.search}, behind {where.num_context} tokens)"
     )
-    return "\n".join([table(header, [_domain_row(one) for one in found.rows]), note])
+    lines = [table(header, [_domain_row(one) for one in found.rows]), note]
+    if any(one.is_outdone for one in found.rows):
+        lines.append("  (* decodes plainly, which promises more than the best set that was found, shown here)")
+    return "\n".join(lines)
 
 
 def _domain_row(one: Domain) -> tuple[str, ...]:
     found = one.found
-    figures = (
-        ("by measured seconds", "-", "-", "-")
-        if found is None
-        else (counts(found.skip), percent(found.match), times(found.predicted), times(found.measured))
-    )
+    if found is None or not found.skip:
+        figures = (_instead_of_a_set(one), "-", "-", "-")
+    else:
+        figures = (counts(found.skip), percent(found.match), times(found.predicted), times(found.measured))
     vectors = "-" if one.num_vectors is None else str(one.num_vectors)
     threshold = "-" if one.threshold is None else f"{one.threshold:.3f}"
-    return (f"  {one.name}", vectors, threshold, *figures)
+    return (f"  {one.name}{' *' if one.is_outdone else ''}", vectors, threshold, *figures)
+
+
+def _instead_of_a_set(one: Domain) -> str:
+    if not one.is_searched:
+        return "not searched yet"
+    return "by measured seconds" if one.found is None else "plain decoding was fastest"
 
 
 def _swift_text(values: Mapping[str, Any], where: Where) -> str:

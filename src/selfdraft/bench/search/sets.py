@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...calibrate.trials import MAX_DRAFTED
 from ...errors import ProfileError
 from ...models.payoff import RoundCosts
 from ...protocols import Knowledge, PlanContext
@@ -16,7 +17,6 @@ from ...registry import find, options_for
 from ...types import FrontierPoint, LatencyFit, Plan, SkipSet
 
 USUAL_LENGTH = 512
-_MAX_DRAFTED = 12
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _set_of(
     skip = planned.skip if planned is not None else SkipSet()
     is_planned = bool(skip)
     if not skip:
-        skip = _most_promising(points, latency, num_layers) or _any_set(found)
+        skip = most_promising(points, latency, num_layers, USUAL_LENGTH) or _any_set(found)
     match = next((point.match for point in points if point.skip == skip), None)
     return DomainSet(domain, skip, match, is_planned, num_vectors)
 
@@ -78,11 +78,14 @@ def _no_look(*arguments: Any, **options: Any) -> Any:
     raise AssertionError("what was learned offline needs no look at a text")
 
 
-def _most_promising(points: Sequence[FrontierPoint], latency: LatencyFit, num_layers: int) -> SkipSet | None:
+def most_promising(
+    points: Sequence[FrontierPoint], latency: LatencyFit, num_layers: int, num_context: int
+) -> SkipSet | None:
+    """Of those that skip something, whatever plain decoding promises; None: there is none."""
     drafting = [point for point in points if point.skip]
     if not drafting:
         return None
-    costs = RoundCosts.at(latency, [point.skip for point in drafting], _MAX_DRAFTED, USUAL_LENGTH, num_layers)
+    costs = RoundCosts.at(latency, [point.skip for point in drafting], MAX_DRAFTED, num_context, num_layers)
     speeds = costs.speeds(np.array([point.match for point in drafting]))[:, 1:].max(1)
     return drafting[int(speeds.argmax())].skip
 
