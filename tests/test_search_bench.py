@@ -28,6 +28,7 @@ from selfdraft.bench.search.bench import Bench
 from selfdraft.bench.search.learning import Lesson, School, num_steps
 from selfdraft.bench.search.mixed import MixedStreams
 from selfdraft.bench.search.prompts import Wanted, choose
+from selfdraft.bench.search.report import as_markdown
 from selfdraft.bench.search.routing import Routed
 from selfdraft.bench.search.routing import figures as routing_figures
 from selfdraft.bench.search.sets import DomainSet, overlaps, sets_of
@@ -425,3 +426,20 @@ def test_routes_are_counted() -> None:
     assert figures["own"]["confusion"] == {"code": {"code": 1, "math": 1}, "math": {"math": 1}}
     assert figures["others"]["general"] == 1
     assert figures["seconds"] == {"mean": pytest.approx(0.2), "median": 0.2, "max": 0.3}
+
+
+# ------------------------------------------------------------------------------------------------------ the docs
+
+
+def test_the_docs_show_what_was_measured() -> None:
+    """Every row of a table of measurements in docs/search.md is one that a document of the benchmark prints."""
+    repository = SCRIPT.parents[1]
+    docs = (repository / "docs" / "search.md").read_text(encoding="utf-8").partition("## Measured")[2]
+    files = sorted((repository / "benchmarks" / "results").glob("search-*.json"))
+    printed = {
+        line for file in files for line in as_markdown(json.loads(file.read_text(encoding="utf-8"))).splitlines()
+    }
+    shown = [line for line in docs.splitlines() if line.startswith("| ")]
+    assert all(file.name in docs for file in files)
+    assert len(shown) > 20
+    assert [line for line in shown if line not in printed] == []
