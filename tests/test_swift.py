@@ -574,3 +574,18 @@ def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.Mo
     assert values["texts"][:2] == kept["texts"]
     assert values["observations"][: len(kept["observations"])] == kept["observations"]
     assert (values["is_complete"], values["step"]) == (True, 100)
+
+
+def test_what_could_not_pay_is_not_tried_at_first() -> None:
+    """On a machine where verifying costs too much, whatever is accepted."""
+    dear = learned.latency(verify=tuple(replace(line, base=1.0) for line in learned.latency().verify))
+    knowledge = replace(learned.knowledge(NUM_LAYERS), latency=lambda: dear)
+    strategy = Swift(SwiftOptions(budget=0.0), knowledge)
+    strategy.begin(0, {})
+    plans = []
+    for _ in range(1100):
+        plans.append(strategy.plan(0, context_of(4, 0)))
+        strategy.observe(0, round_of(0, 0) if plans[-1] == OFF else round_of(4, 4))
+    assert set(plans[:1000]) == {OFF}
+    assert any(plan.skip for plan in plans), "but in the end"
+    assert alone(budget=0.0).plan(0, context_of(4, 0)).skip, "elsewhere it is"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..types import StepRecord
@@ -50,9 +51,10 @@ class Pace:
         self._num_left = TRIAL  # tokens until the next decision
         self._num_since = 0  # tokens since the other way was tried
 
-    def renew(self) -> None:
-        """Drafts are others now."""
-        self._drafting, self.is_drafting, self._last = Way(), True, None
+    def renew(self, is_promising: bool = True) -> None:
+        """Drafts are others now. What promises nothing is not tried at first, only later."""
+        self._drafting = Way() if is_promising else Way(TRIAL, math.inf)
+        self.is_drafting, self._last = is_promising, None
         self._retry, self._num_left, self._num_since = RETRY, TRIAL, 0
 
     def observe(self, step: StepRecord) -> None:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import OptionError, ProfileError
+from ..models.payoff import best_length
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
@@ -34,6 +35,8 @@ from .timeline import Timeline
 _GAIN = 0.03
 """Another set drafts for so much more matchness, not for less: a set that is new has to be recorded and tried."""
 _CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
+_HIGH, _MAX_DRAFTED, _USUAL_LENGTH = 0.9, 12, 512
+"""An acceptance, a draft length and a length of text at which a set must promise something to be tried at once."""
 _RATIO_STEPS = 100
 """Steps between two looks at whether too much is skipped."""
 _ENOUGH_DRAFTS, _MEMORY = 150, 0.997
@@ -223,7 +226,11 @@ class Swift(PlainStrategy):
         skip = SkipSet.of_numbers(self._search.skipped)
         self._plan, self._is_new, self._search.gain = Plan(skip) if skip else OFF, True, 0.0
         self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
-        self._pace.renew()
+        self._pace.renew(self._is_promising(skip))
+
+    def _is_promising(self, skip: SkipSet) -> bool:
+        """Whether drafts with it would pay if nearly all were accepted."""
+        return best_length(_HIGH, _MAX_DRAFTED, self._latency, skip, _USUAL_LENGTH, self._num_layers)[0] > 0
 
     @property
     def _is_noticeably_better(self) -> bool:
