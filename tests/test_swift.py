@@ -6,7 +6,7 @@ Its search alone, and the clock that it goes by, are in test_swift_search.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -453,8 +453,7 @@ def test_without_a_budget_nothing_is_scored(looked: list[Any]) -> None:
 def test_the_ratio_falls_with_acceptance(
     paper: bool, num_accepted: int, ratio: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hits: Callable[..., torch.Tensor] = lambda probe, points: torch.tensor([probe] * len(points))  # noqa: E731
-    monkeypatch.setattr(module, "choices", hits)
+    monkeypatch.setattr(module, "choices", lambda probe, points: torch.tensor([probe] * len(points)))
     knowledge = learned.knowledge(10)
     strategy = Swift(SwiftOptions(window=8, paper=paper, budget=1.0, always=True, patience=10**6), knowledge)
     strategy.begin(0, {})
