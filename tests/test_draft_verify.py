@@ -68,8 +68,9 @@ class PlantedKit:
         self.shares.append(share)
 
 
-def fit(kit: PlantedKit, **options: Any) -> dict[str, Any]:
-    return DraftVerify.fit(kit, DraftVerify.Options(**options))  # type: ignore[arg-type]
+def fit(kit: Any, **options: Any) -> dict[str, Any]:
+    """`kit`: a PlantedKit, which has what this fit asks for."""
+    return DraftVerify.fit(kit, DraftVerify.Options(**options))
 
 
 def knowing(**artefacts: Any) -> Knowledge:

@@ -259,7 +259,8 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
     prompt = CalibrationPrompt("long", "a", tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.memory.key, "knn", {})
-    kit = EngineKit(Workshop(engine, learned.latency(), 8, lambda *_, **__: journal), [prompt], None, journal, 9, "")  # type: ignore[arg-type]
+    workshop = Workshop(engine, learned.latency(), 8, lambda *_, **__: journal)
+    kit = EngineKit(workshop, [prompt], lambda: workshop.write([prompt]), journal, 9, "")
     fit = vector_of(kit.hidden(prompt, (POINT,), condense(feature)))
 
     values = {**fitted.content, "feature": feature}
