@@ -738,7 +738,7 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     """The same drafts, confidences included, over bucket borders and more depths than are read at once."""
     monkeypatch.setattr(recorded_draft, "MAX_DEPTHS", 2)
     options = {
-        "max_new_tokens": 24,
+        "max_new_tokens": 16,
         "strategy": "fixed",
         "tree": tree,
         "lookahead": lookahead,
