@@ -19,7 +19,7 @@ from pico import CONTEXT_LENGTH, FAMILIES, NUM_LAYERS, VARIANTS, VOCAB_SIZE, WIN
 from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.families import FAMILIES as ROWS
-from selfdraft.models.lean import LeanAttention, LeanMLP, LeanNorm
+from selfdraft.models.lean import LeanAttention, LeanMLP, LeanNorm, attend, attend_by_groups
 from selfdraft.models.placement import Placement
 from selfdraft.models.runners import EagerRunner
 from selfdraft.types import SkipSet
@@ -548,3 +548,17 @@ def test_a_forward_replaced_after_attaching_is_noticed():
     tokens = torch.arange(9)[None]
     found = runner.forward(tokens, [0], runner.new_cache(1, 9)).scores
     assert torch.allclose(found, model(tokens).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("mask_rows", [1, 3])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(12, 2), (4, 4), (6, 1)])
+def test_a_group_as_one_head_is_the_same_attention(num_heads, num_kv_heads, mask_rows):
+    """How masked groups run on CUDA, where the usual call has no quick way; here on the processor."""
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 5, num_heads, 8, generator=draw).transpose(1, 2)
+    keys, values = torch.randn(2, 3, num_kv_heads, 11, 8, generator=draw)
+    hidden = torch.rand(mask_rows, 1, 5, 11, generator=draw) < 0.4
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, torch.finfo(torch.float32).min)
+    found = attend_by_groups(query, keys, values, mask, scaling=0.3)
+    torch.testing.assert_close(found, attend(query, keys, values, mask, scaling=0.3))
+    assert not torch.equal(found, attend_by_groups(query, keys, values, torch.zeros_like(mask), scaling=0.3))

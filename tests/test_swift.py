@@ -25,7 +25,7 @@ from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
 from selfdraft.strategies.matching import choices
-from selfdraft.strategies.pace import RETRY, TRIAL
+from selfdraft.strategies.pace import MAX_RETRY, RETRY, TRIAL
 from selfdraft.strategies.swift import Swift
 from selfdraft.strategies.swift_search import SwiftOptions
 from selfdraft.types import OFF, Plan
@@ -582,9 +582,9 @@ def test_what_could_not_pay_is_not_tried_at_first() -> None:
     strategy = Swift(SwiftOptions(budget=0.0), knowledge)
     strategy.begin(0, {})
     plans = []
-    for _ in range(1100):
+    for _ in range(MAX_RETRY + 2 * TRIAL):
         plans.append(strategy.plan(0, context_of(4, 0)))
         strategy.observe(0, round_of(0, 0) if plans[-1] == OFF else round_of(4, 4))
-    assert set(plans[:1000]) == {OFF}
+    assert set(plans[: MAX_RETRY - 2 * TRIAL]) == {OFF}
     assert any(plan.skip for plan in plans), "but in the end"
     assert alone(budget=0.0).plan(0, context_of(4, 0)).skip, "elsewhere it is"

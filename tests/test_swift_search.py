@@ -11,7 +11,7 @@ import pytest
 
 from selfdraft.errors import OptionError
 from selfdraft.strategies.bayes import Point, Search
-from selfdraft.strategies.pace import MAX_RETRY, RETRY, TRIAL, Pace
+from selfdraft.strategies.pace import GLANCE, HOPELESS, MAX_RETRY, RETRY, TRIAL, Pace
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
 from selfdraft.types import OFF, Draft, StepRecord, Verdict
 
@@ -334,7 +334,8 @@ def test_the_faster_way_is_gone(drafting: float, is_faster: bool) -> None:
     pace = Pace()
     went = live(pace, 4 * TRIAL, drafting)
     assert went[: TRIAL // 2] == [True] * (TRIAL // 2), "drafting is tried first"
-    assert went[TRIAL // 2 : TRIAL // 2 + TRIAL] == [False] * TRIAL, "then plain decoding"
+    num_plain = GLANCE if drafting < 0.01 / HOPELESS else TRIAL
+    assert went[TRIAL // 2 : TRIAL // 2 + num_plain] == [False] * num_plain, "then plain decoding"
     assert set(went[TRIAL // 2 + TRIAL :]) == {is_faster}
 
 
@@ -359,6 +360,25 @@ def test_the_slower_way_is_tried_again_later_and_later(drafting: float) -> None:
     expected = [2 * RETRY, 4 * RETRY, 8 * RETRY, MAX_RETRY]
     assert starts[0] == pytest.approx(RETRY, abs=2 * TRIAL)
     assert gaps[:4] == pytest.approx(expected, abs=2 * TRIAL)
+
+
+@pytest.mark.parametrize(("drafting", "num_tokens"), [(0.05, GLANCE), (0.012, TRIAL)])
+def test_a_hopeless_trial_ends_early(drafting: float, num_tokens: int) -> None:
+    """Its first round is not counted: it may have recorded what the others replay."""
+    pace = Pace()
+    live(pace, 3 * TRIAL, drafting)
+    start, end, *_ = changes(live(pace, RETRY + 4 * TRIAL, drafting))
+    assert end - start == pytest.approx(num_tokens, abs=4)
+    assert not pace.is_drafting
+
+
+def test_what_promises_nothing_is_tried_much_later() -> None:
+    pace = Pace()
+    pace.renew(is_promising=False)
+    went = live(pace, MAX_RETRY - TRIAL, 0.005)
+    assert not any(went)
+    live(pace, 4 * TRIAL, 0.005)
+    assert pace.is_drafting, "it was promising after all"
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.02, 0.008), (0.008, 0.02)])

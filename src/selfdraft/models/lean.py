@@ -67,15 +67,31 @@ class LeanAttention:
             heads.narrow(2, num_rotated, num_kv_heads).transpose(1, 2),
             step.placement,
         )
-        mixed = F.scaled_dot_product_attention(
-            rotated.narrow(2, 0, num_heads).transpose(1, 2),
-            keys,
-            values,
-            attn_mask=step.placement.mask(self.window, hidden.dtype),
-            scale=self.scaling,
-            enable_gqa=num_heads != num_kv_heads,
-        )
+        query, mask = rotated.narrow(2, 0, num_heads).transpose(1, 2), step.placement.mask(self.window, hidden.dtype)
+        mixed = attend(query, keys, values, mask, self.scaling)
         return hidden + product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+
+
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Of [rows, heads, tokens, size], the heads of `query` in groups that share keys and values."""
+    has_groups = query.shape[1] != keys.shape[1]
+    if has_groups and mask is not None and query.is_cuda:
+        return attend_by_groups(query, keys, values, mask, scaling)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=has_groups)
+
+
+def attend_by_groups(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """A group as one head of as many times more tokens: with a mask CUDA knows no quick way to share keys otherwise."""
+    rows, num_heads, width, size = query.shape
+    num_kv_heads = keys.shape[1]
+    grouped = query.reshape(rows, num_kv_heads, num_heads // num_kv_heads * width, size)
+    mask = mask.repeat(1, 1, num_heads // num_kv_heads, 1)
+    mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
+    return mixed.reshape(rows, num_heads, width, size)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from ..types import StepRecord
 
 TRIAL = 32
 """Tokens that a way is tried for before it is believed."""
+GLANCE, HOPELESS = 8, 1.3
+"""Tokens behind which a trial may end early, where the way tried is so many times slower than the other one."""
 RETRY, MAX_RETRY = 1024, 16384
 """Tokens behind which the slower way is tried again; twice as many each time that it stays the slower one."""
 _MEMORY = 0.995
@@ -35,6 +37,9 @@ class Way:
         """Seconds a token."""
         return self.seconds / self.tokens
 
+    def is_hopeless_beside(self, other: Way) -> bool:
+        return other.is_known and self.tokens >= GLANCE and self.pace > HOPELESS * other.pace
+
 
 class Pace:
     """`is_drafting`: which way to go. The other one is tried first, and again from time to time.
@@ -52,10 +57,11 @@ class Pace:
         self._num_since = 0  # tokens since the other way was tried
 
     def renew(self, is_promising: bool = True) -> None:
-        """Drafts are others now. What promises nothing is not tried at first, only later."""
+        """Drafts are others now. What promises nothing is not tried at first, only much later."""
         self._drafting = Way() if is_promising else Way(TRIAL, math.inf)
         self.is_drafting, self._last = is_promising, None
-        self._retry, self._num_left, self._num_since = RETRY, TRIAL, 0
+        self._is_faster, self._retry = (None, RETRY) if is_promising else (False, MAX_RETRY)
+        self._num_left, self._num_since = TRIAL, 0
 
     def observe(self, step: StepRecord) -> None:
         has_drafted, num_tokens = bool(step.draft.tokens), len(step.verdict.tokens)
@@ -65,13 +71,18 @@ class Pace:
         self._last = has_drafted
         self._num_left -= num_tokens
         self._num_since += num_tokens
-        if self._num_left <= 0:
+        if self._num_left <= 0 or self._is_trial_hopeless:
             self._decide()
+
+    @property
+    def _is_trial_hopeless(self) -> bool:
+        tried, other = (self._drafting, self._plain) if self.is_drafting else (self._plain, self._drafting)
+        return not tried.is_known and tried.is_hopeless_beside(other)
 
     def _decide(self) -> None:
         """Between trials the way that is faster so far is gone, and looked at every few tokens."""
         self._num_left = TRIAL
-        if not (self._drafting.is_known and self._plain.is_known):
+        if not self._can_tell:
             self.is_drafting = not self._drafting.is_known
             return
         is_faster = self._drafting.pace < self._plain.pace
@@ -81,6 +92,12 @@ class Pace:
             self.is_drafting = is_faster
         else:
             self._try_again(not is_faster)
+
+    @property
+    def _can_tell(self) -> bool:
+        drafting, plain = self._drafting, self._plain
+        is_clear = drafting.is_hopeless_beside(plain) or plain.is_hopeless_beside(drafting)
+        return is_clear or (drafting.is_known and plain.is_known)
 
     def _try_again(self, drafts: bool) -> None:
         """What was known of the slower way is long ago."""
