@@ -109,6 +109,15 @@ class RecordFile:
             beside.unlink(missing_ok=True)
 
 
+def is_record_file(file: str | Path) -> bool:
+    """By its first line."""
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            return stream.read(32).startswith('{"selfdraft_bench"')
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def read_records(file: str | Path) -> tuple[Head, list[TextRecord]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
     lines = Path(file).read_text(encoding="utf-8").split("\n")

@@ -172,10 +172,10 @@ class MethodBench:
         plan, engine = self._plan, self._engine
         where = circumstances(engine.runner)
         question = {
-            **plan.facts,
             "selfdraft": __version__,
             "fingerprint": engine.memory.key.fingerprint,
             **{name: where[name] for name in ("device_name", "dtype", "threads", "torch", "transformers", "commit")},
+            **plan.facts,
             "methods": {name: _as_names(method) for name, method in plan.methods.items()},
             "peers": list(plan.peers),
             "prompts": [prompt.id for prompt in plan.prompts],
