@@ -51,8 +51,11 @@ def _choice(document: Document) -> str:
 def _use(row: Row) -> str:
     options = method_options(row.get("method") or {})
     how = f"use it with {options}" if options else "it is the default, no option is needed"
-    speed = interval(shown_speedup(row["total"]))
-    return f"{row['name']} is the fastest here: {speed} of plain decoding{_spread(row)}; {how}."
+    found = shown_speedup(row["total"])
+    return (
+        f"The fastest here is {row['name']}: {times(found['value'])} as fast as plain decoding (95 %: "
+        f"{found['low']:.2f} to {found['high']:.2f}){_spread(row)}; {how}."
+    )
 
 
 def _plain_is_fastest(best: Row) -> str:

@@ -42,11 +42,11 @@ COLUMNS: Sequence[tuple[str, str, Callable[[Figures], str]]] = (
     ("", "tokens/s", _figure("tokens_per_second", ".1f")),
     ("", "accepted", _figure("acceptance_rate", ".1%")),
     ("", "length", _figure("mean_generated_length", ".2f")),
-    ("", "cost measured", _figure("cost_measured", ".3f")),
+    ("", "cost", _figure("cost_measured", ".3f")),
     *(("expected speed-up", label, _expected(name)) for name, label in EXPECTED.items()),
     *(("share of decoding", name, _part(name)) for name in PARTS),
     ("", "peak memory", lambda total: size(total["peak_bytes"])),
-    ("", "equal/tie/different", outputs),
+    ("", "equal / tie / different", outputs),
 )
 """(what a few columns share, name, cell)."""
 
@@ -91,14 +91,19 @@ def title(document: Document) -> str:
 
 
 def notes(document: Document) -> Iterator[str]:
-    if any(is_of_calls(row["total"]) for row in measured(document)):
-        yield "*: of whole calls, prefill included; where it decodes is not known"
-    if any(row["total"]["different"] for row in measured(document) if row["kind"] == "peer"):
-        yield "a peer that says something else than plain decoding promises no equal outputs"
-    if not document["is_complete"]:
-        yield f"cut short: the first {document['num_texts']} texts only"
+    yield from remarks(document)
     for row in failed(document):
         yield f"{row['name']} could not run: {row['error']}"
+
+
+def remarks(document: Document) -> Iterator[str]:
+    """On the table."""
+    if any(is_of_calls(row["total"]) for row in measured(document)):
+        yield "* speed-up of whole calls, prefill included: how long such a way decodes is not known"
+    if any(row["total"]["different"] for row in measured(document) if row["kind"] == "peer"):
+        yield "different outputs of peers: they do not promise to say what plain decoding says"
+    if not document["is_complete"]:
+        yield f"cut short: the first {document['num_texts']} texts only"
 
 
 _LEGEND = (
@@ -119,18 +124,6 @@ def as_text(document: Document) -> str:
 
 def _terminal_table(document: Document) -> Table:
     """What belongs together in one column; a long name is cut."""
-    header = [
-        "way",
-        "speed-up",
-        "tok/s",
-        "acc.",
-        "length",
-        "cost",
-        "expected c/r/11",
-        "o/d/v/- %",
-        "peak",
-        "=/tie/diff",
-    ]
     cells = [_terminal_cells(row["total"]) for row in shown_rows(document)]
     widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
     room = max(8, WIDTH - sum(widths) - 2 * len(widths))

@@ -74,6 +74,7 @@ class Chart:
     alt: str  # what is in it, for who cannot see it
     size: tuple[float, float]  # inches
     draw: Callable[[Any, Theme], None]  # (figure, theme)
+    left_out: str = ""  # which ways, and why
 
 
 @dataclass(frozen=True)

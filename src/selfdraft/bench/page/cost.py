@@ -30,7 +30,9 @@ def chart(result: Result) -> Chart | Missing:
     return Chart(
         title=TITLE,
         text="Up and to the left is better. Cost: seconds of a drafted token over those of a plain pass. Behind the "
-        f"points: the speed-up to expect of rounds of {_usual_length(rows):.1f} tokens, the median here.{line if frontier else ''}{extra}",
+        f"points: the speed-up to expect of rounds of {_usual_length(rows):.1f} tokens, the median here."
+        + (line if frontier else "")
+        + extra,
         alt=f"{len(rows)} ways by the cost of a drafted token and the share of drafted tokens accepted: "
         + "; ".join(f"{row['name']} {_cell(row)}" for row in rows),
         size=(9.6, max(5.4, 0.19 * len(rows) + 1.0)),

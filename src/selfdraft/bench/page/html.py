@@ -10,9 +10,10 @@ from typing import Any
 
 from ..harness.advice import advice, method_options, warnings
 from ..harness.rows import Row, best_of_ours, failed, shown_speedup
-from ..harness.table import COLUMNS, domain_table, heading, name_of, notes, shown_rows, title
+from ..harness.table import COLUMNS, domain_table, heading, name_of, remarks, shown_rows, title
 from ..report import number, times
 from ..totals import VERDICTS
+from ..ways import OFF
 from .chart import DARK, LIGHT, Chart, Missing, Theme, render
 from .css import style_sheet
 from .result import Result
@@ -50,7 +51,7 @@ def _contents(titles: Sequence[str]) -> str:
 
 def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
     document = result.document
-    name = "" if is_only else f"<h2>{_text(title(document))}</h2>\n"
+    name = "" if is_only else f"<h2 class=result>{_text(title(document))}</h2>\n"
     parts = [
         f"{name}<p class=soft>{_text(_about(document))}</p>\n",
         _advice(document),
@@ -67,31 +68,40 @@ def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
 def _about(document: Mapping[str, Any]) -> str:
     """Below the title, which says the model and the device already."""
     counts = heading(document).removeprefix(title(document)).removeprefix("; ")
-    facts = [counts, "greedy, one text at a time, all ways in turns", str(document.get("date", ""))[:10]]
+    facts = [
+        counts,
+        "greedy, one text at a time, all ways in turns",
+        str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}"),
+    ]
     return "; ".join(fact for fact in facts if fact) + "."
 
 
 def _advice(document: Mapping[str, Any]) -> str:
     loud = list(warnings(document))
     rest = advice(document).removeprefix(" ".join(loud)).strip()
-    said = f"<p>{_text(rest)}</p>"
     best = best_of_ours(document)
-    options = method_options(best.get("method") or {}) if best else ""
-    if options:
-        said = f"<p>{_text(rest.removesuffix('.')).replace(_text(options), f'<code>{_text(options)}</code>')}.</p>"
+    typed = [method_options(best.get("method") or {})] if best else ["--strategy off", "selfdraft calibrate"]
     warned = "".join(f'<div class="note warning" role=alert><p>{_text(text)}</p></div>\n' for text in loud)
-    return f'{warned}<div class="note">{said}</div>\n'
+    return f'{warned}<div class="note"><p>{_with_code(rest, typed)}</p></div>\n'
+
+
+def _with_code(text: str, typed: Sequence[str]) -> str:
+    """What is to be typed stands out, and is broken between words only."""
+    shown = _text(text)
+    for code in map(_text, filter(None, typed)):
+        shown = shown.replace(code, "<code>" + " ".join(f"<span>{word}</span>" for word in code.split()) + "</code>")
+    return shown
 
 
 def _tiles(document: Mapping[str, Any]) -> str:
     """The figures to take home."""
     best, rows = best_of_ours(document), shown_rows(document)
-    plain = next((row for row in document["ways"] if row in rows and row["name"] == "off"), None)
+    plain = next((row for row in document["ways"] if row in rows and row["name"] == OFF), None)
     tiles = []
     if best:
         tiles.append((times(shown_speedup(best["total"])["value"]), f"with {best['name']}"))
         speeds = [number(row["total"]["tokens_per_second"], ".0f") for row in (plain, best) if row]
-        tiles.append((" → ".join(speeds), "tokens per second"))
+        tiles.append((" → ".join(speeds), "tokens per second, plainly and with it"))
     ours = [row["total"] for row in rows if row["kind"] != "peer" and row is not plain]
     counts = {verdict: sum(total[verdict] for total in ours) for verdict in VERDICTS}
     if any(counts.values()):
@@ -113,18 +123,18 @@ def _main_table(document: Mapping[str, Any]) -> str:
         _row([name_of(row), *(cell(row["total"]) for *_, cell in COLUMNS)], _class(row, best), row["kind"])
         for row in rows
     ]
-    remarks = "".join(f"<li>{_text(note)}</li>" for note in notes(document) if "could not run" not in note)
+    said = "".join(f"<li>{_text(remark)}</li>" for remark in remarks(document))
     return (
-        f"<h2>All ways</h2>\n{_scrolling(_main_header() + f'<tbody>{"".join(lines)}</tbody>')}"
-        + (f"<ul class=soft>{remarks}</ul>\n" if remarks else "")
+        f"<h2>All ways</h2>\n{_scrolling(_main_header() + '<tbody>' + ''.join(lines) + '</tbody>')}"
+        + (f"<ul class=soft>{said}</ul>\n" if said else "")
         + f"<p class=soft>{_text(_LEGEND)}</p>\n"
     )
 
 
 _LEGEND = (
     "Accepted: share of drafted tokens. Length: tokens a round brings. Cost: seconds of a drafted token, a plain pass "
-    "being 1. Expected speed-up: M a / ((M - 1) c + a) of length M, acceptance a and cost c: as measured, as 1 less the "
-    "share of sub-layers skipped, and with attention and MLP apart (equation 11)."
+    "being 1. Expected speed-up: M a / ((M - 1) c + a) of length M, acceptance a and cost c: as measured, as 1 less "
+    "the share of sub-layers skipped, and with attention and MLP apart (equation 11)."
 )
 
 
@@ -140,7 +150,7 @@ def _main_header() -> str:
             groups[-1] = (group, groups[-1][1] + 1)
         else:
             groups.append((group, 1))
-    upper = "".join(f'<th colspan={span} scope=colgroup class="group">{_text(name)}</th>' for name, span in groups)
+    upper = "".join(f"<th colspan={span} scope=colgroup class=group>{_text(name)}</th>" for name, span in groups)
     lower = "".join(f"<th scope=col>{_text(name)}</th>" for _, name, _ in COLUMNS)
     return f"<thead><tr><th></th>{upper}</tr><tr><th scope=col>way</th>{lower}</tr></thead>"
 
@@ -210,7 +220,8 @@ def _chart(name: str, chart: Chart | Missing) -> str:
     width, height = (round(96 * inches) for inches in chart.size)
     return (
         f"<h2>{_text(chart.title)}</h2>\n<p>{_text(chart.text)}</p>\n"
-        f'<div class="scroll" tabindex=0 role=region aria-label="{_text(chart.title)}"><picture>\n'
+        + (f"<p class=soft>{_text(chart.left_out)}</p>\n" if chart.left_out else "")
+        + f'<div class="scroll" tabindex=0 role=region aria-label="{_text(chart.title)}"><picture>\n'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_data(chart, DARK)}">\n'
         f'<img id="{_text(name)}" class="chart" src="{_data(chart, LIGHT)}" alt="{_text(chart.alt)}" '
         f"width={width} height={height}>\n</picture></div>\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..harness.figures import interval
@@ -32,8 +33,9 @@ def chart(result: Result) -> Chart | Missing:
     return Chart(
         title=TITLE,
         text="Texts by the tokens of their prompt; the number of texts stands below. Lines at the points: 95 % "
-        f"intervals.{left_out(others)}",
+        "intervals.",
         alt=f"Speed-up of {'; '.join(row['name'] for row in rows)} for prompts of {shortest} to {longest} tokens.",
+        left_out=left_out(others),
         size=(9.6, 4.6),
         draw=lambda figure, theme: _draw(figure, theme, result, rows, edges),
     )
@@ -64,7 +66,7 @@ def _draw(figure: Any, theme: Theme, result: Result, rows: Sequence[Row], edges:
     ends = []
     for number, row in enumerate(rows):
         color = theme.series[number]
-        found = [_interval(result, row, low, high) for low, high in zip(edges, edges[1:], strict=False)]
+        found = [_interval(result, row, low, high) for low, high in pairwise(edges)]
         shift = 0.05 * (number - (len(rows) - 1) / 2)
         known = [(place + shift, one) for place, one in zip(places, found, strict=True) if one["value"] is not None]
         style = {"color": color, "marker": MARKERS[number], "markersize": 5.5, "lw": 1.8, "zorder": 4}
@@ -75,8 +77,7 @@ def _draw(figure: Any, theme: Theme, result: Result, rows: Sequence[Row], edges:
             ends.append((float(known[-1][1]["value"]), short(row["name"]), color))
     axes.axhline(1.0, color=theme.ink, linestyle=(0, (3, 2)), lw=0.9, zorder=2)
     names = [
-        f"{_length(low)} to {_length(high)}\n{_between(lengths, low, high)} texts"
-        for low, high in zip(edges, edges[1:], strict=False)
+        f"{_length(low)} to {_length(high)}\n{_between(lengths, low, high)} texts" for low, high in pairwise(edges)
     ]
     axes.set_xticks(places, names, fontsize=9)
     axes.set_xlim(-0.3, len(places) - 0.7)

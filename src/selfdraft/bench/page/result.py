@@ -80,4 +80,4 @@ def speedup_of(row: Row, records: Sequence[TextRecord], plain: Sequence[TextReco
 def left_out(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f" Left out, so that lines can be told apart: {'; '.join(names)}."
+    return f"Left out, so that lines can be told apart: {'; '.join(names)}."

@@ -35,11 +35,7 @@ def chart(result: Result) -> Chart | Missing:
         title=TITLE,
         text="The skip set that each way used most; ways that share one stand together. Attention above, MLP below, "
         "pale where skipped.",
-        alt="Skip sets by way: "
-        + "; ".join(
-            f"{' and '.join(one.shares)}: {len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP" for one in used
-        )
-        + ".",
+        alt="Skip sets by way: " + "; ".join(f"{' and '.join(one.shares)}: {_counts(one)} skipped" for one in used),
         size=(11.0, 0.95 + 0.5 * len(used)),
         draw=lambda figure, theme: _draw(figure, theme, used, num_layers),
     )
@@ -83,4 +79,8 @@ def _names(names: Sequence[str]) -> str:
 def _facts(one: Used) -> str:
     low, high = min(one.shares.values()), max(one.shares.values())
     shares = f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
-    return f"{len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP skipped\nin {shares} of the draft passes"
+    return f"{_counts(one)} skipped\nin {shares} of the draft passes"
+
+
+def _counts(one: Used) -> str:
+    return f"{len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP"

@@ -33,8 +33,9 @@ def chart(result: Result) -> Chart | Missing:
     dots = " Dots: single texts." if len(rows) <= MOST_WITH_DOTS else ""
     return Chart(
         title=TITLE,
-        text=f"Of all texts so far, in the order they were decoded. {order}{dots}{left_out(others)}",
+        text=f"Of all texts so far, in the order they were decoded. {order}{dots}",
         alt=f"Running speed-up over {len(texts)} texts of {'; '.join(row['name'] for row in rows)}.",
+        left_out=left_out(others),
         size=(9.6, 4.8),
         draw=lambda figure, theme: _draw(figure, theme, result, rows, stretches),
     )
