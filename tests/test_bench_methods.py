@@ -250,12 +250,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-FEW = ["--per-domain", "1", "--prompt-sets", "chat", "math", "--max-new-tokens", "8", "--peers", "none"]
+@pytest.fixture
+def few(tmp_path: Path) -> list[str]:
+    """Options for short work."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"domain": "code", "prompt": "abcabc"}\n{"domain": "chat", "prompt": "hello"}\n')
+    return ["--prompts", str(file), "--max-new-tokens", "8", "--peers", "none"]
 
 
-def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
-    command = ["bench", str(folder), *FEW, "--strategies", "uniform", "prune", "--output", str(file)]
+    command = ["bench", str(folder), *few, "--strategies", "uniform", "prune", "--output", str(file)]
     assert main(command) == 0
     printed = capsys.readouterr().out.rstrip("\n").split("\n")
     found = json.loads(printed[-1])
@@ -268,8 +273,8 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_difference_is_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(folder), *FEW, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
+def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(folder), *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
     assert "different" in capsys.readouterr().out
 
 

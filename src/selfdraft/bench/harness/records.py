@@ -120,15 +120,15 @@ def is_record_file(file: str | Path) -> bool:
 
 def read_records(file: str | Path) -> tuple[Head, list[TextRecord]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
-    lines = Path(file).read_text(encoding="utf-8").split("\n")
     hint = f"it must be what `selfdraft bench --output {file}` wrote"
     try:
+        lines = Path(file).read_text(encoding="utf-8").split("\n")
         head = json.loads(lines[0])
         if head.pop("selfdraft_bench") != SCHEMA:
             raise ValueError("it is of another version")
         records = [TextRecord.from_json(json.loads(line)) for line in lines[1:-1] if line.strip()]
         return Head(**head), records
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OptionError(f"cannot read {file} ({type(error).__name__}: {error}); {hint}") from None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ... import __version__
+from ...version import __version__
 from ...engine.engine import Engine
 from ...errors import OptionError
 from ...types import FrontierPoint, Generation
