@@ -61,8 +61,12 @@ def a_result() -> tuple[Head, list[TextRecord]]:
 
 def _drafted(base: TextRecord, name: str, seconds: float) -> TextRecord:
     skips = {SKIPS[name]: 60} if name in SKIPS else None
-    counts = {"num_rounds": 40, "num_draft_steps": 80, "num_accepted": 60, "num_draft_passes": 80}
-    parts = {"optimise_seconds": 0.1 * seconds, "draft_seconds": 0.5 * seconds, "verify_seconds": 0.3 * seconds}
+    counts: dict[str, Any] = {"num_rounds": 40, "num_draft_steps": 80, "num_accepted": 60, "num_draft_passes": 80}
+    parts: dict[str, Any] = {
+        "optimise_seconds": 0.1 * seconds,
+        "draft_seconds": 0.5 * seconds,
+        "verify_seconds": 0.3 * seconds,
+    }
     own: dict[str, Any] = {"way": name, "call_seconds": seconds + 1, "decode_seconds": seconds, "skips": skips}
     return replace(base, **own, **counts, **parts, skipped_attention=80.0, skipped_mlp=160.0, verdict="equal")
 
@@ -89,8 +93,8 @@ def with_speed(speed: float, **changed: Any) -> dict[str, Any]:
 
 def test_figures_by_hand() -> None:
     plain = TextRecord("off", "p", "chat", 0, 5, 10, 11.0, 10.0, num_rounds=10, verify_seconds=9.0)
-    parts = {"optimise_seconds": 0.25, "draft_seconds": 4.0, "verify_seconds": 0.5}
-    counts = {"num_rounds": 4, "num_draft_steps": 8, "num_accepted": 6, "num_draft_passes": 8}
+    parts: dict[str, Any] = {"optimise_seconds": 0.25, "draft_seconds": 4.0, "verify_seconds": 0.5}
+    counts: dict[str, Any] = {"num_rounds": 4, "num_draft_steps": 8, "num_accepted": 6, "num_draft_passes": 8}
     own = replace(plain, way="skip", decode_seconds=5.0, **parts, **counts, skipped_attention=16.0, skipped_mlp=8.0)
     row = document(a_head([a_way("off"), a_way("skip")], 1), [plain, own])["ways"][1]["total"]
     assert row["speedup"] == {"value": 2.0, "low": 2.0, "high": 2.0}
@@ -234,6 +238,14 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     RecordFile(tmp_path / "begun.jsonl").begin(a_result()[0])
     assert report(tmp_path / "begun.jsonl") == 0
     assert "No text has been finished yet." in (tmp_path / "begun.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_goes_on_is_shown_up_to_its_last_whole_prompt(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = a_file(tmp_path)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert report(file) == 0
+    assert "cut short: the first 11 texts only" in (tmp_path / "result.html").read_text(encoding="utf-8")
 
 
 def test_without_matplotlib_the_command_says_so(

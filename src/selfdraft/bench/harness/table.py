@@ -127,7 +127,7 @@ def _terminal_table(document: Document) -> Table:
     cells = [_terminal_cells(row["total"]) for row in shown_rows(document)]
     widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
     room = max(8, WIDTH - sum(widths) - 2 * len(widths))
-    names = [_cut(name_of(row), room) for row in shown_rows(document)]
+    names = [_cut(row, room) for row in shown_rows(document)]
     return Table("ways", _TERMINAL, [[name, *rest] for name, rest in zip(names, cells, strict=True)])
 
 
@@ -147,8 +147,11 @@ def _terminal_cells(total: Figures) -> list[str]:
     ]
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 2] + ".."
+def _cut(row: Row, width: int) -> str:
+    """The name, its mark included."""
+    mark, name = name_of(row).removeprefix(row["name"]), str(row["name"])
+    room = width - len(mark)
+    return (name if len(name) <= room else name[: room - 2] + "..") + mark
 
 
 def as_markdown(document: Document) -> str:
