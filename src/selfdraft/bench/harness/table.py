@@ -82,7 +82,11 @@ def _of_domain(row: Row, domain: str) -> str:
 
 def heading(document: Document) -> str:
     counts = ", ".join(f"{domain} {count}" for domain, count in document["prompts_of"].items())
-    return f"{title(document)}; {document['num_texts']} texts ({counts or 'none yet'})"
+    return f"{title(document)}; {_texts(document)} ({counts or 'none yet'})"
+
+
+def _texts(document: Document) -> str:
+    return "1 text" if document["num_texts"] == 1 else f"{document['num_texts']} texts"
 
 
 def title(document: Document) -> str:
@@ -103,7 +107,7 @@ def remarks(document: Document) -> Iterator[str]:
     if any(row["total"]["different"] for row in measured(document) if row["kind"] == "peer"):
         yield "different outputs of peers: they do not promise to say what plain decoding says"
     if not document["is_complete"]:
-        yield f"cut short: the first {document['num_texts']} texts only"
+        yield f"cut short: the first {_texts(document)} only"
 
 
 _LEGEND = (
