@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    require_matplotlib("a report", "read the figures as text: selfdraft bench table FILE")
+    require_matplotlib("a report", "draw it elsewhere: the result is all it needs")
     output = options.output or str(Path(options.results[0]).with_suffix(".html"))
     _check(output, options)
     results = [_read(file) for file in options.results]

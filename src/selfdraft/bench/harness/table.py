@@ -82,7 +82,11 @@ def _of_domain(row: Row, domain: str) -> str:
 
 def heading(document: Document) -> str:
     counts = ", ".join(f"{domain} {count}" for domain, count in document["prompts_of"].items())
-    return f"{title(document)}; {document['num_texts']} texts ({counts or 'none yet'})"
+    return f"{title(document)}; {_texts(document)} ({counts or 'none yet'})"
+
+
+def _texts(document: Document) -> str:
+    return "1 text" if document["num_texts"] == 1 else f"{document['num_texts']} texts"
 
 
 def title(document: Document) -> str:
@@ -103,7 +107,7 @@ def remarks(document: Document) -> Iterator[str]:
     if any(row["total"]["different"] for row in measured(document) if row["kind"] == "peer"):
         yield "different outputs of peers: they do not promise to say what plain decoding says"
     if not document["is_complete"]:
-        yield f"cut short: the first {document['num_texts']} texts only"
+        yield f"cut short: the first {_texts(document)} only"
 
 
 _LEGEND = (
@@ -127,7 +131,7 @@ def _terminal_table(document: Document) -> Table:
     cells = [_terminal_cells(row["total"]) for row in shown_rows(document)]
     widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
     room = max(8, WIDTH - sum(widths) - 2 * len(widths))
-    names = [_cut(name_of(row), room) for row in shown_rows(document)]
+    names = [_cut(row, room) for row in shown_rows(document)]
     return Table("ways", _TERMINAL, [[name, *rest] for name, rest in zip(names, cells, strict=True)])
 
 
@@ -147,8 +151,11 @@ def _terminal_cells(total: Figures) -> list[str]:
     ]
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 2] + ".."
+def _cut(row: Row, width: int) -> str:
+    """The name, its mark included."""
+    mark, name = name_of(row).removeprefix(row["name"]), str(row["name"])
+    room = width - len(mark)
+    return (name if len(name) <= room else name[: room - 2] + "..") + mark
 
 
 def as_markdown(document: Document) -> str:

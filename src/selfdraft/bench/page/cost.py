@@ -71,7 +71,7 @@ def _draw(figure: Any, theme: Theme, rows: Sequence[Row], frontier: Sequence[Map
     if beside is not None:
         _list_names(beside, theme, rows)
     names = [str(number) for number in range(1, len(rows) + 1)] if is_numbered else [short(row["name"]) for row in rows]
-    label_points(axes, points, names, theme)
+    label_points(axes, points, names, theme, line)
 
 
 def _marker(row: Row, theme: Theme) -> dict[str, Any]:

@@ -68,11 +68,8 @@ def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
 def _about(document: Mapping[str, Any]) -> str:
     """Below the title, which says the model and the device already."""
     counts = heading(document).removeprefix(title(document)).removeprefix("; ")
-    facts = [
-        counts,
-        "greedy, one text at a time, all ways in turns",
-        str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}"),
-    ]
+    date = str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}")
+    facts = [counts, "greedy, one text at a time, all ways in turns", date]
     return "; ".join(fact for fact in facts if fact) + "."
 
 

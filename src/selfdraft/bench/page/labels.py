@@ -21,8 +21,16 @@ _LEADER = 8.0
 Box = tuple[Array, Array]  # middle, size
 
 
-def label_points(axes: Any, points: Sequence[tuple[float, float]], texts: Sequence[str], theme: Theme) -> None:
-    """Beside each point, not upon another label or marker as far as there is room. The last thing to do to a figure."""
+Point = tuple[float, float]
+
+
+def label_points(
+    axes: Any, points: Sequence[Point], texts: Sequence[str], theme: Theme, line: Sequence[Point] = ()
+) -> None:
+    """Beside each point, not upon another label, a marker or the line as far as there is room.
+
+    The last thing to do to a figure.
+    """
     figure = axes.figure.get_figure(root=True)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels are placed where the panel is now
@@ -30,6 +38,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], texts: Sequen
     scale = figure.dpi / 72
     pixels = axes.transData.transform(np.array(points, dtype=float).reshape(-1, 2))
     taken: list[Box] = [(pixel, np.full(2, 2 * _MARKER * scale)) for pixel in pixels]
+    taken += [(pixel, np.full(2, 2 * scale)) for pixel in _along(axes, line)]
     inside = axes.get_window_extent()
     for pixel, text in zip(pixels, texts, strict=True):
         shown = axes.text(0, 0, text, ha="center", va="center", fontsize=8.5, color=theme.ink, zorder=6)
@@ -40,6 +49,15 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], texts: Sequen
         shown.set_position(ends[1])
         if np.linalg.norm(_gap(pixel, place, size)) > _LEADER * scale:
             axes.plot(*ends.T, color=theme.soft, lw=0.6, zorder=2)
+
+
+def _along(axes: Any, line: Sequence[Point]) -> Array:
+    """Pixels of a line of ascending points, close to each other."""
+    if not line:
+        return np.zeros((0, 2))
+    xs = np.linspace(line[0][0], line[-1][0], 200)
+    pixels: Array = axes.transData.transform(np.stack([xs, np.interp(xs, *np.array(line).T)], -1))
+    return pixels
 
 
 def _free_place(pixel: Array, size: Array, inside: Any, scale: float, taken: Sequence[Box]) -> Array:

@@ -68,13 +68,17 @@ def _draw(figure: Any, theme: Theme, result: Result, rows: Sequence[Row], edges:
         color = theme.series[number]
         found = [_interval(result, row, low, high) for low, high in pairwise(edges)]
         shift = 0.05 * (number - (len(rows) - 1) / 2)
-        known = [(place + shift, one) for place, one in zip(places, found, strict=True) if one["value"] is not None]
+        known = [
+            (place + shift, one["value"], one)
+            for place, one in zip(places, found, strict=True)
+            if one["value"] is not None
+        ]
         style = {"color": color, "marker": MARKERS[number], "markersize": 5.5, "lw": 1.8, "zorder": 4}
-        axes.plot([place for place, _ in known], [one["value"] for _, one in known], **style)
-        for place, one in known:
+        axes.plot([place for place, *_ in known], [value for _, value, _ in known], **style)
+        for place, _, one in known:
             axes.plot([place, place], [one["low"], one["high"]], color=color, lw=1.1, alpha=0.75, zorder=3)
         if known:
-            ends.append((float(known[-1][1]["value"]), short(row["name"]), color))
+            ends.append((known[-1][1], short(row["name"]), color))
     axes.axhline(1.0, color=theme.ink, linestyle=(0, (3, 2)), lw=0.9, zorder=2)
     names = [
         f"{_length(low)} to {_length(high)}\n{_between(lengths, low, high)} texts" for low, high in pairwise(edges)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...registry import DEFAULTS
 from ..harness.figures import document as make_document
-from ..harness.records import Head, TextRecord
+from ..harness.records import Head, TextRecord, complete_prompts
 from ..harness.rows import Row, best_of_ours, is_of_calls, measured
 from ..ways import OFF
 
@@ -23,7 +23,10 @@ class Result:
 
     @classmethod
     def of(cls, head: Head, records: Sequence[TextRecord]) -> Result:
-        return cls(make_document(head, records), sorted(records, key=lambda record: record.number))
+        """Of prompts that all ways have finished: the file may be of a run that goes on."""
+        begun = {record.way for record in records}
+        whole = complete_prompts(records, [way["name"] for way in head.ways if way["name"] in begun])
+        return cls(make_document(head, whole), sorted(whole, key=lambda record: record.number))
 
     @property
     def rows(self) -> list[Row]:

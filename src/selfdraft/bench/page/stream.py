@@ -22,7 +22,7 @@ _CHARACTER_INCHES, _WIDTH_INCHES = 0.075, 7.2
 def chart(result: Result) -> Chart | Missing:
     texts = result.plain_texts
     if len(texts) < LEAST_TEXTS or not result.rows:
-        return Missing(TITLE, f"{len(texts)} texts are too few to show a course")
+        return Missing(TITLE, f"too few texts to show a course, {len(texts)}")
     rows, others = result.few_rows()
     stretches = domain_stretches(texts)
     order = (
