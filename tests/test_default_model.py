@@ -89,7 +89,7 @@ def test_plain_decoding_equals_transformers(row: int) -> None:
 
 @sampled
 def test_one_prompt_alone_sampled_and_streamed() -> None:
-    stream = engine().stream(chat(PROMPTS[1]), sequence=1, max_new_tokens=60, **SAMPLED)
+    stream = engine().stream(chat(PROMPTS[1]), sequence=1, max_new_tokens=NUM_TOKENS - 8, **SAMPLED)
     text = "".join(chunk.text for chunk in stream)
-    assert stream.generation.tokens == plain(1, True).tokens[:60]
+    assert stream.generation.tokens == plain(1, True).tokens[: NUM_TOKENS - 8]
     assert plain(1, True).text.startswith(text.rstrip("\N{REPLACEMENT CHARACTER}"))
