@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...version import __version__
 from ...engine.engine import Engine
 from ...errors import OptionError
 from ...types import FrontierPoint, Generation
+from ...version import __version__
 from ..circumstances import circumstances
 from ..prompts import BenchPrompt, encode_turns
 from ..selection.turns import WARM_UP_TOKENS, texts_to_warm_up
