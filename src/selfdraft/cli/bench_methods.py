@@ -35,7 +35,7 @@ from .inputs import (
 )
 from .outputs import check_output
 
-QUICK_TOKENS, QUICK_PROMPTS = 40, 1
+QUICK_TOKENS, QUICK_PROMPTS = 40, 2
 EXAMPLES = """\
 For each prompt all ways take turns in one process, plain decoding (off) among them. Speed-ups are total tokens over
 total seconds against off, prefill excluded, with 95 % intervals by bootstrap over prompts. Every output is compared
@@ -80,7 +80,7 @@ def add_parser(benchmarks: Any) -> None:
 def _add_ways(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ways")
     add: Any = group.add_argument
-    add("--quick", action="store_true", help="a few ways, a prompt of each kind, few tokens")
+    add("--quick", action="store_true", help="a few ways, two prompts of each kind, few tokens")
     add("--all", action="store_true", help="every method by itself; --strategy: the one that lookaheads and trees use")
     for axis in ("strategies", "lookaheads", "drafters", "trees"):
         add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
@@ -95,7 +95,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {', '.join(PROMPT_SETS)} (default: all)")
     add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead")
     add("--datasets", metavar="NAME", nargs="+", default=[], help="data sets of the hub instead")
-    add("--per-domain", **number, help="the first N prompts of each domain (default: all; with --quick: 1)")
+    add("--per-domain", **number, help="the first N prompts of each domain (default: all; with --quick: 2)")
     add("--mix", metavar="R", type=float, help="order: the next prompt is of another domain with probability R")
     add("--contexts", **number, nargs="+", default=[], help="also prompts behind about so many tokens of text")
     add("--max-new-tokens", **number, help=f"default: 128; with --quick: {QUICK_TOKENS}")
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         facts=_facts(options),
     )
     file = RecordFile(options.output) if options.output else None
-    with terminal.Progress("texts") as bar:
+    with terminal.Progress("") as bar:
         bench = MethodBench(engine, plan, file, began=began, progress=bar, is_new=options.again)
         document = bench.run()
     print(table.as_text(document))

@@ -165,11 +165,13 @@ def document(head: Head, records: Sequence[TextRecord]) -> dict[str, Any]:
     for record in sorted(records, key=lambda record: record.number):
         by_way.setdefault(record.way, []).append(record)
     plain = by_way.get(OFF, [])
+    known = {record.number: record for record in plain}
     machine = Machine(int(head.machine["num_layers"]), float(head.machine["beta"]))
     seed = int(head.question["seed"])
     rows = [
-        {**way, **(row_figures(by_way[way["name"]], plain, machine, seed) if way["name"] in by_way else {})}
+        {**way, **(row_figures(found, [known[one.number] for one in found], machine, seed) if found else {})}
         for way in head.ways
+        for found in [by_way.get(way["name"], [])]
     ]
     domains = Counter(record.domain for record in plain)
     return {

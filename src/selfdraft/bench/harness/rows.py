@@ -11,6 +11,8 @@ from ..ways import OFF
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
 
+FEW_PROMPTS = 4
+
 
 def measured(document: Document) -> list[Row]:
     """Those with figures, the fastest first; plain decoding, which all are held against, is none of them."""
@@ -40,7 +42,8 @@ def is_of_calls(figures: Mapping[str, Any]) -> bool:
 
 
 def is_surely_faster(figures: Mapping[str, Any]) -> bool:
-    return (shown_speedup(figures)["low"] or 0.0) > 1.0
+    """Of very few prompts an interval says nothing."""
+    return figures["num_prompts"] >= FEW_PROMPTS and (shown_speedup(figures)["low"] or 0.0) > 1.0
 
 
 def is_surely_slower(figures: Mapping[str, Any]) -> bool:

@@ -101,7 +101,7 @@ class MethodBench:
         texts = texts_to_warm_up([encode_turns(_warm_up_prompt(), self._engine)], longest, is_recorded)
         num_tokens = self._plan.max_new_tokens if is_recorded else min(self._plan.max_new_tokens, WARM_UP_TOKENS)
         for number, arm in enumerate(self._arms):
-            self._progress(number, len(self._arms), "warming up")
+            self._progress(number, len(self._arms), "ways warmed up")
             arm.warm_up(texts, num_tokens, self._call(0))
 
     def _call(self, number: int) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class MethodBench:
             self.records += records
             if self._file is not None:
                 self._file.add(records)
-            self._progress(first + 1 + len(prompt.later), self._plan.num_texts, "measuring")
+            self._progress(first + 1 + len(prompt.later), self._plan.num_texts, "texts measured")
 
     def _numbered(self) -> Iterator[tuple[int, BenchPrompt]]:
         """Each prompt with the number of its first text."""
