@@ -49,7 +49,7 @@ def _choice(document: Document) -> str:
 
 
 def _use(row: Row) -> str:
-    options = method_options(row.get("method") or {})
+    options = method_options(row.get("asked") or row.get("method") or {})
     how = f"use it with {options}" if options else "it is the default, no option is needed"
     found = shown_speedup(row["total"])
     return (

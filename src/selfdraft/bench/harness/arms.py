@@ -14,7 +14,7 @@ from ...engine.engine import Engine
 from ...engine.metrics import Comparison
 from ...errors import SelfdraftError
 from ...protocols import Runner
-from ...types import Generation, StepRecord
+from ...types import Generation, SkipSet
 from ..circumstances import graph_figures
 from ..lookahead.oracle import Oracle
 from ..meter import device_seconds
@@ -118,10 +118,10 @@ def record_of(
     name: str, place: Place, generation: Generation, call_seconds: float, drafter: str = "self"
 ) -> TextRecord:
     stats = generation.stats
-    own = [step for step in generation.steps if _num_passes(step, drafter)]
-    passes: Counter[str] = Counter()
-    for step in own:
-        passes[str(step.plan.skip)] += _num_passes(step, drafter)
+    passes: Counter[SkipSet] = Counter()
+    for step in generation.steps:
+        if step.draft.num_draft_steps and (step.plan.drafter or drafter) == "self":  # others take no pass of the model
+            passes[step.plan.skip] += step.draft.num_draft_steps
     return replace(
         _new_record(name, place, stats.num_tokens, call_seconds),
         decode_seconds=stats.decode_seconds,
@@ -133,15 +133,10 @@ def record_of(
         num_draft_steps=stats.num_draft_steps,
         num_accepted=stats.num_accepted,
         num_draft_passes=passes.total(),
-        skipped_attention=sum(len(step.plan.skip.attention) * _num_passes(step, drafter) for step in own),
-        skipped_mlp=sum(len(step.plan.skip.mlp) * _num_passes(step, drafter) for step in own),
-        skips=dict(passes.most_common(MOST_SKIPS)),
+        skipped_attention=sum(len(skip.attention) * count for skip, count in passes.items()),
+        skipped_mlp=sum(len(skip.mlp) * count for skip, count in passes.items()),
+        skips={str(skip): count for skip, count in passes.most_common(MOST_SKIPS)},
     )
-
-
-def _num_passes(step: StepRecord, drafter: str) -> int:
-    """By the model itself: what others draft takes none of its passes."""
-    return step.draft.num_draft_steps if (step.plan.drafter or drafter) == "self" else 0
 
 
 def _new_record(name: str, place: Place, num_tokens: int, call_seconds: float) -> TextRecord:

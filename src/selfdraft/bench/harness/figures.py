@@ -189,6 +189,6 @@ def document(head: Head, records: Sequence[TextRecord]) -> dict[str, Any]:
 
 
 def harness_share(records: Sequence[TextRecord], plain: Sequence[TextRecord]) -> float | None:
-    """Of the whole time what was not spent inside calls: turning from way to way, comparing, keeping records."""
+    """Of the time that turns take what is not spent inside calls: going from way to way, reading clocks, counting."""
     whole = sum(record.turn_seconds or 0.0 for record in plain)
     return ratio(whole - _sum(records, "call_seconds"), whole) if whole else None

@@ -43,9 +43,7 @@ class TextRecord:
     skipped_mlp: float = 0.0
     skips: Mapping[str, int] | None = None  # skip set -> draft passes with it, the most frequent ones
     peak_bytes: int | None = None
-    turn_seconds: float | None = (
-        None  # of the plain text alone: all ways on this prompt, comparing and keeping included
-    )
+    turn_seconds: float | None = None  # of the plain text alone: all ways on this prompt, one after the other
     verdict: str | None = None  # None: it is the plain text itself
     first_difference: int | None = None
     gap: float | None = None

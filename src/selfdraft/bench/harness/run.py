@@ -154,9 +154,9 @@ class MethodBench:
             if arm.must_be_told and arm.error is None:
                 arm.tell(plain.tokens)
                 results[arm.name] = arm.run(place, prompt, call)
+        seconds = time.perf_counter() - began
         found = {name: result for name, result in results.items() if result is not None}
         records = [self._judge(found[arm.name], plain, prompt, call) for arm in self._arms if arm.name in found]
-        seconds = time.perf_counter() - began
         return plain.generation, [
             replace(record, turn_seconds=seconds) if record.way == OFF else record for record in records
         ]

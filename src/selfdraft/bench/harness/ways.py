@@ -77,11 +77,21 @@ def is_bound(method: Mapping[str, Any]) -> bool:
 
 
 def described(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's name, kind and method, with nothing left open."""
+    """A row's name, kind and method, with nothing left open; `asked`: as much of it as one has to ask for."""
     if not is_bound(method):
-        return {"name": name, "kind": "ours", "method": resolve(method)}
+        whole = resolve(method)
+        return {"name": name, "kind": "ours", "method": whole, "asked": _asked(method, whole)}
     whole = resolve({**method, "lookahead": DEFAULTS["lookahead"]})
     return {"name": name, "kind": "bound", "method": {**whole, "lookahead": method["lookahead"]}}
+
+
+def _asked(method: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Without options of methods that are not in it."""
+    used = {whole[axis] for axis in AXES}
+    settings = {
+        name: dict(values) for name, values in (method.get("settings") or {}).items() if name in used and values
+    }
+    return {**{axis: method[axis] for axis in AXES if axis in method}, **({"settings": settings} if settings else {})}
 
 
 def check_names(methods: Methods) -> None:
