@@ -35,7 +35,7 @@ from selfdraft.bench.search.plot import draw
 from selfdraft.bench.search.prompts import Wanted, choose
 from selfdraft.bench.search.report import as_markdown
 from selfdraft.bench.search.run import EQUAL, KNN, PARTS, SWIFT, SearchBench, SearchPlan, has_difference
-from selfdraft.bench.search.streams import RATIOS
+from selfdraft.bench.streams import RATIOS
 from selfdraft.cli.bench_common import say, seconds
 from selfdraft.cli.inputs import MODEL_HELP, add_device_options, count, read_file
 from selfdraft.cli.outputs import check_output, write_file

@@ -385,7 +385,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return Engine(pico("llama"))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.full)])
 def test_nothing_is_recorded_while_measuring(recorded: Engine, temperature: float) -> None:
     oracle: PlainLookahead = Oracle([[]], room=24)
     rules = {**learning_rules(), "oracle": dict.fromkeys(TEXTS, oracle)}

@@ -32,10 +32,10 @@ from selfdraft.bench.search.report import as_markdown
 from selfdraft.bench.search.routing import Routed
 from selfdraft.bench.search.routing import figures as routing_figures
 from selfdraft.bench.search.sets import DomainSet, overlaps, sets_of
-from selfdraft.bench.search.streams import change_share, mixed
 from selfdraft.bench.search.swift import SwiftStream, thinned
 from selfdraft.bench.search.turns import TextFigures, speedup, time_split
 from selfdraft.bench.selection.turns import Arm
+from selfdraft.bench.streams import change_share, mixed
 from selfdraft.calibrate.kit import EngineKit
 from selfdraft.errors import OptionError
 from selfdraft.profiles.store import Store

@@ -17,13 +17,13 @@ _GREYS = ("#4D4D4D", "#8C8C8C", "#B3B3B3", "#D9D9D9")
 _HATCHES = ("", "//", "..", "xx")
 
 
-def require_matplotlib() -> None:
+ELSEWHERE = "keep the figures with --output and draw them elsewhere: selfdraft bench table FILE --plot FILE.png"
+
+
+def require_matplotlib(what: str = "a plot", instead: str = ELSEWHERE) -> None:
     """Refuse, before any work, when nothing can draw."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            "drawing a plot needs matplotlib. Install with: pip install matplotlib. Or keep the figures with --output "
-            "and draw them elsewhere: selfdraft bench table FILE --plot FILE.png"
-        )
+        raise MissingExtraError(f"drawing {what} needs matplotlib. Install with: pip install matplotlib. Or {instead}")
 
 
 def draw(document: Mapping[str, Any], file: str | Path) -> None:

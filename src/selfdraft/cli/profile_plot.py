@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bench.strips import beside_strip, draw_strips
 from ..calibrate.trials import thinned
 from ..models.payoff import integer_weights
 from ..types import SkipSet
@@ -19,8 +20,6 @@ from .profile_draw import (
     PINK,
     RED,
     SKIPPED,
-    beside_strip,
-    draw_strips,
     page,
     say,
     title_strips,

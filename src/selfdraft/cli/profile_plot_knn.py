@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..bench.plot import COLORS
+from ..bench.strips import beside_strip, draw_strips
 from ..models.payoff import Array
-from .profile_draw import GREY, beside_strip, draw_strips, page, title_strips
+from .profile_draw import GREY, page, title_strips
 from .profile_search import Cloud, Domain, Domains
 
 MARKERS = "osD^vPX*"

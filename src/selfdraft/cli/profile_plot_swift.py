@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from ..bench.strips import beside_strip, draw_strips
 from ..types import SkipSet
 from .profile_draw import (
     BLUE,
@@ -15,8 +16,6 @@ from .profile_draw import (
     ORANGE,
     RED,
     SKIPPED,
-    beside_strip,
-    draw_strips,
     page,
     say,
     title_strips,

@@ -14,6 +14,7 @@ from ...calibrate.kit import Workshop
 from ...profiles.store import Store
 from ..pace import Pace
 from ..selection.calibration import journal
+from ..streams import RATIOS
 from . import routing
 from .bench import Bench
 from .learning import Lesson
@@ -22,7 +23,6 @@ from .mixed import MixedStreams
 from .names import FIRST, KNN, MIXED, PRUNE, SSD_F, SSD_M, draft_verify, knn
 from .prompts import Prompts
 from .sets import DomainSet, overlaps, sets_of
-from .streams import RATIOS
 
 _SHARE_OF_MATRIX = 0.3
 """Of the time left: the streams have more ways and more prompts."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..pace import Pace
+from ..streams import RATIOS, change_share, mixed
 from .bench import Bench
 from .names import mixed_streams
 from .prompts import Prompts
-from .streams import RATIOS, change_share, mixed
 from .turns import TextTurns
 
 

@@ -21,12 +21,12 @@ from ...models.latency import BUDGET_SECONDS
 from ...profiles.store import Store
 from ..circumstances import circumstances
 from ..pace import Pace
+from ..streams import RATIOS
 from .bench import Bench
 from .equal import EqualTime
 from .knn import KnnDomains
 from .learning import School
 from .prompts import Prompts
-from .streams import RATIOS
 from .swift import SwiftStream
 from .turns import is_different
 

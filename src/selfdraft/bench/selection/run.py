@@ -19,10 +19,11 @@ from ...models.decoder import Decoder
 from ...models.info import describe
 from ...types import Generation
 from ..circumstances import circumstances
+from ..long_prompts import long_prompts
 from ..pace import Pace
 from ..prompts import BenchPrompt, encode
 from .calibration import Calibration, Recipe, calibrate
-from .contexts import long_prompts, weights_at
+from .contexts import weights_at
 from .held_out import HeldOut
 from .methods import context_methods, table_methods
 from .sums import Prices

@@ -7,6 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from ..errors import OptionError
+from .prompts import BenchPrompt, by_domain
+
 Item = TypeVar("Item")
 
 RATIOS = (0.0, 0.3, 0.7, 1.0)
@@ -27,6 +30,13 @@ def mixed(prompts: Mapping[str, Sequence[Item]], ratio: float, length: int, seed
         waiting = {name: left for name, left in waiting.items() if left}
         task = _next_task(task, list(waiting), ratio, draw)
     return stream
+
+
+def mixed_prompts(prompts: Sequence[BenchPrompt], ratio: float, seed: int) -> list[BenchPrompt]:
+    """All of them, their domains being the tasks; 0: domain by domain, 1: always another one while there is one."""
+    if not 0 <= ratio <= 1:
+        raise OptionError(f"the mix ratio must be from 0 (domain by domain) to 1 (always another domain), got {ratio}")
+    return [prompt for _, prompt in mixed(by_domain(prompts), ratio, len(prompts), seed)]
 
 
 def _next_task(task: str, tasks: Sequence[str], ratio: float, draw: random.Random) -> str | None:

@@ -1,0 +1,157 @@
+"""What became of each text in each way: lines of JSON, from which all figures and pictures are made.
+
+The first line of a file is its head: what was asked (`question`) and where it was measured. A run that asks the same
+goes on behind the last prompt that all ways have finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ...errors import OptionError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """One text in one way. Of a peer only the whole call is known: what else ours says of itself is None or 0."""
+
+    way: str
+    prompt: str  # its id
+    domain: str
+    number: int  # of the text in the run, from 0
+    num_prompt_tokens: int
+    num_tokens: int
+    call_seconds: float
+    decode_seconds: float | None = None
+    prefill_seconds: float = 0.0
+    optimise_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    capture_seconds: float = 0.0  # of decoding: recording graphs
+    num_rounds: int = 0
+    num_draft_steps: int = 0
+    num_accepted: int = 0
+    num_draft_passes: int = 0  # by the model itself
+    skipped_attention: float = 0.0  # sub-layers, summed over draft passes
+    skipped_mlp: float = 0.0
+    skips: Mapping[str, int] | None = None  # skip set -> draft passes with it, the most frequent ones
+    peak_bytes: int | None = None
+    turn_seconds: float | None = None  # of the plain text alone: all ways on this prompt, one after the other
+    verdict: str | None = None  # None: it is the plain text itself
+    first_difference: int | None = None
+    gap: float | None = None
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> TextRecord:
+        """TypeError, KeyError: it is none."""
+        return cls(**{item.name: line[item.name] for item in fields(cls) if item.name in line})
+
+
+@dataclass(frozen=True)
+class Head:
+    """`question`: all that shapes the figures; `circumstances`: device, versions, commit, date.
+
+    `machine`: what `figures.Machine` holds, and the `frontier` that `prune` found, if any; `ways`: name, kind ("ours",
+    "peer", "bound"), method and, of one that cannot run, the `error`.
+    """
+
+    question: Mapping[str, Any]
+    circumstances: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    ways: Sequence[Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"selfdraft_bench": SCHEMA, **asdict(self)}
+
+
+class RecordFile:
+    """Keeps records as they come; each prompt's lines are written at once."""
+
+    def __init__(self, file: str | Path) -> None:
+        self.path = Path(file)
+
+    def begin(self, head: Head, is_new: bool = False) -> list[TextRecord]:
+        """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
+        kept: list[TextRecord] = []
+        if self.path.exists() and self.path.stat().st_size and not is_new:
+            old, records = read_records(self.path)
+            if old.question != _as_read(head.question):
+                raise OptionError(
+                    f"{self.path} holds the result of another run ({_first_change(old.question, head.question)}); "
+                    "name another file, or replace it with --again"
+                )
+            head, kept = old, complete_prompts(records, [way["name"] for way in head.ways if not way.get("error")])
+        self._write_all(head, kept)
+        return kept
+
+    def add(self, records: Iterable[TextRecord]) -> None:
+        lines = "".join(_line(asdict(record)) for record in records)
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(lines)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _write_all(self, head: Head, records: Sequence[TextRecord]) -> None:
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            beside.write_text("".join(map(_line, [head.to_json(), *map(asdict, records)])), encoding="utf-8")
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def is_record_file(file: str | Path) -> bool:
+    """By its first line."""
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            return stream.read(32).startswith('{"selfdraft_bench"')
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_records(file: str | Path) -> tuple[Head, list[TextRecord]]:
+    """A last line that was cut off is left out; whatever else is wrong raises."""
+    hint = f"it must be what `selfdraft bench --output {file}` wrote"
+    try:
+        lines = Path(file).read_text(encoding="utf-8").split("\n")
+        head = json.loads(lines[0])
+        if head.pop("selfdraft_bench") != SCHEMA:
+            raise ValueError("it is of another version")
+        records = [TextRecord.from_json(json.loads(line)) for line in lines[1:-1] if line.strip()]
+        return Head(**head), records
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise OptionError(f"cannot read {file} ({type(error).__name__}: {error}); {hint}") from None
+
+
+def complete_prompts(records: Sequence[TextRecord], ways: Sequence[str]) -> list[TextRecord]:
+    """Those of prompts that all ways have finished."""
+    done: dict[int, set[str]] = {}
+    for record in records:
+        done.setdefault(record.number, set()).add(record.way)
+    return [record for record in records if done[record.number] >= set(ways)]
+
+
+def _first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    new = _as_read(new)
+    name = next(name for name in (*old, *new) if old.get(name) != new.get(name))
+    return f"{name}: {_short(old.get(name))}, now {_short(new.get(name))}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _as_read(value: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps({key: item for key, item in value.items() if item is not None}) + "\n"

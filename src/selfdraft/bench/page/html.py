@@ -1,0 +1,233 @@
+"""One page of results that needs nothing but itself: no script, no font, no picture from elsewhere; light and dark."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ..harness.advice import advice, method_options, warnings
+from ..harness.rows import Row, best_of_ours, failed, shown_speedup
+from ..harness.table import COLUMNS, domain_table, heading, name_of, remarks, shown_rows, title
+from ..report import number, times
+from ..totals import VERDICTS
+from ..ways import OFF
+from .chart import DARK, LIGHT, Chart, Missing, Theme, render
+from .css import style_sheet
+from .result import Result
+
+Charts = Mapping[str, Chart | Missing]
+_DERIVED = ("benchmark", "machine", "ways", "prompts_of", "num_texts", "is_complete", "seconds", "harness_share")
+_FOLDERS = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s'\":]+[/\\])+")
+
+
+def without_folders(text: str) -> str:
+    """Where a file lies on the machine that measured says nothing to a reader."""
+    return _FOLDERS.sub("", text)
+
+
+def page(results: Sequence[tuple[Result, Charts]]) -> str:
+    titles = [title(result.document) for result, _ in results]
+    name = f"selfdraft: {titles[0]}" if len(titles) == 1 else f"selfdraft: {len(titles)} results"
+    head = f"<h1>{_text(name)}</h1>" + (_contents(titles) if len(titles) > 1 else "")
+    sections = "".join(
+        _section(result, charts, number, is_only=len(results) == 1) for number, (result, charts) in enumerate(results)
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(name)}</title>\n<style>\n{style_sheet(LIGHT, DARK)}</style>\n</head>\n"
+        f"<body>\n<main>\n{head}{sections}</main>\n</body>\n</html>\n"
+    )
+
+
+def _contents(titles: Sequence[str]) -> str:
+    items = "".join(f'<li><a href="#result-{place}">{_text(name)}</a></li>' for place, name in enumerate(titles))
+    return f"<nav><ul>{items}</ul></nav>\n"
+
+
+def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
+    document = result.document
+    name = "" if is_only else f"<h2 class=result>{_text(title(document))}</h2>\n"
+    parts = [
+        f"{name}<p class=soft>{_text(_about(document))}</p>\n",
+        _advice(document),
+        _tiles(document),
+        _main_table(document),
+        *(_chart(name, chart) for name, chart in charts.items()),
+        _domain_table(document),
+        _could_not_run(document),
+        _circumstances(document),
+    ]
+    return f'<section id="result-{place}">\n{"".join(parts)}</section>\n'
+
+
+def _about(document: Mapping[str, Any]) -> str:
+    """Below the title, which says the model and the device already."""
+    counts = heading(document).removeprefix(title(document)).removeprefix("; ")
+    date = str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}")
+    facts = [counts, "greedy, one text at a time, all ways in turns", date]
+    return "; ".join(fact for fact in facts if fact) + "."
+
+
+def _advice(document: Mapping[str, Any]) -> str:
+    loud = list(warnings(document))
+    rest = advice(document).removeprefix(" ".join(loud)).strip()
+    best = best_of_ours(document)
+    typed = [method_options(best.get("method") or {})] if best else ["--strategy off", "selfdraft calibrate"]
+    warned = "".join(f'<div class="note warning" role=alert><p>{_text(text)}</p></div>\n' for text in loud)
+    return f'{warned}<div class="note"><p>{_with_code(rest, typed)}</p></div>\n'
+
+
+def _with_code(text: str, typed: Sequence[str]) -> str:
+    """What is to be typed stands out, and is broken between words only."""
+    shown = _text(text)
+    for code in map(_text, filter(None, typed)):
+        shown = shown.replace(code, "<code>" + " ".join(f"<span>{word}</span>" for word in code.split()) + "</code>")
+    return shown
+
+
+def _tiles(document: Mapping[str, Any]) -> str:
+    """The figures to take home."""
+    best, rows = best_of_ours(document), shown_rows(document)
+    plain = next((row for row in document["ways"] if row in rows and row["name"] == OFF), None)
+    tiles = []
+    if best:
+        tiles.append((times(shown_speedup(best["total"])["value"]), f"with {best['name']}"))
+        speeds = [number(row["total"]["tokens_per_second"], ".0f") for row in (plain, best) if row]
+        tiles.append((" → ".join(speeds), "tokens per second, plainly and with it"))
+    ours = [row["total"] for row in rows if row["kind"] != "peer" and row is not plain]
+    counts = {verdict: sum(total[verdict] for total in ours) for verdict in VERDICTS}
+    if any(counts.values()):
+        told = f"outputs of ours equal to plain decoding, {counts['tie']} ties, {counts['different']} different"
+        tiles.append((f"{counts['equal']} of {sum(counts.values())}", told))
+    cells = "".join(f"<div><strong>{_text(value)}</strong><span>{_text(name)}</span></div>" for value, name in tiles)
+    return f'<div class="tiles">{cells}</div>\n' if cells else ""
+
+
+# ----------------------------------------------------------------------------------------------------------- tables
+
+
+def _main_table(document: Mapping[str, Any]) -> str:
+    rows = shown_rows(document)
+    if not rows:
+        return "<p>No text has been finished yet.</p>\n"
+    best = best_of_ours(document)
+    lines = [
+        _row([name_of(row), *(cell(row["total"]) for *_, cell in COLUMNS)], _class(row, best), row["kind"])
+        for row in rows
+    ]
+    said = "".join(f"<li>{_text(remark)}</li>" for remark in remarks(document))
+    return (
+        f"<h2>All ways</h2>\n{_scrolling(_main_header() + '<tbody>' + ''.join(lines) + '</tbody>')}"
+        + (f"<ul class=soft>{said}</ul>\n" if said else "")
+        + f"<p class=soft>{_text(_LEGEND)}</p>\n"
+    )
+
+
+_LEGEND = (
+    "Accepted: share of drafted tokens. Length: tokens a round brings. Cost: seconds of a drafted token, a plain pass "
+    "being 1. Expected speed-up: M a / ((M - 1) c + a) of length M, acceptance a and cost c: as measured, as 1 less "
+    "the share of sub-layers skipped, and with attention and MLP apart (equation 11)."
+)
+
+
+def _class(row: Row, best: Row | None) -> str:
+    return f"{row['kind']} best" if row is best else str(row["kind"])
+
+
+def _main_header() -> str:
+    """Columns that share something stand below its name."""
+    groups: list[tuple[str, int]] = []
+    for group, *_ in COLUMNS:
+        if group and groups and groups[-1][0] == group:
+            groups[-1] = (group, groups[-1][1] + 1)
+        else:
+            groups.append((group, 1))
+    upper = "".join(f"<th colspan={span} scope=colgroup class=group>{_text(name)}</th>" for name, span in groups)
+    lower = "".join(f"<th scope=col>{_text(name)}</th>" for _, name, _ in COLUMNS)
+    return f"<thead><tr><th></th>{upper}</tr><tr><th scope=col>way</th>{lower}</tr></thead>"
+
+
+def _domain_table(document: Mapping[str, Any]) -> str:
+    table = domain_table(document)
+    if not table.rows or len(document["prompts_of"]) < 2:
+        return ""
+    header = "".join(f"<th scope=col>{_text(name)}</th>" for name in table.header)
+    rows = "".join(_row(row) for row in table.rows)
+    return f"<h2>By domain</h2>\n{_scrolling(f'<thead><tr>{header}</tr></thead><tbody>{rows}</tbody>')}"
+
+
+def _row(cells: Sequence[str], kind: str = "", mark: str = "") -> str:
+    chip = f' <span class="chip">{_text(mark)}</span>' if mark in ("peer", "bound") else ""
+    rest = "".join(f"<td>{_cell(cell)}</td>" for cell in cells[1:])
+    return f'<tr class="{_text(kind)}"><th scope=row>{_text(cells[0])}{chip}</th>{rest}</tr>'
+
+
+def _cell(text: str) -> str:
+    """An interval is smaller than its value."""
+    value, bracket, rest = text.partition(" [")
+    return f"{_text(value)} <small>[{_text(rest)}</small>" if bracket else _text(value)
+
+
+def _scrolling(table: str) -> str:
+    """A wide table scrolls by itself, the page never does; it can be reached by keyboard."""
+    return f'<div class="scroll" tabindex=0 role=region aria-label="table">\n<table>{table}</table>\n</div>\n'
+
+
+def _could_not_run(document: Mapping[str, Any]) -> str:
+    items = "".join(
+        f"<li><strong>{_text(row['name'])}</strong>: {_text(without_folders(str(row['error'])))}</li>"
+        for row in failed(document)
+    )
+    return f"<h2>What could not run</h2>\n<ul>{items}</ul>\n" if items else ""
+
+
+def _circumstances(document: Mapping[str, Any]) -> str:
+    facts = {name: value for name, value in document.items() if name not in _DERIVED}
+    facts["layers"] = document["machine"].get("num_layers")
+    facts["attention against MLP"] = number(document["machine"].get("beta"), ".3f")
+    facts["seconds measured"] = number(document["seconds"], ".0f")
+    facts["outside calls"] = number(document["harness_share"], ".1%")
+    lines = "".join(
+        f"<tr><th scope=row>{_text(name.replace('_', ' '))}</th><td>{_text(value)}</td></tr>"
+        for name, value in _flat(facts)
+    )
+    return f'<h2>Circumstances</h2>\n<div class="scroll"><table class="facts"><tbody>{lines}</tbody></table></div>\n'
+
+
+def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif value not in (None, "", []):
+            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            yield f"{before}{name}", without_folders(shown)
+
+
+# ----------------------------------------------------------------------------------------------------------- charts
+
+
+def _chart(name: str, chart: Chart | Missing) -> str:
+    if isinstance(chart, Missing):
+        return f"<h2>{_text(chart.title)}</h2>\n<p class=soft>Not drawn: {_text(chart.why)}.</p>\n"
+    width, height = (round(96 * inches) for inches in chart.size)
+    return (
+        f"<h2>{_text(chart.title)}</h2>\n<p>{_text(chart.text)}</p>\n"
+        + (f"<p class=soft>{_text(chart.left_out)}</p>\n" if chart.left_out else "")
+        + f'<div class="scroll" tabindex=0 role=region aria-label="{_text(chart.title)}"><picture>\n'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{_data(chart, DARK)}">\n'
+        f'<img id="{_text(name)}" class="chart" src="{_data(chart, LIGHT)}" alt="{_text(chart.alt)}" '
+        f"width={width} height={height}>\n</picture></div>\n"
+    )
+
+
+def _data(chart: Chart, theme: Theme) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(render(chart, theme, "svg")).decode("ascii")
+
+
+def _text(value: Any) -> str:
+    return escape(str(value), quote=True)

@@ -1,0 +1,285 @@
+"""`selfdraft bench`: a wrong output is seen, an interrupted run goes on, every method is there by being registered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learned import profile
+from pico import letter_tokenizer, pico
+from selfdraft import Engine
+from selfdraft.bench.harness import run as module
+from selfdraft.bench.harness.records import Head, RecordFile, TextRecord, read_records
+from selfdraft.bench.harness.run import BenchPlan, MethodBench, is_different
+from selfdraft.bench.harness.ways import crossed, every_method
+from selfdraft.bench.prompts import BenchPrompt
+from selfdraft.cli.main import main
+from selfdraft.engine.accept import Coupled, Targets
+from selfdraft.engine.sampling import Sampler
+from selfdraft.errors import OptionError
+from selfdraft.registry import AXES, BENCH_ONLY
+from selfdraft.types import Verdict
+
+pytestmark = pytest.mark.xdist_group("bench")
+
+SKIP = {"fixed": {"skip": "a1,m2-3"}}
+METHODS: dict[str, dict[str, Any]] = {
+    "skip": {"strategy": "fixed", "settings": SKIP},
+    "lookup": {"strategy": "fixed", "drafter": "lookup", "settings": SKIP},
+}
+PROMPTS = [
+    BenchPrompt("a", "code", "abcabcabc"),
+    BenchPrompt("b", "chat", "hello", ("and then?", "why?")),
+    BenchPrompt("c", "code", "xyzxyz"),
+]
+COUNTS = (
+    "num_tokens",
+    "num_rounds",
+    "num_draft_steps",
+    "num_accepted",
+    "skips",
+    "verdict",
+    "prompt",
+    "num_prompt_tokens",
+)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(pico("llama"), letter_tokenizer(), profile=profile())
+
+
+def plan_of(**changed: Any) -> BenchPlan:
+    return replace(BenchPlan(PROMPTS, METHODS, max_new_tokens=12), **changed)
+
+
+def counts(records: Sequence[TextRecord]) -> list[tuple[Any, ...]]:
+    return [(one.way, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
+
+
+class AcceptsAll:
+    """Broken on purpose: what was drafted is kept, whatever the target says."""
+
+    keeps_scores = False
+    candidates = Coupled.candidates
+
+    @staticmethod
+    def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
+        good = Coupled.accept(targets, sampler)
+        return [
+            Verdict((*draft.tokens, verdict.tokens[-1]), tuple(range(len(draft.tokens)))) if draft.tokens else verdict
+            for draft, verdict in zip(targets.drafts, good, strict=True)
+        ]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dict_of(AXES["acceptance"]), "coupled", f"{__name__}:AcceptsAll")
+
+
+def dict_of(table: Any) -> dict[str, str]:
+    assert isinstance(table, dict)
+    return table
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def test_all_ways_take_turns_and_say_the_same(engine: Engine) -> None:
+    bench = MethodBench(engine, plan_of(peers=["eager"]))
+    found = bench.run()
+    assert [way["name"] for way in found["ways"]] == ["off", "skip", "lookup", "transformers eager"]
+    assert found["num_texts"] == 5
+    assert found["prompts_of"] == {"code": 2, "chat": 3}
+    for way in found["ways"][1:]:
+        assert (way["total"]["equal"], way["total"]["different"]) == (5, 0)
+    skip = found["ways"][1]
+    assert skip["total"]["num_tokens"] == found["ways"][0]["total"]["num_tokens"] == 5 * 12
+    assert skip["skips"] == [{"skip": "a1,m2-3", "share": 1.0}]
+    assert skip["total"]["expected"]["by_ratio"] is not None
+    assert not is_different(found)
+
+
+def test_a_conversation_goes_on_behind_the_plain_answers(engine: Engine) -> None:
+    bench = MethodBench(engine, plan_of())
+    bench.run()
+    texts = [one for one in bench.records if one.way == "off"]
+    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
+    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens
+
+
+def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first: dict[int, str] = {}
+    run = module.OurArm.run
+
+    def watched(arm: Any, place: Any, *arguments: Any) -> Any:
+        first.setdefault(place.number, arm.name)
+        return run(arm, place, *arguments)
+
+    monkeypatch.setattr(module.OurArm, "run", watched)
+    MethodBench(engine, plan_of()).run()
+    assert [first[number] for number in range(5)] == ["off", "skip", "lookup", "off", "skip"]
+
+
+def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
+    methods = {"oracle": {**METHODS["skip"], "lookahead": "oracle"}}
+    way = MethodBench(engine, plan_of(methods=methods)).run()["ways"][1]
+    assert way["kind"] == "bound"
+    assert way["total"]["equal"] == 5
+    rejected = way["total"]["mean_generated_length"]
+    assert rejected >= MethodBench(engine, plan_of()).run()["ways"][1]["total"]["mean_generated_length"]
+
+
+def test_what_cannot_run_says_why_and_the_others_run(engine: Engine) -> None:
+    engine.remember(None)
+    found = MethodBench(engine, plan_of(methods={"prune": {"strategy": "prune"}, **METHODS})).run()
+    prune = found["ways"][1]
+    assert "selfdraft calibrate" in prune["error"]
+    assert "total" not in prune
+    assert found["ways"][2]["total"]["num_prompts"] == 5
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_acceptance_is_seen(engine: Engine) -> None:
+    found = MethodBench(engine, plan_of()).run()
+    assert found["ways"][1]["total"]["different"] > 0
+    assert found["ways"][1]["differences"][0]["first_difference"] is not None
+    assert is_different(found)
+
+
+# ------------------------------------------------------------------------------------------------ interrupted
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Ctrl-C at the n-th text."""
+
+    def stop_at(number: int) -> None:
+        run = module.OurArm.run
+
+        def interrupted(arm: Any, place: Any, *arguments: Any) -> Any:
+            if place.number == number and arm.name == "lookup":
+                monkeypatch.setattr(module.OurArm, "run", run)
+                raise KeyboardInterrupt
+            return run(arm, place, *arguments)
+
+        monkeypatch.setattr(module.OurArm, "run", interrupted)
+
+    return stop_at
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_resuming_gives_the_same_totals(
+    engine: Engine, stopping: Callable[[int], None], tmp_path: Path, number: int
+) -> None:
+    whole = MethodBench(engine, plan_of(), RecordFile(tmp_path / "whole.jsonl"))
+    whole.run()
+    stopping(number)
+    file = RecordFile(tmp_path / "result.jsonl")
+    half = MethodBench(engine, plan_of(), file)
+    half.run()
+    assert half.is_interrupted
+    assert {record.number for record in half.records} == set(range(4 if number == 4 else 1)), "whole prompts alone"
+    again = MethodBench(engine, plan_of(), file)
+    found = again.run()
+    assert counts(again.records) == counts(whole.records)
+    assert counts(read_records(file.path)[1]) == counts(whole.records)
+    assert found["is_complete"]
+    assert again.records[: len(half.records)] == half.records, "measured once"
+
+
+def test_a_torn_line_is_measured_again(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    MethodBench(engine, plan_of(), file).run()
+    whole = file.path.read_text()
+    file.path.write_text(whole[:-40])
+    again = MethodBench(engine, plan_of(), file)
+    again.run()
+    assert [record.number for record in again.records] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
+    assert counts(read_records(file.path)[1]) == counts(again.records)
+
+
+def test_time_that_is_up_ends_it_behind_a_prompt(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    found = MethodBench(engine, plan_of(seconds=0.0), file).run()
+    assert (found["num_texts"], found["is_complete"]) == (1, False)
+    assert MethodBench(engine, plan_of(), file).run()["is_complete"]
+
+
+def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    MethodBench(engine, plan_of(), file).run()
+    before = file.path.read_bytes()
+    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
+        MethodBench(engine, plan_of(max_new_tokens=9), file).run()
+    assert file.path.read_bytes() == before
+    assert MethodBench(engine, plan_of(max_new_tokens=9), file, is_new=True).run()["max_new_tokens"] == 9
+
+
+# ------------------------------------------------------------------------------------------------ which ways
+
+
+def test_every_registered_method_is_there_by_itself() -> None:
+    methods = every_method({"settings": {}})
+    for axis in ("strategy", "lookahead", "drafter", "tree"):
+        named = {method.get(axis) for method in methods.values()}
+        assert named >= {name for name in (*AXES[axis], *BENCH_ONLY.get(axis, ())) if name != "off"}
+
+
+def test_combinations() -> None:
+    found = crossed({"strategy": ["off", "uniform", "swift"], "lookahead": ["all"]}, {"settings": {}})
+    assert len(found) == 2 * len(AXES["lookahead"])
+    assert found["swift, tpt"] == {"strategy": "swift", "lookahead": "tpt", "settings": {}}
+    with pytest.raises(OptionError, match="unform"):
+        crossed({"strategy": ["unform"]}, {})
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "pico-llama"
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> list[str]:
+    """Options for short work."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"domain": "code", "prompt": "abcabc"}\n{"domain": "chat", "prompt": "hello"}\n')
+    return ["--prompts", str(file), "--max-new-tokens", "8", "--peers", "none"]
+
+
+def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.jsonl"
+    command = ["bench", str(folder), *few, "--strategies", "uniform", "prune", "--output", str(file)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.rstrip("\n").split("\n")
+    found = json.loads(printed[-1])
+    assert {"device_name", "dtype", "torch", "transformers", "commit", "options", "seed"} <= set(found)
+    assert str(tmp_path) not in printed[-1]
+    assert "uniform" in "\n".join(printed[:-1])
+    assert len(file.read_text().split("\n")) == 1 + 2 * 2 + 1
+    assert main(["bench", "table", str(file)]) == 0
+    assert "| uniform |" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(folder), *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
+    assert "different" in capsys.readouterr().out
+
+
+def test_a_head_survives_its_file(tmp_path: Path) -> None:
+    head = Head({"seed": 0, "num_texts": 0}, {"device": "cpu"}, {"num_layers": 2, "beta": 1.0}, [])
+    file = RecordFile(tmp_path / "result.jsonl")
+    assert file.begin(head) == []
+    assert read_records(file.path) == (head, [])

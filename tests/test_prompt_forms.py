@@ -1,0 +1,373 @@
+"""The forms that a benchmark's prompts come in: conversations, datasets, mixed streams, long texts, several at once."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pico import CONTEXT_LENGTH, letter_tokenizer, pico, pico_tokenizer
+from selfdraft import Engine
+from selfdraft.bench.hub_prompts import dataset_prompts
+from selfdraft.bench.long_prompts import context_prompts
+from selfdraft.bench.prompt_sets import DATASET_PROMPTS, PROMPT_SETS, builtin_prompts, select_prompts
+from selfdraft.bench.prompts import BenchPrompt, Labels, encode, encode_turns, read_prompts
+from selfdraft.bench.streams import mixed_prompts
+from selfdraft.errors import OptionError, PromptError
+
+OURS = {"domain": "chat", "prompt": "Why?"}
+SPEC_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write.", "Shorten."], "reference": []}
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+
+
+def lines(*rows: object) -> str:
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+class TestSpecBench:
+    def test_a_line_with_its_turns(self) -> None:
+        alone = {**SPEC_BENCH, "question_id": 82, "turns": ["Once."]}
+        assert read_prompts([("question.jsonl", lines(SPEC_BENCH, OURS, alone))]) == [
+            BenchPrompt("81", "writing", "Write.", ("Shorten.",)),
+            BenchPrompt("question-2", "chat", "Why?"),
+            BenchPrompt("82", "writing", "Once."),
+        ]
+
+    def test_turns_beside_our_own_fields(self) -> None:
+        row = {"id": "talk", "domain": "chat", "turns": ["a", "b"]}
+        both = {**OURS, "turns": 3}
+        assert read_prompts([("a.jsonl", lines(row, both))]) == [
+            BenchPrompt("talk", "chat", "a", ("b",)),
+            BenchPrompt("a-2", "chat", "Why?"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("labels", "domain"),
+        [
+            (Labels(), "writing"),
+            (Labels("reference"), "file's own"),
+            (Labels(otherwise=lambda file: "by file"), "writing"),
+        ],
+    )
+    def test_its_domain(self, labels: Labels, domain: str) -> None:
+        row = {**SPEC_BENCH, "reference": "file's own"}
+        (prompt,) = read_prompts([("a.jsonl", lines(row))], labels=labels)
+        assert prompt.domain == domain
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"turns": []}, r"line 2 of a.jsonl has 'turns' that are no list of texts: \[\]; write it like .*turns"),
+            ({"turns": "text"}, "'turns' that are no list of texts: 'text'; write it like"),
+            ({"turns": ["x", 7]}, r"'turns' that are no list of texts: \['x', 7\]; write it like"),
+            ({"turns": ["x", " "]}, "no list of texts"),
+            ({"turns": ["x", "\ud83d"]}, "line 2 of a.jsonl has half a character in its 'turns'; write it as UTF-8"),
+            ({"category": None}, "line 2 of a.jsonl has no 'category' that is text; write it like .*turns"),
+        ],
+    )
+    def test_bad_lines(self, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            read_prompts([("a.jsonl", lines(OURS, {**SPEC_BENCH, **change}))])
+
+    def test_a_field_of_domains_that_was_asked_for(self) -> None:
+        with pytest.raises(OptionError, match=r"has no 'topic' that is text; write it like .*topic.*turns"):
+            read_prompts([("a.jsonl", lines(SPEC_BENCH))], labels=Labels("topic"))
+
+
+# ------------------------------------------------------------------------------------------------------- as tokens
+
+
+def engine_with(tokenizer: Any) -> Engine:
+    return Engine(pico("llama", vocab_size=len(pico_tokenizer())), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return engine_with(pico_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def chat_engine() -> Engine:
+    tokenizer = copy.deepcopy(pico_tokenizer())
+    tokenizer.chat_template = TEMPLATE
+    return engine_with(tokenizer)
+
+
+TALK = BenchPrompt("81", "writing", "one", ("two", "three"))
+
+
+class TestTurns:
+    @pytest.mark.parametrize(
+        ("answers", "text"), [((), "one"), (("A",), "one\n\nA\n\ntwo"), (("A", ""), "one\n\nA\n\ntwo\n\n\n\nthree")]
+    )
+    def test_without_a_template(self, engine: Engine, answers: tuple[str, ...], text: str) -> None:
+        assert encode_turns(TALK, engine, answers) == pico_tokenizer()(text).input_ids
+
+    @pytest.mark.parametrize(
+        ("answers", "text"),
+        [
+            ((), "<user>one<assistant>"),
+            (("A", "B"), "<user>one<assistant>A<user>two<assistant>B<user>three<assistant>"),
+        ],
+    )
+    def test_with_one(self, chat_engine: Engine, answers: tuple[str, ...], text: str) -> None:
+        assert encode_turns(TALK, chat_engine, answers) == pico_tokenizer()(text).input_ids
+
+    def test_the_first_is_the_prompt(self, chat_engine: Engine) -> None:
+        assert encode(TALK, chat_engine) == encode_turns(TALK, chat_engine)
+
+    def test_no_turn_is_left(self, engine: Engine) -> None:
+        with pytest.raises(AssertionError, match="prompt 81 has no turn 4"):
+            encode_turns(TALK, engine, ["A", "B", "C"])
+
+    def test_a_conversation_that_outgrows_the_context(self, engine: Engine) -> None:
+        with pytest.raises(PromptError, match=f"prompt 81, turn 2: the prompt has .* context holds {CONTEXT_LENGTH}"):
+            encode_turns(TALK, engine, ["x" * CONTEXT_LENGTH])
+        with pytest.raises(PromptError, match="prompt long: the prompt has"):
+            encode(BenchPrompt("long", "chat", "x" * CONTEXT_LENGTH), engine)
+
+
+# ---------------------------------------------------------------------------------------------------- mixed streams
+
+
+class TestMixedPrompts:
+    PROMPTS = tuple(BenchPrompt(f"{domain}{number}", domain, "text") for number in range(6) for domain in "abc")
+
+    def domains(self, ratio: float, seed: int = 1) -> str:
+        return "".join(prompt.domain for prompt in mixed_prompts(self.PROMPTS, ratio, seed))
+
+    @pytest.mark.parametrize("ratio", [0, 0.3, 0.7, 1])
+    def test_each_comes_once(self, ratio: float) -> None:
+        found = mixed_prompts(self.PROMPTS, ratio, 1)
+        assert sorted(prompt.id for prompt in found) == sorted(prompt.id for prompt in self.PROMPTS)
+        assert [prompt.id for prompt in found if prompt.domain == "b"] == [f"b{number}" for number in range(6)]
+
+    def test_from_domain_by_domain_to_always_another(self) -> None:
+        assert self.domains(0) in ("a" * 6 + "b" * 6 + "c" * 6, "a" * 6 + "c" * 6 + "b" * 6)
+        restless = self.domains(1)
+        only_one_is_left = next(place for place in range(18) if len(set(restless[place:])) == 1)
+        assert all(before != after for before, after in itertools.pairwise(restless[: only_one_is_left + 1]))
+
+    def test_the_seed_decides(self) -> None:
+        assert self.domains(0.5, 3) == self.domains(0.5, 3)
+        assert len({self.domains(0.5, seed) for seed in range(5)}) > 1
+
+    @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
+    def test_a_ratio_that_is_none(self, ratio: float) -> None:
+        with pytest.raises(OptionError, match=rf"must be from 0 .* to 1 .*, got {ratio}"):
+            mixed_prompts(self.PROMPTS, ratio, 0)
+
+
+# ------------------------------------------------------------------------------------------------------- long texts
+
+
+class TestContextPrompts:
+    PROMPTS = tuple(BenchPrompt(str(number), "chat", f"{number}: rain and the" * 2) for number in range(4))
+
+    @pytest.mark.parametrize("kind", ["engine", "chat_engine"])
+    def test_as_long_as_asked_for(self, kind: str, request: pytest.FixtureRequest) -> None:
+        engine: Engine = request.getfixturevalue(kind)
+        found = context_prompts(self.PROMPTS, engine, [90, 200, 90], 3)
+        assert [prompt.domain for prompt in found] == ["context 90"] * 3 + ["context 200"] * 3
+        assert [prompt.id for prompt in found[3:]] == ["context-200-0", "context-200-1", "context-200-2"]
+        for prompt in found:
+            length = int(prompt.domain.split()[1])
+            assert length - 8 <= len(encode(prompt, engine)) <= length
+
+    def test_no_character_is_cut(self, engine: Engine) -> None:
+        prompts = [BenchPrompt("question", "chat", "why"), BenchPrompt("other", "chat", "🙂" * 9)]
+        for prompt in context_prompts(prompts, engine, range(20, 30), 1):
+            assert set(prompt.text) == set("🙂\n\nwhy")
+
+    def test_other_texts_stand_in_front_of_the_question(self, engine: Engine) -> None:
+        found = context_prompts(self.PROMPTS, engine, [240], 4)
+        assert [prompt.text[:2] for prompt in found] == ["1:", "2:", "3:", "0:"]
+        for prompt, question in zip(found, self.PROMPTS, strict=True):
+            assert prompt.text.endswith("\n\n" + question.text)
+            before = prompt.text.removesuffix(question.text)
+            assert question.text not in before
+            assert sum(other.text in before for other in self.PROMPTS) >= 2
+
+    def test_letters_that_are_tokens(self) -> None:
+        engine = Engine(pico("llama"), letter_tokenizer())
+        prompts = [BenchPrompt("a", "chat", "abc"), BenchPrompt("b", "chat", "xyz", ("later",))]
+        first, second = context_prompts(prompts, engine, [12], 2)
+        assert first.text.startswith("xyz")
+        assert (second.text[:3], second.later) == ("abc", ())
+        assert [len(encode(prompt, engine)) for prompt in (first, second)] == [12, 12]
+
+    @pytest.mark.parametrize(
+        ("length", "count", "message"),
+        [
+            (CONTEXT_LENGTH, 1, f"a prompt of {CONTEXT_LENGTH} tokens leaves no room .* at most {CONTEXT_LENGTH - 1}"),
+            (100, 5, "4 prompts are shorter than 100 tokens, but 5 are asked for"),
+            (3, 1, "0 prompts are shorter than 3 tokens, but 1 are asked for"),
+        ],
+    )
+    def test_what_cannot_be(self, engine: Engine, length: int, count: int, message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            context_prompts(self.PROMPTS, engine, [length], count)
+
+    def test_nothing_to_put_in_front(self, engine: Engine) -> None:
+        with pytest.raises(OptionError, match="no other prompt to put in front of 0; name at least two"):
+            context_prompts(self.PROMPTS[:1], engine, [100], 1)
+
+
+# --------------------------------------------------------------------------------------------------------- datasets
+
+QUESTIONS = [{"question": "1+1?", "answer": "2"}, {"question": " ", "answer": ""}, {"question": "2+2?", "answer": "4"}]
+
+
+class FakeHub:
+    """What `datasets` would say: `splits` by name; `calls`: what was asked for; `num_read`: how many rows."""
+
+    def __init__(self, splits: dict[str, Sequence[dict[str, Any]]], error: Exception | None = None) -> None:
+        self.splits, self.error = splits, error
+        self.calls: list[tuple[str, str | None, str | None]] = []
+        self.num_read = 0
+
+    def load_dataset(self, name: str, config: str | None, *, split: str | None, streaming: bool) -> Any:
+        assert streaming, "nothing big is fetched"
+        self.calls.append((name, config, split))
+        if self.error is not None:
+            raise self.error
+        rows = {known: self._read(known) for known in self.splits}
+        return rows if split is None else rows[split]
+
+    def _read(self, split: str) -> Iterator[dict[str, Any]]:
+        for row in self.splits[split]:
+            self.num_read += 1
+            yield row
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    made = FakeHub({"train": [{"question": "train?"}] * 99, "test": QUESTIONS})
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=made.load_dataset))
+    return made
+
+
+class TestDatasets:
+    def test_only_a_name(self, hub: FakeHub) -> None:
+        assert dataset_prompts("openai/gsm8k", 5) == [
+            BenchPrompt("gsm8k-1", "gsm8k", "1+1?"),
+            BenchPrompt("gsm8k-3", "gsm8k", "2+2?"),
+        ]
+        assert hub.calls == [("openai/gsm8k", None, None)]
+
+    def test_everything_named(self, hub: FakeHub) -> None:
+        hub.splits["train"] = [{"question": "no", "answer": "yes"}]
+        prompts = dataset_prompts("openai/gsm8k, config=main, split=train, column=answer, domain=math", 5)
+        assert prompts == [BenchPrompt("gsm8k-1", "math", "yes")]
+        assert hub.calls == [("openai/gsm8k", "main", "train")]
+
+    def test_no_more_than_needed_is_read(self, hub: FakeHub) -> None:
+        assert len(dataset_prompts("a/b,split=train", 4)) == 4
+        assert hub.num_read == 4
+
+    @pytest.mark.parametrize(
+        ("row", "text"),
+        [
+            ({"text": "late", "prompt": "early"}, "early"),
+            ({"input": "late", "instruction": "early"}, "early"),
+            ({"article": "news", "summary": "short"}, "news"),
+        ],
+    )
+    def test_a_column_that_is_called_like_a_prompt(self, hub: FakeHub, row: dict[str, str], text: str) -> None:
+        hub.splits = {"only": [row]}
+        assert [prompt.text for prompt in dataset_prompts("a/b", 1)] == [text]
+
+    def test_conversations(self, hub: FakeHub) -> None:
+        hub.splits = {"train": [{"prompt": []}, {"prompt": None}, {"prompt": ["first", "second"]}]}
+        assert dataset_prompts("a/talks", 9) == [BenchPrompt("talks-3", "talks", "first", ("second",))]
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("", "names no dataset; write it like openai/gsm8k,config="),
+            ("a/b,test", "'test' in 'a/b,test' is no setting; write it like openai/gsm8k,config="),
+            ("a/b,split=", "'split=' in 'a/b,split=' is no setting"),
+            ("a/b,colum=x", r"unknown setting of a dataset 'colum'\. Did you mean 'column'\? Known: column, config"),
+            ("a/b,column=quest", r"unknown column of a/b 'quest'\. Did you mean 'question'\? Known: answer, question"),
+            ("a/b,split=dev", "cannot read the dataset 'a/b': KeyError: 'dev'"),
+        ],
+    )
+    def test_what_cannot_be_asked_for(self, hub: FakeHub, name: str, message: str) -> None:
+        with pytest.raises(OptionError, match=message):
+            dataset_prompts(name, 3)
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            ([{"story": "x", "title": "y"}], "no column called prompt, .* but story, title; .*: a/b,column=story"),
+            ([{"text": 7}], "column 'text' of the dataset 'a/b' holds 7, which is no text; .* a/b,column=NAME"),
+            ([{"text": ["x", {}]}], "which is no text"),
+            ([{"text": ""}], "the dataset 'a/b' has no row with text"),
+            ([], "the dataset 'a/b' has no row with text"),
+        ],
+    )
+    def test_rows_that_are_no_prompts(self, hub: FakeHub, rows: list[dict[str, Any]], message: str) -> None:
+        hub.splits = {"train": rows}
+        with pytest.raises(OptionError, match=message):
+            dataset_prompts("a/b", 3)
+
+    def test_a_download_that_fails(self, hub: FakeHub) -> None:
+        hub.error = ConnectionError("Couldn't reach\n  the Hub")
+        with pytest.raises(OptionError, match="cannot read the dataset 'a/b': ConnectionError: Couldn't reach the Hub"):
+            dataset_prompts("a/b", 3)
+
+    def test_one_that_fails_half_way(self, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+        def break_off(split: str) -> Iterator[dict[str, Any]]:
+            yield {"text": "one"}
+            raise TimeoutError("slow")
+
+        monkeypatch.setattr(hub, "_read", break_off)
+        assert len(dataset_prompts("a/b", 1)) == 1
+        with pytest.raises(OptionError, match="cannot read the dataset 'a/b': TimeoutError: slow"):
+            dataset_prompts("a/b", 2)
+
+    def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(OptionError, match=r"'a/b' cannot be read .*: pip install \"selfdraft\[datasets\]\""):
+            dataset_prompts("a/b", 3)
+
+
+# ------------------------------------------------------------------------------------------------- several at once
+
+
+class TestSelectPrompts:
+    def test_nothing_named_is_all_of_ours(self) -> None:
+        assert select_prompts([], [], [], None) == select_prompts(["math", "all"], [], [], None) == builtin_prompts()
+
+    def test_some_of_ours(self) -> None:
+        found = select_prompts(["sql", "math"], [], [], 2)
+        assert [prompt.id for prompt in found] == ["sql-01", "math-01", "sql-02", "math-02"]
+        with pytest.raises(OptionError, match="unknown prompt set 'maths'"):
+            select_prompts(["maths"], [], [], None)
+
+    def test_files_alone(self) -> None:
+        files = [("talks.jsonl", lines(SPEC_BENCH, {"prompt": "unlabelled"}))]
+        assert [(prompt.id, prompt.domain) for prompt in select_prompts([], files, [], None)] == [
+            ("81", "writing"),
+            ("talks-2", "talks"),
+        ]
+
+    def test_all_kinds_in_turn(self, hub: FakeHub) -> None:
+        files = [("a.jsonl", lines(*[{"domain": "chat", "prompt": f"{number}"} for number in range(3)]))]
+        found = select_prompts(["code"], files, ["openai/gsm8k,split=train"], 2)
+        assert [prompt.domain for prompt in found] == ["code", "chat", "gsm8k"] * 2
+        assert hub.num_read == 2
+        assert len(builtin_prompts()) // len(PROMPT_SETS) == DATASET_PROMPTS
+        assert len(select_prompts([], [], ["a/b,split=train"], None)) == DATASET_PROMPTS
+
+    def test_no_id_twice(self) -> None:
+        rows = [{"id": name, "domain": "a", "prompt": f"text {name}"} for name in ("x", "y", "x-2")]
+        found = select_prompts([], [("a.jsonl", lines(*rows)), ("b.jsonl", lines(*rows[:2]))], [], None)
+        assert [prompt.id for prompt in found] == ["x", "y", "x-2", "x-3", "y-2"]
+        assert [prompt.text for prompt in found] == ["text x", "text y", "text x-2", "text x", "text y"]
