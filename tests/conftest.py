@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-import torch
 from hypothesis import settings
 
 settings.register_profile("selfdraft", deadline=None)
 settings.load_profile("selfdraft")
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
