@@ -105,6 +105,16 @@ def test_all_ways_take_turns_and_say_the_same(engine: Engine) -> None:
     assert not is_different(found)
 
 
+def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
+    found = MethodBench(engine, plan_of(peer_model=pico("llama", num_hidden_layers=1))).run()
+    peer = found["ways"][-1]
+    assert (peer["name"], peer["kind"]) == ("transformers draft model", "peer")
+    assert peer["method"] == {"assistant_model": "assistant_model"}
+    assert peer["error"] is not None or peer["total"]["equal"] == 5
+    with pytest.raises(OptionError, match="peers are greedy"):
+        MethodBench(engine, plan_of(peers=["eager"], temperature=0.5))
+
+
 def test_a_conversation_goes_on_behind_the_plain_answers(engine: Engine) -> None:
     bench = MethodBench(engine, plan_of())
     bench.run()

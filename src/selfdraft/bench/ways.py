@@ -166,6 +166,11 @@ def peer_ways(names: Iterable[str], num_layers: int, num_tokens: int, peer_token
     ]
 
 
+def draft_model_way(model: Any, num_tokens: int) -> Way:
+    """transformers' assisted generation with another, smaller model."""
+    return Way("draft-model", "transformers draft model", True, {"assistant_model": model}, num_tokens)
+
+
 def our_ways(variants: Mapping[str, Mapping[str, Any]], num_tokens: int) -> list[Way]:
     return [_our_way(name, method, num_tokens) for name, method in {OFF: {"strategy": OFF}, **variants}.items()]
 

@@ -86,6 +86,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
         add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
     add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
+    add("--peer-model", metavar="MODEL", help="also transformers' assisted generation with this model as the draft")
 
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
@@ -120,12 +121,15 @@ def run(options: argparse.Namespace) -> int:
     if options.output:
         check_output(options.output)
     with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+        where = {"device": options.device, "dtype": options.dtype, "progress": progress}
+        model, tokenizer = loading.load(options.model, **where)
+        peer_model = loading.load(options.peer_model, **where)[0] if options.peer_model else None
     engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL)
     plan = BenchPlan(
         prompts=[*prompts, *_long_prompts(options, prompts, engine)],
         methods=methods,
         peers=peers,
+        peer_model=peer_model,
         max_new_tokens=options.max_new_tokens or (QUICK_TOKENS if options.quick else 128),
         temperature=options.temperature,
         seed=options.seed,
@@ -192,6 +196,7 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     files = {
         "prompts": [Path(file).name for file in options.prompts],
         "set": ["=".join(map(shown_name, word.split("=", 1))) for word in options.set],
+        "peer_model": options.peer_model and shown_name(options.peer_model),
     }
     commit = {"commit": options.commit} if options.commit else {}
     return {"model": shown_name(options.model or DEFAULT_MODEL), "options": {**values, **files}, **commit}

@@ -93,7 +93,8 @@ class PeerArm:
 
     def __init__(self, way: Way, engine: Engine) -> None:
         self.name, self._way, self._engine = way.label, way, engine
-        self.described = {"name": way.label, "kind": "peer", "method": dict(way.options)}
+        method = {name: value if isinstance(value, int | str) else name for name, value in way.options.items()}
+        self.described = {"name": way.label, "kind": "peer", "method": method}
 
     must_be_told = False
 

@@ -15,7 +15,7 @@ from ...version import __version__
 from ..circumstances import circumstances
 from ..prompts import BenchPrompt, encode_turns
 from ..selection.turns import WARM_UP_TOKENS, texts_to_warm_up
-from ..ways import OFF, peer_ways
+from ..ways import OFF, draft_model_way, peer_ways
 from .arms import OurArm, PeerArm, Place, Result, judged
 from .figures import document
 from .records import Head, RecordFile, TextRecord, complete_prompts
@@ -34,6 +34,7 @@ class BenchPlan:
     prompts: Sequence[BenchPrompt]
     methods: Mapping[str, Mapping[str, Any]]
     peers: Sequence[str] = ()
+    peer_model: Any = None  # that drafts for a peer
     max_new_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
@@ -61,10 +62,12 @@ class MethodBench:
         self._engine, self._plan, self._file = engine, plan, file
         self._began = time.perf_counter() if began is None else began
         self._progress, self._is_new = progress, is_new
-        if plan.peers and plan.temperature:
-            raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none")
+        if (plan.peers or plan.peer_model) and plan.temperature:
+            raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none and no --peer-model")
         methods = {OFF: {"strategy": OFF}, **plan.methods}
         peers = peer_ways(plan.peers, engine.runner.num_layers, plan.max_new_tokens, None)
+        if plan.peer_model is not None:
+            peers.append(draft_model_way(plan.peer_model, plan.max_new_tokens))
         self._ours = [OurArm(name, method, engine, plan.max_new_tokens) for name, method in methods.items()]
         self._arms: list[OurArm | PeerArm] = [*self._ours, *(PeerArm(way, engine) for way in peers)]
         self.records: list[TextRecord] = []
