@@ -23,9 +23,11 @@ class Way:
 
     tokens: float = 0.0
     seconds: float = 0.0
+    slowest: float = 0.0  # seconds of one round
 
     def add(self, num_tokens: int, seconds: float) -> None:
         fades = _MEMORY**num_tokens
+        self.slowest = max(self.slowest, seconds)
         self.tokens, self.seconds = fades * self.tokens + num_tokens, fades * self.seconds + seconds
 
     @property
@@ -38,13 +40,15 @@ class Way:
         return self.seconds / self.tokens
 
     def is_hopeless_beside(self, other: Way) -> bool:
-        return other.is_known and self.tokens >= GLANCE and self.pace > HOPELESS * other.pace
+        """Even without its slowest round, which may have recorded what the others replay."""
+        seconds = self.seconds - self.slowest
+        return other.is_known and self.tokens >= GLANCE and seconds > HOPELESS * other.pace * self.tokens
 
 
 class Pace:
     """`is_drafting`: which way to go. The other one is tried first, and again from time to time.
 
-    The first round behind a change is not counted: it may have to record what the others replay.
+    The first round behind a change is not counted: it may have to record what others replay.
     """
 
     def __init__(self) -> None:
