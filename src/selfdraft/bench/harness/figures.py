@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from ..bootstrap import Pair, SpeedUp, speed_up
 from ..totals import VERDICTS, ratio
 from ..ways import OFF
 from .records import Head, TextRecord
 
-NUM_RESAMPLES = 1000
 MOST_SKIPS = 5
 
 
@@ -127,22 +125,14 @@ def interval(
     seconds: Callable[[TextRecord], float | None],
     seed: int,
 ) -> dict[str, float | None]:
-    """`low` to `high`: 95 % of what other prompts like these would give (bootstrap over prompts)."""
+    """Of the prompts on which both took some time; `low` to `high`: 95 %."""
     pairs = [
-        (one.num_tokens, seconds(one), two.num_tokens, seconds(two)) for one, two in zip(records, plain, strict=True)
+        Pair(one.num_tokens, own, two.num_tokens, plainly)
+        for one, two in zip(records, plain, strict=True)
+        if (own := seconds(one)) and (plainly := seconds(two))
     ]
-    known = np.array([pair for pair in pairs if pair[1] and pair[3]], dtype=float)  # both took some time
-    if not len(known):
-        return {"value": None, "low": None, "high": None}
-    picks = np.random.default_rng(seed).integers(len(known), size=(NUM_RESAMPLES, len(known)))
-    low, high = np.quantile(_speedup(known[picks].sum(1)), (0.025, 0.975))
-    return {"value": float(_speedup(known.sum(0)[None])[0]), "low": float(low), "high": float(high)}
-
-
-def _speedup(sums: Any) -> Any:
-    """Of rows of (tokens, seconds, plain tokens, plain seconds)."""
-    tokens, seconds, plain_tokens, plain_seconds = sums.T
-    return (tokens / seconds) / (plain_tokens / plain_seconds)
+    found = speed_up(pairs, seed)
+    return dict.fromkeys(SpeedUp._fields) if found is None else found._asdict()
 
 
 def most_used(records: Sequence[TextRecord]) -> list[dict[str, Any]]:

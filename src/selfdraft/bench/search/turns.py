@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from ...engine.engine import Engine
 from ...profiles.profile import Profile
 from ...types import Generation
+from ..bootstrap import Pair, speed_up
 from ..selection.sums import Prices
 from ..selection.turns import Arm, Turns
 from ..totals import ratio
 from ..ways import OFF
 
-NUM_RESAMPLES = 1000
 _NUM_PLANS = 5
 """Plans of a way that the document names: of one that searches there are hundreds."""
 
@@ -57,27 +55,11 @@ class TextFigures:
 
 
 def speedup(texts: Sequence[TextFigures], plain: Sequence[TextFigures], seed: int) -> dict[str, Any]:
-    """All tokens over all seconds, against plain decoding of the same prompts; `low` to `high`: 95 % of what other
-    prompts like these would give (bootstrap over prompts).
-    """
-    found = np.array([[one.num_tokens, one.seconds, two.num_tokens, two.seconds] for one, two in _pairs(texts, plain)])
-    if not found.size:
-        return {"speedup": None, "low": None, "high": None, "num_prompts": 0}
-    picks = np.random.default_rng(seed).integers(len(found), size=(NUM_RESAMPLES, len(found)))
-    low, high = np.quantile(_speedup(found[picks].sum(1)), (0.025, 0.975))
-    whole = float(_speedup(found.sum(0)[None])[0])
-    return {"speedup": whole, "low": float(low), "high": float(high), "num_prompts": len(found)}
-
-
-def _pairs(texts: Sequence[TextFigures], plain: Sequence[TextFigures]) -> list[tuple[TextFigures, TextFigures]]:
-    """Where both took some time."""
-    return [(one, two) for one, two in zip(texts, plain, strict=True) if one.seconds > 0 and two.seconds > 0]
-
-
-def _speedup(sums: Any) -> Any:
-    """Of rows of (tokens, seconds, plain tokens, plain seconds)."""
-    tokens, seconds, plain_tokens, plain_seconds = sums.T
-    return (tokens / seconds) / (plain_tokens / plain_seconds)
+    """Of the prompts on which both took some time; `low` to `high`: 95 %."""
+    both = [(one, two) for one, two in zip(texts, plain, strict=True) if one.seconds > 0 and two.seconds > 0]
+    found = speed_up([Pair(one.num_tokens, one.seconds, two.num_tokens, two.seconds) for one, two in both], seed)
+    value, low, high = found or (None, None, None)
+    return {"speedup": value, "low": low, "high": high, "num_prompts": len(both)}
 
 
 def time_split(texts: Sequence[TextFigures]) -> dict[str, float | None]:
