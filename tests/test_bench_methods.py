@@ -16,6 +16,7 @@ from selfdraft import Engine
 from selfdraft.bench.harness import run as module
 from selfdraft.bench.harness.records import Head, RecordFile, TextRecord, read_records
 from selfdraft.bench.harness.run import BenchPlan, MethodBench, is_different
+from selfdraft.bench.harness.table import as_text
 from selfdraft.bench.harness.ways import crossed, every_method
 from selfdraft.bench.prompts import BenchPrompt
 from selfdraft.cli.main import main
@@ -113,6 +114,18 @@ def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
     assert peer["error"] is not None or peer["total"]["equal"] == 5
     with pytest.raises(OptionError, match="peers are greedy"):
         MethodBench(engine, plan_of(peers=["eager"], temperature=0.5))
+
+
+def test_peers_may_be_asked_less_often(engine: Engine, tmp_path: Path) -> None:
+    plan, file = plan_of(peers=["eager"], peer_prompts=1), RecordFile(tmp_path / "result.jsonl")
+    first = MethodBench(engine, plan, file)
+    first.run()
+    asked = [record.prompt for record in first.records if record.way == "transformers eager"]
+    assert asked == ["a", "b/1", "b/2", "b/3"]
+    again = MethodBench(engine, plan, file)  # nothing is left to do
+    assert again.run()["num_texts"] == 5
+    assert counts(again.records) == counts(first.records)
+    assert "peers were measured on 4 of the texts" in as_text(again.document())
 
 
 def test_a_conversation_goes_on_behind_the_plain_answers(engine: Engine) -> None:

@@ -86,6 +86,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
         add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
     add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
+    add("--peer-prompts", metavar="N", type=count, help="peers on the first N prompts of each domain only")
     add("--peer-model", metavar="MODEL", help="also transformers' assisted generation with this model as the draft")
 
 
@@ -130,6 +131,7 @@ def run(options: argparse.Namespace) -> int:
         methods=methods,
         peers=peers,
         peer_model=peer_model,
+        peer_prompts=options.peer_prompts,
         max_new_tokens=options.max_new_tokens or (QUICK_TOKENS if options.quick else 128),
         temperature=options.temperature,
         seed=options.seed,

@@ -87,7 +87,7 @@ class RecordFile:
                     f"{self.path} holds the result of another run ({_first_change(old.question, head.question)}); "
                     "name another file, or replace it with --again"
                 )
-            head, kept = old, complete_prompts(records, [way["name"] for way in head.ways if not way.get("error")])
+            head, kept = old, complete_prompts(records, _always_run(head.ways))
         self._write_all(head, kept)
         return kept
 
@@ -136,6 +136,11 @@ def complete_prompts(records: Sequence[TextRecord], ways: Sequence[str]) -> list
     for record in records:
         done.setdefault(record.number, set()).add(record.way)
     return [record for record in records if done[record.number] >= set(ways)]
+
+
+def _always_run(ways: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Peers may be asked on some prompts only, and may fail on the way."""
+    return [way["name"] for way in ways if way["kind"] != "peer" and not way.get("error")]
 
 
 def _first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

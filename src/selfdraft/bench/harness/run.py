@@ -13,7 +13,7 @@ from ...errors import OptionError
 from ...types import FrontierPoint, Generation
 from ...version import __version__
 from ..circumstances import circumstances
-from ..prompts import BenchPrompt, encode_turns
+from ..prompts import BenchPrompt, encode_turns, in_turn
 from ..selection.turns import WARM_UP_TOKENS, texts_to_warm_up
 from ..ways import OFF, draft_model_way, peer_ways
 from .arms import OurArm, PeerArm, Place, Result, judged
@@ -35,6 +35,7 @@ class BenchPlan:
     methods: Mapping[str, Mapping[str, Any]]
     peers: Sequence[str] = ()
     peer_model: Any = None  # that drafts for a peer
+    peer_prompts: int | None = None  # of each domain, for peers: they may be many times slower
     max_new_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
@@ -44,6 +45,10 @@ class BenchPlan:
     @property
     def num_texts(self) -> int:
         return sum(1 + len(prompt.later) for prompt in self.prompts)
+
+    @property
+    def ids_for_peers(self) -> frozenset[str]:
+        return frozenset(prompt.id for prompt in in_turn(self.prompts, self.peer_prompts))
 
 
 class MethodBench:
@@ -70,6 +75,7 @@ class MethodBench:
             peers.append(draft_model_way(plan.peer_model, plan.max_new_tokens))
         self._ours = [OurArm(name, method, engine, plan.max_new_tokens) for name, method in methods.items()]
         self._arms: list[OurArm | PeerArm] = [*self._ours, *(PeerArm(way, engine) for way in peers)]
+        self._ids_for_peers = plan.ids_for_peers
         self.records: list[TextRecord] = []
         self.is_interrupted = False
 
@@ -80,7 +86,7 @@ class MethodBench:
         self._head = self._make_head()
         if self._file is not None:
             kept = self._file.begin(self._head, self._is_new)
-            self.records = complete_prompts(kept, [arm.name for arm in self._running])
+            self.records = complete_prompts(kept, [arm.name for arm in self._ours if arm.error is None])
         try:
             self._measure_prompts()
         except KeyboardInterrupt:
@@ -140,14 +146,17 @@ class MethodBench:
             name = f"{prompt.id}/{turn + 1}" if prompt.later else prompt.id
             tokens = encode_turns(prompt, self._engine, answers)
             place = Place(name, prompt.domain, number, len(tokens))
-            plain, records = self._take_turns(place, tokens)
+            plain, records = self._take_turns(place, tokens, prompt.id in self._ids_for_peers)
             answers.append(plain.text)
             yield from records
 
-    def _take_turns(self, place: Place, prompt: Sequence[int]) -> tuple[Generation, list[TextRecord]]:
+    def _take_turns(
+        self, place: Place, prompt: Sequence[int], with_peers: bool
+    ) -> tuple[Generation, list[TextRecord]]:
         """Nobody always comes first; who must be told the plain text comes last."""
         began, call = time.perf_counter(), self._call(place.number)
-        running = [arm for arm in self._running if not arm.must_be_told]
+        present = self._running if with_peers else [arm for arm in self._ours if arm.error is None]
+        running = [arm for arm in present if not arm.must_be_told]
         shift = place.number % len(running)
         results = {arm.name: arm.run(place, prompt, call) for arm in (*running[shift:], *running[:shift])}
         plain = results[OFF]

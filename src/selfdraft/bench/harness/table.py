@@ -106,6 +106,9 @@ def remarks(document: Document) -> Iterator[str]:
         yield "* speed-up of whole calls, prefill included: how long such a way decodes is not known"
     if any(row["total"]["different"] for row in measured(document) if row["kind"] == "peer"):
         yield "different outputs of peers: they do not promise to say what plain decoding says"
+    fewest = min((row["total"]["num_prompts"] for row in measured(document) if row["kind"] == "peer"), default=None)
+    if fewest is not None and fewest < document["num_texts"]:
+        yield f"peers were measured on {fewest} of the texts, and held against plain decoding of the same ones"
     if not document["is_complete"]:
         yield f"cut short: the first {_texts(document)} only"
 
