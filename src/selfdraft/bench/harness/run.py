@@ -150,9 +150,7 @@ class MethodBench:
             answers.append(plain.text)
             yield from records
 
-    def _take_turns(
-        self, place: Place, prompt: Sequence[int], with_peers: bool
-    ) -> tuple[Generation, list[TextRecord]]:
+    def _take_turns(self, place: Place, prompt: Sequence[int], with_peers: bool) -> tuple[Generation, list[TextRecord]]:
         """Nobody always comes first; who must be told the plain text comes last."""
         began, call = time.perf_counter(), self._call(place.number)
         present = self._running if with_peers else [arm for arm in self._ours if arm.error is None]
