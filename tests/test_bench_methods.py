@@ -14,8 +14,9 @@ from learned import profile
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.harness import run as module
+from selfdraft.bench.harness.plan import BenchPlan
 from selfdraft.bench.harness.records import Head, RecordFile, TextRecord, read_records
-from selfdraft.bench.harness.run import BenchPlan, MethodBench, is_different
+from selfdraft.bench.harness.run import MethodBench, is_different
 from selfdraft.bench.harness.table import as_text
 from selfdraft.bench.harness.ways import crossed, every_method
 from selfdraft.bench.prompts import BenchPrompt
@@ -137,16 +138,22 @@ def test_a_conversation_goes_on_behind_the_plain_answers(engine: Engine) -> None
 
 
 def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    first: dict[int, str] = {}
+    orders: dict[int, list[str]] = {}
     run = module.OurArm.run
 
     def watched(arm: Any, place: Any, *arguments: Any) -> Any:
-        first.setdefault(place.number, arm.name)
+        orders.setdefault(place.number, []).append(arm.name)
         return run(arm, place, *arguments)
 
     monkeypatch.setattr(module.OurArm, "run", watched)
-    MethodBench(engine, plan_of()).run()
-    assert [first[number] for number in range(5)] == ["off", "skip", "lookup", "off", "skip"]
+    texts = [BenchPrompt(str(number), "code", "abc") for number in range(12)]
+    for _ in range(2):  # the same order again
+        orders.clear()
+        MethodBench(engine, plan_of(prompts=texts, max_new_tokens=2)).run()
+        found = [tuple(orders[number]) for number in range(12)]
+        assert all(sorted(order) == ["lookup", "off", "skip"] for order in found)
+        assert len({order[0] for order in found}) == 3
+        assert len(set(found)) > 3, "no way always follows the same other one"
 
 
 def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
@@ -213,7 +220,67 @@ def test_resuming_gives_the_same_totals(
     assert counts(again.records) == counts(whole.records)
     assert counts(read_records(file.path)[1]) == counts(whole.records)
     assert found["is_complete"]
+    assert found["resumed_at"] == [4 if number == 4 else 1]
     assert again.records[: len(half.records)] == half.records, "measured once"
+
+
+@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours"])
+def test_what_was_written_by_half_is_measured_again(engine: Engine, tmp_path: Path, cut: str) -> None:
+    plan, file = plan_of(peers=["eager"]), tmp_path / "result.jsonl"
+    whole = MethodBench(engine, plan, RecordFile(file))
+    whole.run()
+    lines = file.read_text().splitlines()
+    num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
+    file.write_text("\n".join(lines[:num_lines]) + "\n")
+    again = MethodBench(engine, plan, RecordFile(file))
+    assert again.run()["num_texts"] == 5
+    assert counts(again.records) == counts(whole.records)
+
+
+def test_a_profile_or_another_text_is_another_question(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    MethodBench(engine, plan_of(), file).run()
+    texts = [replace(PROMPTS[0], text="another text"), *PROMPTS[1:]]
+    with pytest.raises(OptionError, match="prompts_digest"):
+        MethodBench(engine, plan_of(prompts=texts), file).run()
+    engine.remember(None)
+    with pytest.raises(OptionError, match="profile"):
+        MethodBench(engine, plan_of(), file).run()
+
+
+def test_rejection_sampling_promises_no_text(engine: Engine) -> None:
+    methods = {"drawn": {**METHODS["skip"], "acceptance": "rejection"}, **METHODS}
+    found = MethodBench(engine, plan_of(methods=methods, temperature=1.0)).run()
+    drawn, skip, _ = found["ways"][1:]
+    assert (drawn["total"]["equal"], drawn["total"]["different"], skip["total"]["equal"]) == (0, 0, 5)
+    assert not is_different(found)
+    assert "promises the distribution" in as_text(found)
+    greedy = MethodBench(engine, plan_of(methods=methods)).run()
+    assert greedy["ways"][1]["total"]["equal"] == 5
+
+
+def test_turns_that_may_not_fit_are_left_out(engine: Engine) -> None:
+    room = engine.context_length
+    assert room is not None
+    long = BenchPrompt("long", "chat", "hello", ("x" * (room // 2), "y" * (room // 2)))
+    found = MethodBench(engine, plan_of(prompts=[long])).run()
+    assert (found["num_texts"], found["is_complete"]) == (2, True)
+    assert "might not fit the model's context: 1" in as_text(found)
+
+
+def test_a_call_has_a_peak_and_the_harness_a_share(engine: Engine) -> None:
+    found = MethodBench(engine, plan_of()).run()
+    assert 0 < found["harness_share"] < 1
+    assert 0 < found["judge_share"] < 1
+    if Path("/proc/self/clear_refs").exists():
+        assert all(way["total"]["peak_bytes"] > 2**20 for way in found["ways"])
+
+
+def test_plain_decoding_again_is_a_control(engine: Engine) -> None:
+    found = MethodBench(engine, plan_of(methods={"off, again": {"strategy": "off"}})).run()
+    assert found["ways"][1]["kind"] == "control"
+    assert "off, again: plain decoding once more" in as_text(found)
+    assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
 
 
 def test_a_torn_line_is_measured_again(engine: Engine, tmp_path: Path) -> None:
@@ -304,5 +371,5 @@ def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pyt
 def test_a_head_survives_its_file(tmp_path: Path) -> None:
     head = Head({"seed": 0, "num_texts": 0}, {"device": "cpu"}, {"num_layers": 2, "beta": 1.0}, [])
     file = RecordFile(tmp_path / "result.jsonl")
-    assert file.begin(head) == []
+    assert file.begin(head) == (head, [])
     assert read_records(file.path) == (head, [])

@@ -309,11 +309,37 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 def test_a_run_goes_on_behind_the_last_complete_prompt(tmp_path: Path) -> None:
     head, records = a_result()
     file = RecordFile(tmp_path / "result.jsonl")
-    assert file.begin(head) == []
+    assert file.begin(head) == (head, [])
     file.add(records[:-3])
-    kept = RecordFile(file.path).begin(head)
+    resumed, kept = RecordFile(file.path).begin(head)
     assert kept == [record for record in records if record.number < 11]
-    assert read_records(file.path)[1] == kept
+    assert read_records(file.path) == (resumed, kept)
+    assert resumed.resumed_at == [11]
+    assert "resumed behind 11 texts" in as_text(document(resumed, kept))
+
+
+def test_a_page_shows_texts_that_peers_were_not_asked() -> None:
+    head, records = a_result()
+    asked = [record for record in records if record.way != PEER or record.number < 3]
+    found = Result.of(head, asked).document
+    assert (found["num_texts"], found["is_complete"]) == (12, True)
+    assert {row["name"]: row for row in found["ways"]}[PEER]["total"]["num_prompts"] == 3
+
+
+def test_turns_of_a_conversation_are_one_prompt_and_long_contexts_are_no_part_of_the_total() -> None:
+    plain = [TextRecord("off", f"p{n}", "chat", n, 10, 100, 11.0, 10.0, turn=n) for n in range(3)]
+    plain.append(TextRecord("off", "long", "context 4096", 3, 4096, 100, 11.0, 10.0))
+    own = [replace(text, way="a", decode_seconds=seconds) for text, seconds in zip(plain, (4, 5, 6, 1), strict=True)]
+    way = document(a_head([a_way("off"), a_way("a")], 4), [*plain, *own])["ways"][1]
+    assert way["total"]["speedup"] == {"value": 2.0, "low": 2.0, "high": 2.0}, "nothing to resample"
+    assert way["total"]["num_prompts"] == 3
+    assert way["domains"]["context 4096"]["speedup"]["value"] == 10.0
+
+
+def test_what_is_looked_up_has_a_cost() -> None:
+    row = with_speed(2.0, num_rounds=50, num_draft_steps=80, num_accepted=50, draft_seconds=0.08)["ways"][1]["total"]
+    assert row["cost_measured"] == pytest.approx(0.01)
+    assert row["expected"]["measured"] is not None
 
 
 def test_another_question_is_refused_unless_the_file_is_to_be_replaced(tmp_path: Path) -> None:
@@ -323,7 +349,7 @@ def test_another_question_is_refused_unless_the_file_is_to_be_replaced(tmp_path:
     with pytest.raises(OptionError, match=r"holds the result of another run \(seed: 3, now 4\).*--again"):
         file.begin(other)
     assert len(read_records(file.path)[1]) == len(records)
-    assert file.begin(other, is_new=True) == []
+    assert file.begin(other, is_new=True) == (other, [])
     assert read_records(file.path) == (other, [])
 
 

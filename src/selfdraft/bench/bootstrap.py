@@ -18,6 +18,15 @@ class Pair(NamedTuple):
     plain_tokens: int
     plain_seconds: float
 
+    def joined(self, other: Pair) -> Pair:
+        """Both as one prompt."""
+        return Pair(
+            self.num_tokens + other.num_tokens,
+            self.seconds + other.seconds,
+            self.plain_tokens + other.plain_tokens,
+            self.plain_seconds + other.plain_seconds,
+        )
+
 
 class SpeedUp(NamedTuple):
     """All tokens over all seconds, against plain decoding."""

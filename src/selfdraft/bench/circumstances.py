@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..profiles.key import cpu_name
 from ..protocols import Runner
 
 PACKAGE = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def shown_name(name: str) -> str:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {device.type}"
+    return cpu_name() if device.type == "cpu" else f"{platform.machine()} {device.type}"
 
 
 def commit() -> str | None:

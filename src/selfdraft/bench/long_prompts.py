@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,11 @@ def context_prompts(
     return [
         prompt for length in dict.fromkeys(lengths) for prompt in _of_one_length(prompts, engine, length, per_length)
     ]
+
+
+def is_context(domain: str) -> bool:
+    """Whether it is one of `context_prompts`."""
+    return re.fullmatch(r"context \d+", domain) is not None
 
 
 def _of_one_length(prompts: Sequence[BenchPrompt], engine: Engine, length: int, count: int) -> list[BenchPrompt]:

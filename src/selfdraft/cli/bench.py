@@ -170,6 +170,10 @@ def run_table(options: argparse.Namespace) -> int:
     if options.plot:
         plot.require_matplotlib()
     if is_record_file(options.file):
+        if options.plot:
+            raise OptionError(
+                f"{options.file} is drawn by `selfdraft report {options.file} --png FOLDER`; leave out --plot"
+            )
         print(methods_table.as_markdown(document_of(*read_records(options.file))))
         return 0
     document = _read_document(options.file)

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..bench.circumstances import shown_name
 from ..bench.harness import table
+from ..bench.harness.plan import BenchPlan
 from ..bench.harness.records import RecordFile
-from ..bench.harness.run import BenchPlan, MethodBench, is_different
+from ..bench.harness.run import MethodBench, is_different
 from ..bench.harness.ways import Methods, check_names, crossed, every_method, is_bound, quick
 from ..bench.long_prompts import context_prompts
 from ..bench.prompt_sets import PROMPT_SETS, select_prompts
@@ -160,7 +161,7 @@ def _methods(options: argparse.Namespace) -> Methods:
         methods |= every_method(base)
     methods |= crossed(chosen, base)
     methods |= parse_variants(options.variant, base)
-    if not methods:
+    if not (methods or any(chosen.values())):
         methods = {name_method(base): base}
     check_names(methods)
     for method in methods.values():

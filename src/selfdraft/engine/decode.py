@@ -21,9 +21,9 @@ def decode(
 ) -> Iterator[list[StepRecord]]:
     """Rounds until every sequence is finished; each yields one record per sequence that took part."""
     strategy = method.strategy
-    observe_seconds = 0.0
+    optimise_seconds = 0.0  # since the last round was planned
     try:
-        prefill(runner, state, strategy)
+        optimise_seconds = prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
             began = runner.seconds()
             plans = make_plans(runner, state, strategy)
@@ -34,11 +34,12 @@ def decode(
             verdicts = state.commit(method.accept.accept(targets, sampler))
             verified = runner.seconds()
 
-            seconds = (drafted - planned, verified - drafted, planned - began + observe_seconds)
+            seconds = (drafted - planned, verified - drafted, planned - began + optimise_seconds)
             steps = make_records(state, plans, verdicts, targets, captured, method, seconds)
+            recorded = runner.seconds()
             observe(method, steps)
             ended = runner.seconds()
-            observe_seconds = ended - verified
+            optimise_seconds = ended - recorded
             for sequence, step in zip(state.active, steps, strict=True):
                 sequence.record(step, ended - began)
             end(method, state, state.drop_finished())

@@ -147,19 +147,27 @@ class State:
         self.active = []
 
 
-def prefill(runner: Runner, state: State, strategy: Strategy) -> None:
-    """Fill the cache with every prompt but its last token. Neighbours of one length share passes: no row is padded."""
+def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
+    """Fill the cache with every prompt but its last token. Neighbours of one length share passes: no row is padded.
+
+    What the strategy does with a prompt is no part of the prefill: those seconds are returned, and decoding has them.
+    """
     first_row = 0
+    begin_seconds = 0.0
     for length, group in itertools.groupby(state.active, key=lambda sequence: sequence.num_cached):
         sequences = list(group)
         began = runner.seconds()
         captured = _prefill_rows(runner, state, sequences, first_row, length, strategy)
-        seconds = runner.seconds() - began
+        filled = runner.seconds()
         for index, sequence in enumerate(sequences):
-            sequence.prefill_seconds = seconds
+            sequence.prefill_seconds = filled - began
             strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
             state.begun[sequence.sequence_id] = sequence
+        begin_seconds += runner.seconds() - filled
         first_row += len(sequences)
+    for sequence in state.active:
+        sequence.decode_seconds = begin_seconds
+    return begin_seconds
 
 
 def _prefill_rows(

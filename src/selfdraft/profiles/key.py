@@ -122,11 +122,12 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":
-        return f"{_cpu_name()}{_THREADS}{torch.get_num_threads()}"
+        return f"{cpu_name()}{_THREADS}{torch.get_num_threads()}"
     return f"{platform.machine()} {device.type}"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """`aarch64 0x41 0xd0c` (implementer and part) where Linux has no better name for it."""
     known = dict(_cpu_facts())
     arm = [known[name] for name in ("CPU implementer", "CPU part") if name in known]
     other = " ".join((platform.machine() or "cpu", *arm))

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from ...engine.engine import Engine
 from ...engine.metrics import Comparison
 from ...errors import SelfdraftError
@@ -17,6 +15,7 @@ from ...protocols import Runner
 from ...types import Generation, SkipSet
 from ..circumstances import graph_figures
 from ..lookahead.oracle import Oracle
+from ..memory import peak_bytes, reset_peak
 from ..meter import device_seconds
 from ..ways import Way
 from .records import TextRecord
@@ -34,15 +33,20 @@ class Place:
     domain: str
     number: int
     num_prompt_tokens: int
+    turn: int = 0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a way made of a text: the tokens, and the record as far as it does not depend on the plain text."""
+    """What a way made of a text: the tokens, and the record as far as it does not depend on the plain text.
+
+    `is_drawn`: with a temperature the text is a draw of its own.
+    """
 
     tokens: tuple[int, ...]
     record: TextRecord
     generation: Generation | None = None
+    is_drawn: bool = False
 
 
 class OurArm:
@@ -78,14 +82,15 @@ class OurArm:
     def run(self, place: Place, prompt: Sequence[int], call: Mapping[str, Any]) -> Result:
         runner, device = self.engine.runner, self.engine.device
         before = _capture_seconds(runner)
-        _reset_peak(device)
+        reset_peak(device)
         began = device_seconds(device)
         generation = self.engine.generate(prompt, **call, **self._method)
         seconds = device_seconds(device) - began
-        record = record_of(self.name, place, generation, seconds, self.described["method"]["drafter"])
+        method = self.described["method"]
+        record = record_of(self.name, place, generation, seconds, method["drafter"])
         captured = _capture_seconds(runner) - before
-        record = replace(record, capture_seconds=captured, peak_bytes=_peak_bytes(device))
-        return Result(generation.tokens, record, generation)
+        record = replace(record, capture_seconds=captured, peak_bytes=peak_bytes(device))
+        return Result(generation.tokens, record, generation, method["acceptance"] == "rejection")
 
 
 class PeerArm:
@@ -107,12 +112,12 @@ class PeerArm:
             self._way.run(self._engine, prompt, call["max_new_tokens"] if self._way.is_compiled else num_tokens)
 
     def run(self, place: Place, prompt: Sequence[int], call: Mapping[str, Any]) -> Result | None:
-        _reset_peak(self._engine.device)
+        reset_peak(self._engine.device)
         output = self._way.run(self._engine, prompt, call["max_new_tokens"])
         if output is None:
             return None
         record = _new_record(self.name, place, len(output.tokens), output.call_seconds)
-        return Result(output.tokens, replace(record, peak_bytes=_peak_bytes(self._engine.device)))
+        return Result(output.tokens, replace(record, peak_bytes=peak_bytes(self._engine.device)))
 
 
 def record_of(
@@ -146,6 +151,7 @@ def _new_record(name: str, place: Place, num_tokens: int, call_seconds: float) -
         prompt=place.prompt,
         domain=place.domain,
         number=place.number,
+        turn=place.turn,
         num_prompt_tokens=place.num_prompt_tokens,
         num_tokens=num_tokens,
         call_seconds=call_seconds,
@@ -165,13 +171,3 @@ def judged(record: TextRecord, comparison: Comparison) -> TextRecord:
 
 def _capture_seconds(runner: Runner) -> float:
     return graph_figures(runner)["capture_seconds"] or 0.0
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_bytes(device: torch.device) -> int | None:
-    """Of tensors on the device, during one call; a process's memory cannot be told apart by calls."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

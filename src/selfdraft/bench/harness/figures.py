@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bootstrap import Pair, SpeedUp, speed_up
+from ..long_prompts import is_context
 from ..totals import VERDICTS, ratio
 from ..ways import OFF
 from .records import Head, TextRecord
@@ -29,11 +30,15 @@ class Machine:
 def row_figures(
     records: Sequence[TextRecord], plain: Sequence[TextRecord], machine: Machine, seed: int
 ) -> dict[str, Any]:
-    """Of one way; `plain`: the same prompts in the same order."""
+    """Of one way; `plain`: the same prompts in the same order. Prompts that were made long have a domain of their own.
+
+    The total is without these, where there are others.
+    """
     domains = list(dict.fromkeys(record.domain for record in records))
-    by_domain = {domain: _of_domain(records, plain, domain) for domain in domains}
+    by_domain = {domain: _of_domain(records, plain, [domain]) for domain in domains}
+    usual = [domain for domain in domains if not is_context(domain)]
     return {
-        "total": figures(records, plain, machine, seed),
+        "total": figures(*_of_domain(records, plain, usual or domains), machine, seed),
         "domains": {domain: figures(*both, machine, seed) for domain, both in by_domain.items()},
         "skips": most_used(records),
         "differences": [difference(record) for record in records if record.verdict in ("tie", "different")],
@@ -41,9 +46,9 @@ def row_figures(
 
 
 def _of_domain(
-    records: Sequence[TextRecord], plain: Sequence[TextRecord], domain: str
+    records: Sequence[TextRecord], plain: Sequence[TextRecord], domains: Sequence[str]
 ) -> tuple[list[TextRecord], list[TextRecord]]:
-    pairs = [(one, two) for one, two in zip(records, plain, strict=True) if one.domain == domain]
+    pairs = [(one, two) for one, two in zip(records, plain, strict=True) if one.domain in domains]
     return [one for one, _ in pairs], [two for _, two in pairs]
 
 
@@ -55,7 +60,7 @@ def figures(records: Sequence[TextRecord], plain: Sequence[TextRecord], machine:
     skipped = [ratio(_sum(records, f"skipped_{kind}"), passes * machine.num_layers) for kind in ("attention", "mlp")]
     alpha = ratio(_sum(records, "num_accepted"), steps)
     length = ratio(tokens, _sum(records, "num_rounds"))
-    cost = ratio(ratio(_sum(records, "draft_seconds"), passes), plain_pass)
+    cost = ratio(ratio(_sum(records, "draft_seconds"), steps), plain_pass)
     verdicts = Counter(record.verdict for record in records)
     peaks = [record.peak_bytes for record in records if record.peak_bytes is not None]
     return {
@@ -125,13 +130,14 @@ def interval(
     seconds: Callable[[TextRecord], float | None],
     seed: int,
 ) -> dict[str, float | None]:
-    """Of the prompts on which both took some time; `low` to `high`: 95 %."""
-    pairs = [
-        Pair(one.num_tokens, own, two.num_tokens, plainly)
-        for one, two in zip(records, plain, strict=True)
-        if (own := seconds(one)) and (plainly := seconds(two))
-    ]
-    found = speed_up(pairs, seed)
+    """Of the prompts on which both took some time; `low` to `high`: 95 %. The turns of a conversation are one."""
+    pairs: dict[int, Pair] = {}
+    for one, two in zip(records, plain, strict=True):
+        if (own := seconds(one)) and (plainly := seconds(two)):
+            text = Pair(one.num_tokens, own, two.num_tokens, plainly)
+            first = one.number - one.turn
+            pairs[first] = pairs[first].joined(text) if first in pairs else text
+    found = speed_up(list(pairs.values()), seed)
     return dict.fromkeys(SpeedUp._fields) if found is None else found._asdict()
 
 
@@ -173,12 +179,22 @@ def document(head: Head, records: Sequence[TextRecord]) -> dict[str, Any]:
         "is_complete": len(plain) == head.question["num_texts"],
         "prompts_of": dict(domains),
         "seconds": sum(record.turn_seconds or 0.0 for record in plain),
-        "harness_share": harness_share(records, plain),
+        "resumed_at": list(head.resumed_at),
+        **harness_shares(records, plain),
         "ways": rows,
     }
 
 
-def harness_share(records: Sequence[TextRecord], plain: Sequence[TextRecord]) -> float | None:
-    """Of the time that turns take what is not spent inside calls: going from way to way, reading clocks, counting."""
+def harness_shares(records: Sequence[TextRecord], plain: Sequence[TextRecord]) -> dict[str, float | None]:
+    """Of the time that texts take what is not spent inside calls.
+
+    `harness_share`: going from way to way, reading clocks, counting, writing it down; `judge_share`: comparing outputs.
+    """
     whole = sum(record.turn_seconds or 0.0 for record in plain)
-    return ratio(whole - _sum(records, "call_seconds"), whole) if whole else None
+    if not whole:
+        return {"harness_share": None, "judge_share": None}
+    judging = _sum(plain, "judge_seconds")
+    return {
+        "harness_share": ratio(whole - _sum(records, "call_seconds") - judging, whole),
+        "judge_share": ratio(judging, whole),
+    }

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError
+from .question import first_change
 
 SCHEMA = 1
 
@@ -43,7 +44,9 @@ class TextRecord:
     skipped_mlp: float = 0.0
     skips: Mapping[str, int] | None = None  # skip set -> draft passes with it, the most frequent ones
     peak_bytes: int | None = None
-    turn_seconds: float | None = None  # of the plain text alone: all ways on this prompt, one after the other
+    turn: int = 0  # of its conversation
+    turn_seconds: float | None = None  # of the plain text alone: all ways on this prompt, and what stands between them
+    judge_seconds: float = 0.0  # of these: comparing the outputs
     verdict: str | None = None  # None: it is the plain text itself
     first_difference: int | None = None
     gap: float | None = None
@@ -59,13 +62,14 @@ class Head:
     """`question`: all that shapes the figures; `circumstances`: device, versions, commit, date.
 
     `machine`: what `figures.Machine` holds, and the `frontier` that `prune` found, if any; `ways`: name, kind ("ours",
-    "peer", "bound"), method and, of one that cannot run, the `error`.
+    "control", "peer", "bound"), method and, of one that cannot run, the `error`; `resumed_at`: behind how many texts.
     """
 
     question: Mapping[str, Any]
     circumstances: Mapping[str, Any]
     machine: Mapping[str, Any]
     ways: Sequence[Mapping[str, Any]]
+    resumed_at: Sequence[int] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return {"selfdraft_bench": SCHEMA, **asdict(self)}
@@ -77,19 +81,32 @@ class RecordFile:
     def __init__(self, file: str | Path) -> None:
         self.path = Path(file)
 
-    def begin(self, head: Head, is_new: bool = False) -> list[TextRecord]:
-        """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
-        kept: list[TextRecord] = []
-        if self.path.exists() and self.path.stat().st_size and not is_new:
-            old, records = read_records(self.path)
-            if old.question != _as_read(head.question):
+    def check(self, question: Mapping[str, Any]) -> None:
+        """Raise where it holds the answers to another question."""
+        if self._is_begun:
+            old, _ = read_records(self.path)
+            now = _as_read(question)
+            if old.question != now:
                 raise OptionError(
-                    f"{self.path} holds the result of another run ({_first_change(old.question, head.question)}); "
+                    f"{self.path} holds the result of another run ({first_change(old.question, now)}); "
                     "name another file, or replace it with --again"
                 )
-            head, kept = old, complete_prompts(records, _always_run(head.ways))
+
+    def begin(self, head: Head, is_new: bool = False) -> tuple[Head, list[TextRecord]]:
+        """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
+        kept: list[TextRecord] = []
+        if self._is_begun and not is_new:
+            self.check(head.question)
+            old, records = read_records(self.path)
+            kept = complete_prompts(records, always_run(head.ways))
+            count = len({record.number for record in kept})
+            head = replace(old, ways=head.ways, resumed_at=[*old.resumed_at, *([count] if count else [])])
         self._write_all(head, kept)
-        return kept
+        return head, kept
+
+    @property
+    def _is_begun(self) -> bool:
+        return self.path.exists() and bool(self.path.stat().st_size)
 
     def add(self, records: Iterable[TextRecord]) -> None:
         lines = "".join(_line(asdict(record)) for record in records)
@@ -138,20 +155,9 @@ def complete_prompts(records: Sequence[TextRecord], ways: Sequence[str]) -> list
     return [record for record in records if done[record.number] >= set(ways)]
 
 
-def _always_run(ways: Sequence[Mapping[str, Any]]) -> list[str]:
+def always_run(ways: Sequence[Mapping[str, Any]]) -> list[str]:
     """Peers may be asked on some prompts only, and may fail on the way."""
     return [way["name"] for way in ways if way["kind"] != "peer" and not way.get("error")]
-
-
-def _first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    new = _as_read(new)
-    name = next(name for name in (*old, *new) if old.get(name) != new.get(name))
-    return f"{name}: {_short(old.get(name))}, now {_short(new.get(name))}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _as_read(value: Mapping[str, Any]) -> Any:

@@ -48,7 +48,7 @@ def is_surely_faster(figures: Mapping[str, Any]) -> bool:
 
 def is_surely_slower(figures: Mapping[str, Any]) -> bool:
     high = shown_speedup(figures)["high"]
-    return high is not None and high < 1.0
+    return figures["num_prompts"] >= FEW_PROMPTS and high is not None and high < 1.0
 
 
 def best_of_ours(document: Document) -> Row | None:

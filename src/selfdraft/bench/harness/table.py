@@ -82,11 +82,15 @@ def _of_domain(row: Row, domain: str) -> str:
 
 def heading(document: Document) -> str:
     counts = ", ".join(f"{domain} {count}" for domain, count in document["prompts_of"].items())
-    return f"{title(document)}; {_texts(document)} ({counts or 'none yet'})"
+    return f"{title(document)}; {_texts(document['num_texts'])} ({counts or 'none yet'})"
 
 
-def _texts(document: Document) -> str:
-    return "1 text" if document["num_texts"] == 1 else f"{document['num_texts']} texts"
+def _texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count} texts"
+
+
+def _is_drawn(row: Row) -> bool:
+    return (row.get("method") or {}).get("acceptance") == "rejection"
 
 
 def title(document: Document) -> str:
@@ -109,8 +113,17 @@ def remarks(document: Document) -> Iterator[str]:
     fewest = min((row["total"]["num_prompts"] for row in measured(document) if row["kind"] == "peer"), default=None)
     if fewest is not None and fewest < document["num_texts"]:
         yield f"peers were measured on {fewest} of the texts, and held against plain decoding of the same ones"
+    for row in measured(document):
+        if row["kind"] == "control":
+            yield f"{row['name']}: plain decoding once more; what it is off 1.00x is chance"
+    if document.get("temperature") and any(_is_drawn(row) for row in measured(document)):
+        yield "rejection sampling promises the distribution, not the text: such outputs are not compared"
+    for count in document["resumed_at"]:
+        yield f"interrupted and resumed behind {_texts(count)}: what strategies had learned by then was learned again"
+    if count := document["machine"].get("num_turns_left_out"):
+        yield f"later turns left out, as they might not fit the model's context: {count}"
     if not document["is_complete"]:
-        yield f"cut short: the first {_texts(document)} only"
+        yield f"cut short: the first {_texts(document['num_texts'])} only"
 
 
 _LEGEND = (

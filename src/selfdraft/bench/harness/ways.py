@@ -13,7 +13,7 @@ from ..ways import OFF
 ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
 """The axes whose values are combined, in the order of a way's name."""
-ORACLE = "oracle"
+AGAIN = "off, again"
 QUICK: Mapping[str, Mapping[str, str]] = {
     "uniform": {"strategy": "uniform"},
     "swift": {"strategy": "swift"},
@@ -49,7 +49,8 @@ def _values(axis: str, names: Sequence[str]) -> list[str]:
 def every_method(base: Mapping[str, Any]) -> Methods:
     """Each strategy with what it pairs with; lookaheads, drafters and trees each with the strategy of `base`.
 
-    These draft with a chain, and `confidence` says how far, unless they say otherwise themselves.
+    These draft with a chain, and `confidence` says how far, unless they say otherwise themselves. And plain decoding a
+    second time: by how much it is off 1.00x is what the machine's moods make of nothing.
     """
     strategy = base.get("strategy", DEFAULTS["strategy"])
     plain = {"strategy": strategy, "lookahead": DEFAULTS["lookahead"], "drafter": "self", "tree": "chain"}
@@ -59,6 +60,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
             if name != DEFAULTS[axis]:
                 methods[f"{strategy}, {axis} {name}"] = _method(base, {**plain, axis: name})
     methods[f"{strategy}, plain"] = _method(base, plain)
+    methods[AGAIN] = {"strategy": OFF}
     return methods
 
 
@@ -80,7 +82,8 @@ def described(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
     """A row's name, kind and method, with nothing left open; `asked`: as much of it as one has to ask for."""
     if not is_bound(method):
         whole = resolve(method)
-        return {"name": name, "kind": "ours", "method": whole, "asked": _asked(method, whole)}
+        kind = "control" if whole["strategy"] == OFF else "ours"
+        return {"name": name, "kind": kind, "method": whole, "asked": _asked(method, whole)}
     whole = resolve({**method, "lookahead": DEFAULTS["lookahead"]})
     return {"name": name, "kind": "bound", "method": {**whole, "lookahead": method["lookahead"]}}
 

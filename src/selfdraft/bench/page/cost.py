@@ -22,7 +22,7 @@ SPEED_UPS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 def chart(result: Result) -> Chart | Missing:
     rows = [row for row in result.rows if _point(row) is not None]
     if not rows:
-        return Missing(TITLE, "no way drafted with the model itself")
+        return Missing(TITLE, "no way drafted anything")
     frontier = [one for one in result.document["machine"].get("frontier") or () if one.get("match") is not None]
     line = " The line is the frontier that prune found: of all its skip sets, the best match at each cost."
     bounds = [row["name"] for row in rows if row["kind"] == "bound"]
@@ -77,8 +77,7 @@ def _draw(figure: Any, theme: Theme, rows: Sequence[Row], frontier: Sequence[Map
 def _marker(row: Row, theme: Theme) -> dict[str, Any]:
     if row["kind"] == "bound":
         return {"marker": "D", "markersize": 7.5, "markerfacecolor": theme.ground, "markeredgecolor": theme.ink}
-    color = theme.peer if row["kind"] == "peer" else theme.faster
-    return {"marker": "o", "markersize": 7, "color": color, "markeredgecolor": theme.ground}
+    return {"marker": "o", "markersize": 7, "color": theme.faster, "markeredgecolor": theme.ground}
 
 
 def _set_limits(axes: Any, points: Sequence[tuple[float, float]]) -> None:
@@ -119,7 +118,7 @@ def _apart(places: Mapping[float, float], least: float) -> dict[float, float]:
 def _add_legend(axes: Any, theme: Theme, rows: Sequence[Row], has_line: bool) -> None:
     from matplotlib.lines import Line2D
 
-    labels = {"ours": "selfdraft", "peer": "peer", "bound": "bound: knows the text"}
+    labels = {"ours": "selfdraft", "bound": "bound: knows the text"}
     shown = {row["kind"]: row for row in rows}
     handles = [Line2D([], [], linestyle="none", label=labels[kind], **_marker(shown[kind], theme)) for kind in shown]
     if has_line:

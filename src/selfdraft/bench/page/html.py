@@ -19,7 +19,8 @@ from .css import style_sheet
 from .result import Result
 
 Charts = Mapping[str, Chart | Missing]
-_DERIVED = ("benchmark", "machine", "ways", "prompts_of", "num_texts", "is_complete", "seconds", "harness_share")
+_SHARES = ("harness_share", "judge_share")
+_DERIVED = ("benchmark", "machine", "ways", "prompts_of", "num_texts", "is_complete", "seconds", *_SHARES)
 _FOLDERS = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s'\":]+[/\\])+")
 
 
@@ -69,7 +70,9 @@ def _about(document: Mapping[str, Any]) -> str:
     """Below the title, which says the model and the device already."""
     counts = heading(document).removeprefix(title(document)).removeprefix("; ")
     date = str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}")
-    facts = [counts, "greedy, one text at a time, all ways in turns", date]
+    temperature = document.get("temperature")
+    how = f"temperature {temperature:g}" if temperature else "greedy"
+    facts = [counts, f"{how}, one text at a time, all ways in turns", date]
     return "; ".join(fact for fact in facts if fact) + "."
 
 
@@ -191,7 +194,8 @@ def _circumstances(document: Mapping[str, Any]) -> str:
     facts["layers"] = document["machine"].get("num_layers")
     facts["attention against MLP"] = number(document["machine"].get("beta"), ".3f")
     facts["seconds measured"] = number(document["seconds"], ".0f")
-    facts["outside calls"] = number(document["harness_share"], ".1%")
+    shares = [number(document[name], ".2%") for name in _SHARES]
+    facts["outside calls"] = f"{shares[0]} of the time; comparing outputs {shares[1]}"
     lines = "".join(
         f"<tr><th scope=row>{_text(name.replace('_', ' '))}</th><td>{_text(value)}</td></tr>"
         for name, value in _flat(facts)

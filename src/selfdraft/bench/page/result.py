@@ -8,7 +8,7 @@ from typing import Any
 
 from ...registry import DEFAULTS
 from ..harness.figures import document as make_document
-from ..harness.records import Head, TextRecord, complete_prompts
+from ..harness.records import Head, TextRecord, always_run, complete_prompts
 from ..harness.rows import Row, best_of_ours, is_of_calls, measured
 from ..ways import OFF
 
@@ -25,7 +25,7 @@ class Result:
     def of(cls, head: Head, records: Sequence[TextRecord]) -> Result:
         """Of prompts that all ways have finished: the file may be of a run that goes on."""
         begun = {record.way for record in records}
-        whole = complete_prompts(records, [way["name"] for way in head.ways if way["name"] in begun])
+        whole = complete_prompts(records, [name for name in always_run(head.ways) if name in begun])
         return cls(make_document(head, whole), sorted(whole, key=lambda record: record.number))
 
     @property
@@ -50,6 +50,7 @@ class Result:
         best = best_of_ours(self.document)
         learning = sorted(filter(_learns, self.rows), key=lambda row: -(row["total"]["split"]["optimise"] or 0.0))
         wanted = [*([best] if best else []), *filter(is_default, self.rows), *learning[:3], *self.rows]
+        wanted = [row for row in wanted if row["kind"] != "control"]
         names = list(dict.fromkeys(row["name"] for row in wanted))[:MAX_LINES]
         return [row for row in self.rows if row["name"] in names], [
             row["name"] for row in self.rows if row["name"] not in names

@@ -81,6 +81,8 @@ def _style(row: Row, figures: Mapping[str, Any], theme: Theme) -> dict[str, Any]
         return {"facecolor": "none", "edgecolor": theme.ink, "linewidth": 1.0, "hatch": ""}
     if row["kind"] == "peer":
         return {"color": theme.peer}
+    if row["kind"] == "control":
+        return {"color": theme.unsure}
     if is_surely_faster(figures):
         return {"color": theme.faster}
     return {"color": theme.slower if is_surely_slower(figures) else theme.unsure}
