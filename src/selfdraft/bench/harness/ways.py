@@ -60,7 +60,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
             if name != DEFAULTS[axis]:
                 methods[f"{strategy}, {axis} {name}"] = _method(base, {**plain, axis: name})
     methods[f"{strategy}, plain"] = _method(base, plain)
-    methods[AGAIN] = {"strategy": OFF}
+    methods[AGAIN] = _method(base, {"strategy": OFF}, without=CROSSED)
     return methods
 
 
