@@ -23,7 +23,8 @@ def reset_peak(device: torch.device) -> None:
 def peak_bytes(device: torch.device) -> int | None:
     """Since the last reset, with the weights and whatever else is kept; None where the system does not say."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        # As it is kept: flattening all of the allocator's figures takes a hundred times as long.
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"])
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

@@ -120,7 +120,8 @@ def _read_before_loading(options: argparse.Namespace) -> list[BenchPrompt]:
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     """Where it is, how to go on with what the budget ended, and how to use it."""
-    incomplete = [name for name in options.strategy if not profile.artefacts[name].values["is_complete"]]
+    known = {name: artefact.values for name, artefact in profile.artefacts.items()}
+    incomplete = [name for name in options.strategy if not known.get(name, {}).get("is_complete")]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
     model += profile.key.options
     settings = [text for text in options.set if text.partition(".")[0].strip() == options.strategy[0]]

@@ -13,7 +13,6 @@ from ...engine.metrics import Comparison
 from ...errors import SelfdraftError
 from ...protocols import Runner
 from ...types import Generation, SkipSet
-from ..circumstances import graph_figures
 from ..lookahead.oracle import Oracle
 from ..memory import peak_bytes, reset_peak
 from ..meter import device_seconds
@@ -170,4 +169,6 @@ def judged(record: TextRecord, comparison: Comparison) -> TextRecord:
 
 
 def _capture_seconds(runner: Runner) -> float:
-    return graph_figures(runner)["capture_seconds"] or 0.0
+    """Read alone: counting what all graphs take would be felt between short calls."""
+    graphs = getattr(runner, "graphs", None)
+    return float(getattr(graphs, "capture_seconds", 0.0))
