@@ -1,0 +1,57 @@
+"""Cells of tables, and claims about two speeds, from what units found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..report import number, times
+from .recipe import Found, Trend
+
+TOTAL = "total"
+
+
+def speed(found: Found, unit: str, way: str, part: str = TOTAL) -> Mapping[str, float] | None:
+    """`value`, `low` and `high` of a speed-up; None where it was not measured. `part`: `total`, or a domain."""
+    path = (part,) if part == TOTAL else ("domains", part)
+    figures = found.get(unit, way, *path, "speedup")
+    return figures if isinstance(figures, Mapping) and figures.get("value") is not None else None
+
+
+def speed_cell(found: Found, unit: str, way: str, part: str = TOTAL) -> str:
+    known = speed(found, unit, way, part)
+    return times(known["value"]) if known else "-"
+
+
+def figure_cell(found: Found, unit: str, way: str, name: str, form: str = ".2f") -> str:
+    return number(figure(found, unit, way, name), form)
+
+
+def figure(found: Found, unit: str, way: str, name: str) -> Any:
+    """Of a way's total: acceptance_rate, mean_generated_length, tokens_per_second, ..."""
+    return found.get(unit, way, TOTAL, name)
+
+
+def spread(known: Mapping[str, float]) -> str:
+    """`1.20x [1.15, 1.26]`."""
+    return f"{times(known['value'])} [{known['low']:.2f}, {known['high']:.2f}]"
+
+
+def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """That a way (unit, way) is faster than another. Where one's interval holds the other it cannot be told."""
+    one, two = speed(found, *first), speed(found, *second)
+    if one is None or two is None:
+        return Trend(claim, None, "it was not measured")
+    because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
+    if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:
+        return Trend(claim, None, f"too close: {because}")
+    return Trend(claim, one["value"] > two["value"], because)
+
+
+def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
+    """That a way is faster than plain decoding."""
+    known = speed(found, unit, way)
+    if known is None:
+        return Trend(claim, None, "it was not measured")
+    is_clear = known["low"] > 1.0 or known["high"] < 1.0
+    return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")

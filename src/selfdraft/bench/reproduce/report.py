@@ -1,0 +1,99 @@
+"""A reproduction as text: each table of ours, then the paper's, then whether its claims hold here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..report import Table, markdown_table, number, text_table
+from .journal import Line, ReproduceHead
+from .published import Paper, published
+from .recipe import Effort, Experiment, Found, Recipe, Section, Trend
+
+HELD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "cannot be told"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An experiment with what was measured of it."""
+
+    recipe: Recipe
+    experiment: Experiment
+    found: Found
+    section: Section
+    date: str
+
+    @property
+    def paper(self) -> Paper:
+        return published(self.recipe.name)
+
+
+def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead) -> Iterator[Shown]:
+    """Of experiments of which something was measured, or asked and not to be had."""
+    for recipe in recipes:
+        own = [line for line in lines if line.paper == recipe.name]
+        by_experiment: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for line in own:
+            if line.missing is None:
+                by_experiment.setdefault(line.experiment, {})[line.unit] = line.values
+        for experiment in recipe.experiments:
+            here = [line for line in own if line.experiment == experiment.id]
+            if not here:
+                continue
+            missing = {line.unit: line.missing for line in here if line.missing is not None}
+            units = by_experiment.get(experiment.id, {})
+            found = Found(units, missing, head.question.get("scale", {}), by_experiment)
+            date = max(line.date for line in here)[:10]
+            yield Shown(recipe, experiment, found, experiment.show(found), date)
+
+
+def as_text(one: Shown, head: ReproduceHead) -> str:
+    return "\n\n".join(_parts(one, head, text_table, lambda text: f"== {text}"))
+
+
+def as_markdown(one: Shown, head: ReproduceHead, picture: str | None = None) -> str:
+    parts = list(_parts(one, head, markdown_table, lambda text: f"### {text}"))
+    if picture and one.section.plot:
+        parts.insert(1, f"![{one.section.plot.alt}]({picture})")
+    return "\n\n".join(parts)
+
+
+def _parts(
+    one: Shown, head: ReproduceHead, table: Callable[[Table], str], heading: Callable[[str], str]
+) -> Iterator[str]:
+    section = one.section
+    yield heading(f"{one.recipe.name} {one.experiment.id}: {one.experiment.title}")
+    for ours in section.ours:
+        if ours.rows:
+            yield f"{_titled('ours', ours)} ({_where(head)}, {one.date}):\n\n{table(ours)}"
+    paper = one.paper.tables.get(one.experiment.id)
+    if paper is not None:
+        yield f"published ({paper.source}; {paper.setup}):\n\n{table(paper.as_table('published'))}"
+    if section.efforts:
+        yield "done: " + "; ".join(map(_effort, section.efforts))
+    if lines := [*map(_trend, section.trends), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
+        yield "\n".join(lines)
+
+
+def _titled(text: str, table: Table) -> str:
+    return f"{text}, {table.title}" if table.title else text
+
+
+def _where(head: ReproduceHead) -> str:
+    names = [head.question.get("model"), head.circumstances.get("device_name"), head.circumstances.get("dtype")]
+    return ", ".join(str(name) for name in names if name)
+
+
+def _effort(effort: Effort) -> str:
+    paper = "" if effort.paper is None else f" of the paper's {effort.paper:g}"
+    return f"{effort.what} {number(effort.ours, 'g')}{paper}"
+
+
+def _trend(trend: Trend) -> str:
+    return f"* {HELD[trend.holds]}: {trend.claim} ({trend.because})"
+
+
+def _missing(found: Found) -> Iterator[str]:
+    for unit, reason in found.missing.items():
+        yield f"* not to be had, {unit}: {reason}"

@@ -1,0 +1,79 @@
+"""Runs recipes: experiment after experiment, unit after unit, each kept as soon as it is measured."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...errors import SelfdraftError
+from .journal import Line, UnitFile
+from .recipe import Experiment, Recipe, Unit
+from .workbench import Workbench, num_different
+
+Progress = Callable[[int, int | None, str], None]
+
+
+@dataclass
+class Reproduction:
+    """`seconds`: begin no unit later than so long after `began`; the time is shared among the experiments left."""
+
+    bench: Workbench
+    file: UnitFile
+    seconds: float | None = None
+    began: float = field(default_factory=time.perf_counter)
+    progress: Progress = lambda done, total, label: None
+    is_interrupted: bool = False
+
+    def run(self, recipes: Sequence[Recipe], wanted: Sequence[str] = ()) -> None:
+        """`wanted`: ids of experiments, none: all."""
+        todo = [
+            (recipe, experiment)
+            for recipe in recipes
+            for experiment in recipe.experiments
+            if not wanted or experiment.id in wanted
+        ]
+        try:
+            for number, (recipe, experiment) in enumerate(todo):
+                self._run_experiment(recipe, experiment, number, len(todo))
+        except KeyboardInterrupt:
+            if not self.file.lines:
+                raise
+            self.is_interrupted = True
+
+    def _run_experiment(self, recipe: Recipe, experiment: Experiment, number: int, count: int) -> None:
+        label = f"{recipe.name} {experiment.id}"
+        self.progress(number, count, label)
+        share_began = time.perf_counter()
+        share = self._seconds_left / (count - number)
+        for unit in experiment.units(self.bench):
+            if (recipe.name, experiment.id, unit.name) in self.file.lines:
+                continue
+            if unit.missing is None and time.perf_counter() - share_began > share:
+                return
+            self.file.add(self._measured(recipe.name, experiment.id, unit))
+        self.progress(number + 1, count, label)
+
+    @property
+    def _seconds_left(self) -> float:
+        if self.seconds is None:
+            return float("inf")
+        return self.seconds - (time.perf_counter() - self.began)
+
+    def _measured(self, paper: str, experiment: str, unit: Unit) -> Line:
+        """What cannot be measured here (a model without room for a context, say) is a line with its reason."""
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        if unit.measure is None:
+            return Line(paper, experiment, unit.name, missing=unit.missing, date=date)
+        began = time.perf_counter()
+        try:
+            values = unit.measure()
+        except SelfdraftError as error:
+            reason = " ".join(str(error).split())
+            return Line(paper, experiment, unit.name, missing=reason, seconds=time.perf_counter() - began, date=date)
+        return Line(paper, experiment, unit.name, values, seconds=time.perf_counter() - began, date=date)
+
+    @property
+    def has_difference(self) -> bool:
+        return any(num_different(line.values) for line in self.file.lines.values())

@@ -1,0 +1,177 @@
+"""What experiments measure with: an engine, prompts by task, ways that take turns, methods that learn beforehand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...engine.engine import Engine
+from ...profiles.key import as_file_name
+from ...profiles.profile import Artefact
+from ...profiles.store import Store
+from ...types import LatencyFit
+from ..harness.plan import BenchPlan
+from ..harness.records import TextRecord
+from ..harness.run import MethodBench
+from ..prompts import BenchPrompt
+from ..search.learning import Lesson, School
+from .recipe import Unit, Values
+from .scale import Scale
+from .tasks import Task, Tasks
+
+Methods = Mapping[str, Mapping[str, Any]]
+_FIGURES = (
+    *("num_prompts", "num_tokens", "decode_seconds", "tokens_per_second", "speedup", "call_speedup"),
+    *("acceptance_rate", "mean_generated_length", "skipped_attention", "skipped_mlp", "cost_measured", "expected"),
+    *("split", "equal", "tie", "different"),
+)
+LATENCY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a strategy knows: its artefact, and `facts` of learning it: seconds, num_steps, is_complete, error."""
+
+    strategy: str
+    facts: Mapping[str, Any]
+    artefacts: Mapping[str, Artefact]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Of its artefact; nothing where it learned nothing."""
+        found = self.artefacts.get(self.strategy)
+        return found.values if found else {}
+
+
+@dataclass
+class Workbench:
+    """`folder`: where lessons are kept, apart from the user's own profiles, so that an interrupted run has them again."""
+
+    engine: Engine
+    prompts: Sequence[BenchPrompt]
+    scale: Scale
+    folder: Path
+    seed: int = 0
+    say: Callable[[str], None] = lambda text: None
+
+    # -------------------------------------------------------------------------------------------------- prompts
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        return Tasks(self.prompts, self.scale.prompts, self.scale.learned_prompts, self.seed)
+
+    def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
+        """A unit per task; of one without prompts why."""
+        units = []
+        for name in names:
+            task = self.tasks.find(name)
+            if task is None:
+                units.append(Unit(prefix + name, missing=self.tasks.why_missing(name)))
+            else:
+                units.append(Unit(prefix + name, lambda task=task: measure(task)))  # type: ignore[misc]
+        return units
+
+    # -------------------------------------------------------------------------------------------------- lessons
+
+    @cached_property
+    def _base(self) -> School:
+        """Knows what passes take, and nothing else."""
+        school = School(self.engine, Store(self.folder / "latency"), self.say)
+        school.time_passes(min(LATENCY_SECONDS, self.scale.lesson_seconds))
+        return school
+
+    @property
+    def latency(self) -> LatencyFit:
+        return self._base.latency
+
+    def learn(
+        self,
+        name: str,
+        method: Mapping[str, Any],
+        prompts: Sequence[BenchPrompt],
+        seconds: float | None = None,
+    ) -> Learned:
+        """Let a strategy learn from prompts that are not measured; asked the same again, it is read.
+
+        `name` tells the lessons of one strategy apart. Raises nothing: what could not be learned has an `error`.
+        """
+        school = School(self.engine, Store(self.folder / as_file_name(name)), self.say)
+        school.take_latency(self.latency)
+        allowed = self.scale.lesson_seconds if seconds is None else seconds
+        school.learn(Lesson(name, dict(method), prompts, allowed, self.scale.lesson_tokens))
+        facts, known = school.facts[name], school.profile.artefacts
+        return Learned(str(method["strategy"]), asdict(facts), known)
+
+    # ------------------------------------------------------------------------------------------------ measuring
+
+    def compare(
+        self,
+        methods: Methods,
+        prompts: Sequence[BenchPrompt],
+        *,
+        knows: Sequence[Learned] = (),
+        tokens: int | None = None,
+        temperature: float = 0.0,
+    ) -> dict[str, Any]:
+        """Figures of each way (by row name, `off` among them): `total`, and by domain; all take turns on each prompt.
+
+        `knows`: what their strategies learned.
+        """
+        return self.compare_texts(methods, prompts, knows=knows, tokens=tokens, temperature=temperature)[0]
+
+    def compare_texts(
+        self,
+        methods: Methods,
+        prompts: Sequence[BenchPrompt],
+        *,
+        knows: Sequence[Learned] = (),
+        tokens: int | None = None,
+        temperature: float = 0.0,
+    ) -> tuple[dict[str, Any], list[TextRecord]]:
+        """Also the record of every text, for figures that follow a stream."""
+        plan = BenchPlan(
+            prompts=_with_own_ids(prompts),
+            methods=methods,
+            max_new_tokens=tokens or self.scale.tokens,
+            temperature=temperature,
+            seed=self.seed,
+        )
+        artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
+        self.engine.remember(replace(self._base.profile, artefacts=artefacts))
+        bench = MethodBench(self.engine, plan)
+        ways = bench.run()["ways"]
+        return {way["name"]: _slim(way) for way in ways}, bench.records
+
+
+def _with_own_ids(prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:
+    """A stream may have a prompt twice."""
+    met: dict[str, itertools.count[int]] = {}
+    named = []
+    for prompt in prompts:
+        number = next(met.setdefault(prompt.id, itertools.count(1)))
+        named.append(prompt if number == 1 else replace(prompt, id=f"{prompt.id}-{number}"))
+    return named
+
+
+def _slim(way: Mapping[str, Any]) -> dict[str, Any]:
+    """What tables are made of; of a way that could not run the reason."""
+    if "total" not in way:
+        return {"error": way.get("error") or "it was not measured"}
+    domains = {domain: _figures(found) for domain, found in way["domains"].items()}
+    return {"total": _figures(way["total"]), "domains": domains, "skips": way["skips"]}
+
+
+def _figures(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in _FIGURES}
+
+
+def num_different(values: Any) -> int:
+    """Outputs that were not those of plain decoding, anywhere in what units found."""
+    if isinstance(values, Mapping):
+        own = values.get("different", 0)
+        return (own if isinstance(own, int) else 0) + sum(num_different(one) for one in values.values())
+    return sum(map(num_different, values)) if isinstance(values, list | tuple) else 0

@@ -1,0 +1,161 @@
+"""`selfdraft reproduce`: the papers' experiments at the scale of a model, published numbers beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..bench.circumstances import circumstances, shown_name
+from ..bench.harness.question import prompts_digest
+from ..bench.prompt_sets import select_prompts
+from ..bench.prompts import BenchPrompt
+from ..bench.reproduce.journal import ReproduceHead, UnitFile
+from ..bench.reproduce.recipe import Recipe
+from ..bench.reproduce.recipes import ALL, RECIPES, recipes
+from ..bench.reproduce.report import as_text, shown
+from ..bench.reproduce.run import Reproduction
+from ..bench.reproduce.scale import QUICK, QUICK_SECONDS, WHOLE, Scale
+from ..bench.reproduce.workbench import Workbench
+from ..engine.engine import Engine
+from ..errors import unknown_name
+from ..models import loading
+from ..models.catalogue import DEFAULT_MODEL, cache_home
+from ..version import __version__
+from . import bench_common, terminal
+from .inputs import MODEL_HELP, add_device_options, count, read_file
+from .outputs import check_output
+
+EXAMPLES = """\
+Each table and figure is measured on the model given, with ways that take turns with plain decoding, and printed in the
+paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims hold here.
+Published numbers come with their source and are never mixed with ours. What cannot be had (a data set that is not
+there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
+
+prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
+humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.
+
+With --output each piece is kept as it is measured: the same command goes on where it was interrupted, and
+`selfdraft results` makes a page of several files.
+
+examples:
+  selfdraft reproduce asd --quick                            less than ten minutes on two cores
+  selfdraft reproduce swift --experiments table-2 figure-6
+  selfdraft reproduce all MODEL --prompts *.jsonl --seconds 3600 --output result.jsonl
+  selfdraft results result.jsonl --output results.md
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "reproduce",
+        help="the papers' experiments on a model, published numbers beside ours",
+        description="The papers' experiments at the scale of a model, published numbers beside ours.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add: Any = parser.add_argument
+    number = {"metavar": "N", "type": count}
+    add("paper", metavar="PAPER", help=f"{', '.join(RECIPES)}, or {ALL}")
+    add("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+    add("--quick", action="store_true", help="one prompt of each task, few tokens, less than ten minutes a paper")
+    add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
+    add(
+        "--prompts", metavar="FILE", nargs="+", default=[], help="JSON lines with id, domain and prompt (default: ours)"
+    )
+    add("--per-task", **number, help=f"prompts of each task (default: {WHOLE.prompts}; with --quick: {QUICK.prompts})")
+    add("--max-new-tokens", **number, help=f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}")
+    lesson = f"default: {WHOLE.lesson_seconds:g}; with --quick: {QUICK.lesson_seconds:g}"
+    add("--lesson-seconds", metavar="N", type=bench_common.seconds, help=f"what may be learned beforehand ({lesson})")
+    limit = (
+        f"begin nothing later than so long after the start (default: no limit; with --quick: {QUICK_SECONDS:g} a paper)"
+    )
+    add("--seconds", metavar="N", type=bench_common.seconds, help=limit)
+    add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
+    add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")
+    add("--again", action="store_true", help="replace what --output holds, and learn anew")
+    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    chosen = recipes([options.paper])
+    _check_experiments(options.experiments, chosen)
+    prompts = _prompts(options)
+    if options.output:
+        check_output(options.output)
+    with terminal.Progress() as loaded:
+        where = {"device": options.device, "dtype": options.dtype, "progress": loaded}
+        model, tokenizer = loading.load(options.model, **where)
+    engine = Engine(model, tokenizer, profile=None, name=options.model or DEFAULT_MODEL)
+    scale = _scale(options)
+    folder = _lessons_folder(engine)
+    if options.again:
+        shutil.rmtree(folder, ignore_errors=True)
+    bench = Workbench(engine, prompts, scale, folder, options.seed, bench_common.say)
+    file = UnitFile(options.output, _head(options, engine, prompts, scale), options.again)
+    with terminal.Progress("") as bar:
+        work = Reproduction(bench, file, _seconds(options, len(chosen)), began, bar)
+        work.run(chosen, options.experiments)
+    for one in shown(chosen, list(file.lines.values()), file.head):
+        print(as_text(one, file.head), end="\n\n")
+    if work.is_interrupted:
+        return 130
+    return 1 if work.has_difference else 0
+
+
+def _check_experiments(wanted: list[str], chosen: list[Recipe]) -> None:
+    known = [experiment.id for one in chosen for experiment in one.experiments]
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("experiment", name, list(dict.fromkeys(known)))
+
+
+def _prompts(options: argparse.Namespace) -> list[BenchPrompt]:
+    files = [(Path(file).name, read_file(file)) for file in options.prompts]
+    return select_prompts([], files, [], None)
+
+
+def _scale(options: argparse.Namespace) -> Scale:
+    usual = QUICK if options.quick else WHOLE
+    asked = {
+        "prompts": options.per_task,
+        "learned_prompts": options.per_task,
+        "tokens": options.max_new_tokens,
+        "lesson_seconds": options.lesson_seconds,
+    }
+    return replace(usual, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _seconds(options: argparse.Namespace, num_papers: int) -> float | None:
+    if options.seconds is not None or not options.quick:
+        found: float | None = options.seconds
+        return found
+    return QUICK_SECONDS * num_papers
+
+
+def _lessons_folder(engine: Engine) -> Path:
+    return cache_home() / "lessons" / engine.memory.key.stem
+
+
+def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt], scale: Scale) -> ReproduceHead:
+    where = circumstances(engine.runner)
+    if options.commit:
+        where["commit"] = options.commit
+    names = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
+    question = {
+        "selfdraft": __version__,
+        "model": shown_name(options.model or DEFAULT_MODEL),
+        "fingerprint": engine.memory.key.fingerprint,
+        **{name: where[name] for name in names},
+        "prompts": [Path(file).name for file in options.prompts],
+        "prompts_digest": prompts_digest(prompts),
+        "scale": scale.to_json(),
+        "seed": options.seed,
+    }
+    return ReproduceHead(question, where)
