@@ -10,9 +10,35 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import bench, calibrate, generate, info, list_models, profile, pull, report, reproduce, train_lookahead, tune, verify
+from . import (
+    bench,
+    calibrate,
+    generate,
+    info,
+    list_models,
+    profile,
+    pull,
+    report,
+    reproduce,
+    train_lookahead,
+    tune,
+    verify,
+)
 
-COMMANDS = (generate, calibrate, train_lookahead, tune, profile, verify, info, bench, report, reproduce, pull, list_models)
+COMMANDS = (
+    generate,
+    calibrate,
+    train_lookahead,
+    tune,
+    profile,
+    verify,
+    info,
+    bench,
+    report,
+    reproduce,
+    pull,
+    list_models,
+)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
     points = ["embedding", *(f"{kind}{layer}" for layer in range(runner.num_layers) for kind in "am")]
     cache = runner.new_cache(1, len(tokens))
     captured = runner.forward([list(tokens)], [0], cache, capture=points, needs_scores=False).captured
-    pairs = zip(points, points[1:], strict=False)
+    pairs = itertools.pairwise(points)
     means = [torch.cosine_similarity(captured[a].float(), captured[b].float(), dim=-1).mean() for a, b in pairs]
     return torch.stack(means).cpu()
 

@@ -1,4 +1,4 @@
-"""What the papers published: tables of numbers with their source, one file per paper. Nothing here was measured by us."""
+"""What the papers published: numbers with their source, one file per paper. Nothing of it was measured by us."""
 
 from __future__ import annotations
 

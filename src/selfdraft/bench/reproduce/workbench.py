@@ -49,7 +49,7 @@ class Learned:
 
 @dataclass
 class Workbench:
-    """`folder`: where lessons are kept, apart from the user's own profiles, so that an interrupted run has them again."""
+    """`folder`: of lessons, apart from the user's own profiles; an interrupted run has them again."""
 
     engine: Engine
     prompts: Sequence[BenchPrompt]
