@@ -47,10 +47,12 @@ def bench(tmp_path: Path) -> Workbench:
     return Workbench(engine, PROMPTS, SMALL, tmp_path / "lessons")
 
 
-def speeds(**ways: tuple[float, float, float]) -> dict[str, Any]:
+def speeds(num_prompts: int = 8, **ways: tuple[float, float, float]) -> dict[str, Any]:
     """What a unit found, with nothing but speed-ups."""
     return {
-        name: {"total": {"speedup": dict(zip(("value", "low", "high"), known, strict=True))}}
+        name: {
+            "total": {"speedup": dict(zip(("value", "low", "high"), known, strict=True)), "num_prompts": num_prompts}
+        }
         for name, known in ways.items()
     }
 
@@ -171,6 +173,9 @@ def test_claims_about_two_speeds() -> None:
     assert is_faster("", found, ("u", "b"), ("u", "a")).holds is False
     assert is_faster("", found, ("u", "a"), ("u", "c")).holds is None
     assert is_faster("", found, ("u", "a"), ("u", "missing")).holds is None
+    few = Found({"u": speeds(1, a=(1.5, 1.5, 1.5), b=(1.2, 1.2, 1.2))})
+    assert is_faster("", few, ("u", "a"), ("u", "b")).holds is None
+    assert pays("", few, "u", "a").holds is None
     slow = Found({"u": speeds(slow=(0.8, 0.7, 0.9), unsure=(1.1, 0.9, 1.3), fast=(1.2, 1.1, 1.3))})
     assert [pays("", slow, "u", name).holds for name in ("slow", "unsure", "fast")] == [False, None, True]
 
