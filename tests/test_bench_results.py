@@ -9,6 +9,7 @@ import pytest
 
 from selfdraft.bench.harness.figures import document
 from selfdraft.bench.harness.records import read_records
+from selfdraft.bench.harness.rows import interval
 from selfdraft.bench.harness.table import domain_table, main_table
 from selfdraft.bench.report import markdown_table
 from selfdraft.registry import AXES
@@ -54,5 +55,18 @@ def test_the_docs_show_what_was_measured() -> None:
         for line in markdown_table(table).splitlines()
     }
     shown = [line for line in docs.splitlines() if line.startswith("|")]
-    assert len(shown) > 20
+    assert len(shown) > 60
     assert set(shown) <= printed
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    text = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    found = result("bench-h200")
+    rows = {row["name"]: row["total"] for row in found["ways"] if "total" in row}
+    names = {"prune": "`prune`", "knn": "`knn`", "fixed, drafter lookup": "prompt lookup", "swift": "`swift`"}
+    for name, said in names.items():
+        assert f"{said} {interval(rows[name]['speedup'])}" in text
+    assert f"plainly at {rows['off']['tokens_per_second']:.1f} tokens/s" in text
+    assert 3.0 <= 1 / rows["transformers static"]["call_speedup"]["value"] < 3.3
+    equal = sum(row["equal"] for name, row in rows.items() if not name.startswith("transformers"))
+    assert f"all {equal} outputs equal" in text
