@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -146,14 +147,39 @@ def test_no_prompt_is_learned_from_and_measured(whole: tuple[Path, Workbench]) -
             assert not measured & known
 
 
-def test_pictures_are_drawn(sections: dict[str, Shown]) -> None:
+FIGURES = ("figure-2", "figure-3", "figure-4", "figure-5")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_is_drawn(sections: dict[str, Shown], name: str) -> None:
+    """Without matplotlib: bars as high as the table says."""
+    plot = sections[name].section.plot
+    assert plot is not None
+    figure, panels = MagicMock(), [MagicMock() for _ in lesson.TASKS]
+    figure.subplots.return_value.flat = panels
+    plot.draw(figure)
+    bars = [panel.bar.call_args.args[1] for panel in panels if panel.bar.called]
+    units, table = sections[name].found.units, sections[name].section.ours[0]
+    if name == "figure-2":
+        assert figure.subplots.return_value.bar.call_args.args[1] == units["mbpp"]["rules"]["oracle"]["kept"]
+    elif name == "figure-4":
+        assert [[f"{share:.1%}" for share in heights] for heights in bars] == [
+            [row[column] for row in table.rows][: len(heights)] for column, heights in enumerate(bars, start=1)
+        ]
+        assert [sum(heights) for heights in bars] == pytest.approx([1.0] * 4)
+    else:
+        assert len(bars) == len(table.header) - 1
+        assert all(len(heights) == oracle.NUM_BUCKETS for heights in bars)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_pictures_are_drawn(sections: dict[str, Shown], name: str) -> None:
     figures = pytest.importorskip("matplotlib.figure")
-    for name in ("figure-2", "figure-3", "figure-4", "figure-5"):
-        plot = sections[name].section.plot
-        assert plot is not None
-        figure = figures.Figure(figsize=plot.size)
-        plot.draw(figure)
-        assert any(axes.patches for axes in figure.axes)
+    plot = sections[name].section.plot
+    assert plot is not None
+    figure = figures.Figure(figsize=plot.size)
+    plot.draw(figure)
+    assert any(axes.patches for axes in figure.axes)
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -282,10 +308,22 @@ def test_trends_of_table_6() -> None:
 
 
 def test_trends_of_table_2() -> None:
-    units = {"T=1 cnn-dm": latencies(**{"off": 1.0, "static SL-5": 0.8, "DISCO": 0.7, "ppl SL-opt": 0.9})}
-    section = latency.show_sampled(Found(units))
+    found = latencies(**{"off": 1.0, "static SL-5": 0.8, "DISCO": 0.7, "ppl SL-opt": 0.9})
+    section = latency.show_sampled(Found({"T=1 cnn-dm": found, "T=0 cnn-dm": found}))
     assert [trend.holds for trend in section.trends] == [True] * 4
     assert [row[2:] for row in section.ours[0].rows][1] == ["static SL-5", "0.80", "1.25x"]
+    other = latencies(**{"off": 1.0, "static SL-5": 1.2, "DISCO": 1.3, "ppl SL-opt": 1.2})
+    section = latency.show_sampled(Found({"T=1 cnn-dm": other, "T=0 cnn-dm": other}))
+    assert [trend.holds for trend in section.trends] == [False, False, False, None]
+
+
+def test_one_prompt_tells_nothing() -> None:
+    found = latencies(off=1.0, DISCO=0.7, oracle=0.5)
+    assert [trend.holds for trend in latency.show_latency(Found({"mbpp": found})).trends] == [True, True]
+    found["off"]["total"]["num_prompts"] = 1
+    trends = latency.show_latency(Found({"mbpp": found})).trends
+    assert [trend.holds for trend in trends] == [None, None]
+    assert trends[0].because.startswith("one prompt only: oracle 2.00x")
 
 
 def lengths(*texts: list[int]) -> dict[str, Any]:
@@ -333,13 +371,15 @@ def test_one_example() -> None:
 
 
 def test_f1() -> None:
-    def holds(count: int, **values: float) -> list[bool | None]:
-        unit = {"label": "a task", "num_tokens": count, "lesson": LESSON, "any_static": 0.8, "at_half": 0.8, **values}
-        return [trend.holds for trend in quality.show_f1(Found({"mbpp": unit})).trends]
+    def found(count: int, static: float, disco: float) -> Section:
+        values = {"static": static, "disco": disco, "any_static": 0.8, "at_half": 0.9}
+        unit = {"label": "a task", "num_tokens": count, "lesson": LESSON, **values}
+        return quality.show_f1(Found({"mbpp": unit}))
 
-    assert holds(400, static=0.76, disco=0.88) == [True, None]
-    assert holds(400, static=0.88, disco=0.76, at_half=0.95) == [False, True]
-    assert holds(12, static=0.76, disco=0.88) == [None, None]
+    assert found(400, 0.76, 0.88).ours[0].rows == [["a task", "76", "88", "80", "90"]]
+    assert [trend.holds for trend in found(400, 0.76, 0.88).trends] == [True]
+    assert [trend.holds for trend in found(400, 0.88, 0.76).trends] == [False]
+    assert [trend.holds for trend in found(12, 0.76, 0.88).trends] == [None]
 
 
 def test_what_is_clear() -> None:

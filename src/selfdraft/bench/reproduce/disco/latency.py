@@ -58,7 +58,7 @@ def show_latency(found: Found) -> Section:
     return Section(
         [Table("", ["benchmark", "method", "latency (ms)", "speed-up"], rows)],
         _efforts(found),
-        _measured(trend for name in known for trend in _trends(found, name)),
+        [trend for name in known for trend in _told(found, name, _trends(found, name))],
         [*_lesson_notes(found), *_same_prompts(found), *_errors(found)],
     )
 
@@ -88,8 +88,12 @@ def _trends(found: Found, name: str) -> Iterator[Trend]:
     yield pays(f"DISCO is faster than plain decoding {on}", found, name, DISCO)
 
 
-def _measured(trends: Iterable[Trend]) -> list[Trend]:
-    return [trend for trend in trends if trend.because != _NOT_MEASURED]
+def _told(found: Found, unit: str, trends: Iterable[Trend]) -> Iterator[Trend]:
+    """Without what was not measured; one prompt has no interval, so it tells nothing."""
+    is_one = figure(found, unit, OFF, "num_prompts") == 1
+    for trend in trends:
+        if trend.because != _NOT_MEASURED:
+            yield Trend(trend.claim, None, f"one prompt only: {trend.because}") if is_one else trend
 
 
 def _efforts(found: Found) -> list[Effort]:
@@ -185,21 +189,28 @@ def sampled_units(bench: Workbench) -> Iterable[Unit]:
         yield from units(bench, ["cnn-dm"], measure, _sampled(temperature))
 
 
+def _sampled_trends(found: Found, unit: str) -> list[Trend]:
+    return [
+        is_faster(f"DISCO is faster than {STATIC_5} at T = 1", found, (unit, DISCO), (unit, STATIC_5)),
+        pays("DISCO is faster than plain decoding at T = 1", found, unit, DISCO),
+    ]
+
+
+def _perplexity_trends(found: Found, unit: str) -> list[Trend]:
+    return [
+        is_faster(f"{rule} is faster than going by perplexity", found, (unit, rule), (unit, PERPLEXITY))
+        for rule in (DISCO, STATIC_5)
+    ]
+
+
 def show_sampled(found: Found) -> Section:
     known = {t: unit for t in TEMPERATURES if (unit := f"{_sampled(t)}cnn-dm") in found.units}
     rows: list[list[str]] = []
     trends: list[Trend] = []
     for temperature, unit in known.items():
-        at = f"at T = {temperature:g}"
         rows += ([f"{temperature:g}", *row] for row in _rows(found, unit, found.units[unit]["label"], SAMPLED_RULES))
-        trends += [
-            is_faster(f"DISCO is faster than {STATIC_5} {at}", found, (unit, DISCO), (unit, STATIC_5)),
-            is_faster(f"DISCO is faster than going by perplexity {at}", found, (unit, DISCO), (unit, PERPLEXITY)),
-            is_faster(
-                f"{STATIC_5} is faster than going by perplexity {at}", found, (unit, STATIC_5), (unit, PERPLEXITY)
-            ),
-            pays(f"DISCO is faster than plain decoding {at}", found, unit, DISCO),
-        ]
+        claims = _sampled_trends if temperature else _perplexity_trends
+        trends += _told(found, unit, claims(found, unit))
     notes = [
         "the published speed-up of the perplexity rule is that over the greedy target of table 1: it belongs to T = 0",
         "where tokens are drawn, draft and target draw with the same noise, and the text is that of plain decoding; "
@@ -208,6 +219,6 @@ def show_sampled(found: Found) -> Section:
     return Section(
         [Table("", ["T", "benchmark", "method", "latency (ms)", "speed-up"], rows)],
         [Effort("prompts", found.scale.get("prompts"), PAPER_PROMPTS)],
-        _measured(trends),
+        trends,
         [*notes, *_lesson_notes(found), *_errors(found)] if rows else [],
     )
