@@ -1,6 +1,6 @@
 """Speeds and shares with what is known of their spread, and claims that compare them.
 
-One prompt says nothing of the spread: what it shows is printed, and no claim is judged by it.
+A prompt or two say nothing of the spread: what they show is printed, and no claim is judged by it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..cells import TOTAL, spread
 from ..recipe import Found, Trend
 
 NOT_MEASURED = "it was not measured"
+LEAST_PROMPTS = 3
+"""That an interval is believed of."""
 _TEXT = (
     *("domain", "num_tokens", "decode_seconds", "optimise_seconds", "draft_seconds", "verify_seconds"),
     *("num_draft_steps", "num_accepted"),
@@ -61,8 +63,8 @@ def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
     if one is None or other is None:
         return Trend(claim, None, NOT_MEASURED)
     because = f"{one}, {other}"
-    if min(one.num_prompts, other.num_prompts) < 2:
-        return Trend(claim, None, f"one prompt is too few: {because}")
+    if min(one.num_prompts, other.num_prompts) < LEAST_PROMPTS:
+        return Trend(claim, None, f"too few prompts: {because}")
     if one.holds(other) or other.holds(one):
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one.value > other.value, because)
@@ -72,8 +74,8 @@ def pays(claim: str, one: Speed | None) -> Trend:
     """That it is faster than plain decoding."""
     if one is None:
         return Trend(claim, None, NOT_MEASURED)
-    if one.num_prompts < 2:
-        return Trend(claim, None, f"one prompt is too few: {one}")
+    if one.num_prompts < LEAST_PROMPTS:
+        return Trend(claim, None, f"too few prompts: {one}")
     is_clear = one.low > 1.0 or one.high < 1.0
     return Trend(claim, one.value > 1.0 if is_clear else None, str(one))
 

@@ -219,6 +219,7 @@ def _is_refined(values: Values) -> Trend:
 def _draw_strips(figure: Any, sets: Sequence[tuple[Mapping[str, Any], SkipSet]], num_layers: int) -> None:
     axes = figure.subplots()
     draw_strips(axes, [skip for _, skip in sets], num_layers)
+    axes.spines[["top", "right"]].set_visible(False)
     for place, (row, _) in enumerate(sets):
         beside_strip(axes, place, f"step {row['step']}", -0.015)
         beside_strip(axes, place, f"matchness {number(row['matchness'], '.2f')}", 1.01)

@@ -163,7 +163,7 @@ def _gain(trend: Trend, shares: Mapping[float, Mapping[int, Share]]) -> Trend:
 def _draw(figure: Any, found: Found, shares: Mapping[float, Mapping[int, Share]]) -> None:
     left, right = figure.subplots(1, 2)
     lines = {
-        f"top-{top}": [(ratio, share[top].value) for ratio, share in shares.items() if share[top].value is not None]
+        f"top-{top}": [(ratio, value) for ratio, share in shares.items() if (value := share[top].value) is not None]
         for top in TOPS
     }
     draw_lines(left, lines, "share of the layers skipped", "share of the target's tokens")

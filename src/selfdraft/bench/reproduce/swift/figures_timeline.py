@@ -9,7 +9,7 @@ from ...report import Table, number, times
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import NOT_MEASURED, Course, faster, pays, text_rows, told
+from .figures_claims import LEAST_PROMPTS, NOT_MEASURED, Course, faster, pays, text_rows, told
 from .figures_common import (
     FIRST_TASK,
     OURS,
@@ -22,11 +22,11 @@ from .figures_common import (
     text_tokens,
     window_note,
 )
-from .figures_drawing import ORANGE, SKY, draw_lines, draw_plain, draw_split
+from .figures_drawing import SERIES, draw_lines, draw_plain, draw_split
 
 STREAM, SEARCH = f"stream {FIRST_TASK}", f"search {FIRST_TASK}"
 WAYS = (SWIFT, OURS)
-QUICK_TEXTS, PAPER_TEXTS = 3, 1000
+QUICK_TEXTS, PAPER_TEXTS = LEAST_PROMPTS, 1000
 MOST_ROWS = 12
 """Of the table that follows the stream."""
 ENOUGH, LITTLE = 0.95, 0.01
@@ -171,8 +171,8 @@ def _draw(figure: Any, courses: Mapping[str, Course], search: Values) -> None:
     left, right = above.subplots(1, 2)
     draw_plain(left)
     for place, course in enumerate(courses.values()):
-        color = (SKY, ORANGE)[place % 2]
-        left.plot(range(1, len(course.single) + 1), course.single, ".", color=color, markersize=6)
+        color = SERIES[place]
+        left.plot(range(1, len(course.single) + 1), course.single, ".", color=color, alpha=0.5, markersize=6)
     lines = {f"{way}, all so far": list(enumerate(course.running, start=1)) for way, course in courses.items()}
     draw_lines(left, lines, "text of the stream (dots: single texts)", "speed-up")
     left.xaxis.get_major_locator().set_params(integer=True)
