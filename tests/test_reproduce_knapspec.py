@@ -29,7 +29,7 @@ from selfdraft.types import Line, SkipSet
 
 pytestmark = pytest.mark.xdist_group("reproduce")
 
-SCALE = Scale(prompts=2, learned_prompts=1, tokens=12, lesson_seconds=0.4, lesson_tokens=24, is_quick=True)
+SCALE = Scale(prompts=1, learned_prompts=1, tokens=10, lesson_seconds=0.4, lesson_tokens=24, is_quick=True)
 PROMPTS = [
     *(BenchPrompt(f"m{n}", "math", f"{n}+{n}is,{n}*{n}is?") for n in range(5)),
     *(BenchPrompt(f"s{n}", "summarise", f"article{n}:" + "therainfell" * (n + 3)) for n in range(4)),
@@ -158,7 +158,7 @@ def test_a_long_question_stands_behind_other_articles_each_time(bench: Workbench
     assert {prompt.domain for prompt in articles} == {"summarise"}
     assert len(articles) == 4
     found = contexts.long_questions(bench, articles, 200)
-    assert len({prompt.text for prompt in found}) == len(found) == SCALE.prompts
+    assert len({prompt.text for prompt in found}) == len(found) == SCALE.prompts + 1
     for prompt in found:
         assert 190 <= len(tokens_of(prompt, bench.engine)) <= 200
         assert prompt.text.endswith(contexts.QUESTION)
@@ -184,7 +184,7 @@ def test_prompts_that_show_what_to_skip_are_not_measured(bench: Workbench) -> No
 def test_networks_of_the_knapsack(bench: Workbench) -> None:
     task = shared.with_references(bench).tasks.find("gsm8k")
     assert task is not None
-    references = shared.References(bench, task)
+    references = shared.References(bench, task.learned)
     single, bound = references.networks(), references.networks(is_bound=True)
     assert all(one.skip.attention == one.skip.mlp for one in bound)
     assert any(one.skip.attention != one.skip.mlp for one in single)
@@ -198,6 +198,16 @@ def test_networks_of_the_knapsack(bench: Workbench) -> None:
     assert len(references.networks(min_cosine=0.99)) <= len(single)
     assert references.match(SkipSet()) == 1.0
     assert shared.best_of([]) is None
+
+
+def test_knapspec_plans_whatever_it_costs(file: UnitFile) -> None:
+    ways = units_of(file, "main")["T=0.0 gsm8k"]
+    planning = {way: ways[way]["total"]["split"]["optimise"] for way in (methods.KNAPSPEC, methods.FRUGAL)}
+    assert planning[methods.KNAPSPEC] > 2 * planning[methods.FRUGAL]
+    for unit in ("256 KnapSpec", "512 KnapSpec"):
+        drafting = units_of(file, "contexts")[unit][contexts.ALWAYS]["total"]
+        assert drafting["acceptance_rate"] is not None
+        assert drafting["skipped_attention"] + drafting["skipped_mlp"] > 0
 
 
 def test_sets_of_all_kinds_are_looked_at(file: UnitFile) -> None:
@@ -316,10 +326,10 @@ def test_speeds_of_one_prompt_must_be_far_apart() -> None:
     assert shared.faster("", Found({}), ("u", "a"), ("u", "b")).because == shared.NOT_MEASURED
 
 
-def main_found(own: float, sampled: float, per_time: float = 30.0) -> Found:
+def main_found(own: float, sampled: float, per_time: float = 30.0, accepted: float | None = 0.9) -> Found:
     others = {"off": way(1.0, tokens_per_time=20.0), "SWIFT": way(0.9, 0.02, tokens_per_time=22.0)}
     others["CLaSp"] = way(1.1, 0.02, tokens_per_time=25.0)
-    knapspec = {"tokens_per_time": per_time, "acceptance_rate": 0.9, "split": {"optimise": 0.125}}
+    knapspec = {"tokens_per_time": per_time, "acceptance_rate": accepted, "split": {"optimise": 0.125}}
     units = {"T=0.0 gsm8k": own, "T=0.7 gsm8k": sampled}
     return Found({unit: {**others, "KnapSpec": way(value, 0.02, **knapspec)} for unit, value in units.items()})
 
@@ -341,6 +351,15 @@ def test_claims_about_the_main_table() -> None:
         ]
         is None
     )
+
+
+def test_who_does_not_draft_says_nothing_about_sampling() -> None:
+    trends = {trend.claim: trend for trend in methods.show_main(main_found(0.9, 0.9, accepted=None)).trends}
+    stays = trends["KnapSpec's speed-up stays when sampling, on GSM8K"]
+    assert stays.holds is None
+    slower = trends["KnapSpec is faster than plain decoding on GSM8K at T = 0.0"]
+    assert slower.holds is False
+    assert all(trend.because.endswith("it chose not to draft") for trend in (stays, slower))
 
 
 def test_claims_about_long_texts() -> None:

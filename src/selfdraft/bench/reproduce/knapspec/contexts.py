@@ -16,7 +16,7 @@ from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Tasks
 from ..workbench import Workbench
 from .methods import CLASP, FRUGAL, HELD_AGAINST, KNAPSPEC, SWIFT, TPT_NOTE, against_others, methods_of, share_cell
-from .shared import NOT_MEASURED, compare, measured, pays_off
+from .shared import NOT_MEASURED, References, always, best_of, compare, measured, num_looked_at, pays_off
 
 LENGTHS, QUICK_LENGTHS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024)
 ARTICLES = "cnn-dm"
@@ -25,9 +25,13 @@ MAX_PROMPTS = 4
 """Of one length."""
 OWN, OTHERS = KNAPSPEC, "others"
 """Which ways a unit measures."""
+SKIPPED = ["attention skipped", "MLP skipped"]
+ALWAYS = "KnapSpec, always"
+"""The best set of the knapsack behind a text of that length; it drafts whether it pays or not, as the paper's code."""
 _STYLES = {
     OFF: ("#000000", "", "--", "plain decoding"),
     KNAPSPEC: ("#0072B2", "o", "-", KNAPSPEC),
+    ALWAYS: ("#CC79A7", "v", "-", ALWAYS),
     FRUGAL: ("#56B4E9", "D", "-", FRUGAL),
     CLASP: ("#E69F00", "s", "-", CLASP),
     SWIFT: ("#009E73", "^", "-", SWIFT),
@@ -61,14 +65,21 @@ def _why_not(bench: Workbench, articles: Sequence[BenchPrompt], length: int) -> 
 
 
 def _measure(bench: Workbench, articles: Sequence[BenchPrompt], length: int, names: Sequence[str]) -> Values:
-    prompts = long_questions(bench, articles, length - bench.scale.tokens)
-    ways = compare(bench, methods_of(bench.scale, *names), prompts)
+    *prompts, other = long_questions(bench, articles, length - bench.scale.tokens)
+    methods = {**methods_of(bench.scale, *names)}
+    if KNAPSPEC in names:
+        best = best_of(References(bench, [other], num_looked_at(bench.scale)).networks())
+        methods |= {ALWAYS: always(best.skip)} if best else {}
+    ways = compare(bench, methods, prompts)
     return {**ways, "weights": dict(weights_at(bench.latency, length))}
 
 
 def long_questions(bench: Workbench, articles: Sequence[BenchPrompt], length: int) -> list[BenchPrompt]:
-    """The same question behind other articles each time, so that the prompt has at most so many tokens."""
-    count = min(bench.scale.prompts, MAX_PROMPTS)
+    """The same question behind other articles each time, so that the prompt has at most so many tokens.
+
+    One more than is measured.
+    """
+    count = min(bench.scale.prompts, MAX_PROMPTS) + 1
     found = []
     for index in range(count):
         start = index * len(articles) // count
@@ -84,7 +95,7 @@ def long_questions(bench: Workbench, articles: Sequence[BenchPrompt], length: in
 def show(found: Found) -> Section:
     lengths = sorted({int(unit.split()[0]) for unit in found.units})
     rows = [row for length in lengths for row in _rows(found, length)]
-    columns = ["length", "attention : MLP", "method", "speed-up", "TPT", "tokens/s", "accepted", "in the DP"]
+    columns = ["length", "attention : MLP", "method", "speed-up", "TPT", "tokens/s", "accepted", *SKIPPED, "in the DP"]
     efforts = [
         Effort("lengths", len(lengths), None),
         Effort("longest text, tokens", max(lengths, default=None), None),
@@ -106,7 +117,7 @@ def _rows(found: Found, length: int) -> list[list[str]]:
             continue
         weights = found.get(unit, "weights") or {}
         cells = [figure_cell(found, unit, way, "tokens_per_time"), figure_cell(found, unit, way, "tokens_per_second")]
-        accepted = figure_cell(found, unit, way, "acceptance_rate", ".1%")
+        shares = ("acceptance_rate", "skipped_attention", "skipped_mlp")
         rows.append(
             [
                 f"{length}",
@@ -114,8 +125,8 @@ def _rows(found: Found, length: int) -> list[list[str]]:
                 "AR" if way == OFF else way,
                 speed_cell(found, unit, way),
                 *cells,
-                accepted,
-                "-" if way in (OFF, SWIFT) else share_cell(found, unit, way),
+                *(figure_cell(found, unit, way, share, ".0%") for share in shares),
+                "-" if way in (OFF, SWIFT, ALWAYS) else share_cell(found, unit, way),
             ]
         )
     return rows
@@ -133,6 +144,8 @@ def _trends(found: Found, lengths: Sequence[int]) -> list[Trend]:
     for length in lengths:
         where, units = f"behind {length} tokens", {way: _unit(found, length, way) for way in HELD_AGAINST}
         trends += against_others(found, units, where)
+        claim = f"where it must draft, KnapSpec is faster than plain decoding {where}"
+        trends.append(pays_off(claim, found, _unit(found, length, ALWAYS), ALWAYS))
     return [*trends, _collapses(found, lengths)]
 
 
@@ -151,6 +164,8 @@ def _notes(found: Found) -> list[str]:
     shorter = [f"at quick scale texts have {', '.join(map(str, QUICK_LENGTHS))} tokens"]
     return [
         TPT_NOTE,
+        f"{ALWAYS}: the knapsack's best set behind another text of that length; it drafts whether it pays or not, as "
+        "the paper's code does; KnapSpec itself may choose not to draft",
         "a length counts the new tokens; articles stand one behind the other, cut to it, and a question behind them",
         "attention : MLP are the whole numbers that the knapsack weighs sub-layers with behind so many tokens",
         *(shorter if found.scale.get("is_quick") else []),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ....strategies.uniform import spread
 from ....types import SkipSet
@@ -35,6 +36,7 @@ _STYLES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "D"), ("#CC79A7", "^"
 
 Sets = Callable[[References, int], Iterable[SkipSet]]
 Point = Mapping[str, Any]
+Array = npt.NDArray[np.float64]
 
 # ------------------------------------------------------------------------------------------------- sets to look at
 
@@ -66,7 +68,7 @@ def units(bench: Workbench) -> Iterable[Unit]:
     shared: dict[str, References] = {}
 
     def measure(task: Task, sets: Sets) -> Values:
-        references = shared.setdefault(task.name, References(bench, task))
+        references = shared.setdefault(task.name, References(bench, task.learned))
         return _measure(bench, task, references, sets)
 
     for family, sets in FAMILIES.items():
@@ -79,7 +81,7 @@ def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -
     length = sum(prompts) / len(prompts) + bench.scale.tokens / 2
     skips = {str(skip): skip for skip in sets(references, num_layers) if skip}
     matches = {name: references.match(skip) for name, skip in skips.items()}
-    ways = bench.compare({name: _always(name) for name in skips}, task.measured)
+    ways = bench.compare({name: in_every_round(name) for name in skips}, task.measured)
     points = []
     for name, skip in skips.items():
         total = ways[name].get("total")
@@ -90,7 +92,7 @@ def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -
     return {"points": points, "different": sum(way["total"]["different"] for way in ways.values() if "total" in way)}
 
 
-def _always(skip: str) -> dict[str, Any]:
+def in_every_round(skip: str) -> dict[str, Any]:
     """So many tokens in every round."""
     settings = {"fixed": {"skip": skip, "tokens": NUM_DRAFTED}}
     return {"strategy": "fixed", "lookahead": "fixed", "tree": "chain", "settings": settings}
@@ -101,10 +103,22 @@ def _always(skip: str) -> dict[str, Any]:
 
 def pearson(one: Sequence[float], other: Sequence[float]) -> float | None:
     """None where there are too few points, or where one of them is the same everywhere."""
-    x, y = (np.asarray(values, dtype=np.float64) for values in (one, other))
-    if len(x) < MIN_POINTS or np.ptp(x) <= 1e-9 * np.abs(x).max() or np.ptp(y) <= 1e-9 * np.abs(y).max():
+    if len(one) < MIN_POINTS:
         return None
-    return float(np.corrcoef(x, y)[0, 1])
+    found = float(_pearsons(np.asarray(one, dtype=np.float64)[None], np.asarray(other, dtype=np.float64)[None])[0])
+    return None if np.isnan(found) else found
+
+
+def _pearsons(one: Array, other: Array) -> Array:
+    """Of each row; not a number where one of them is the same everywhere."""
+    spreads = []
+    for values in (one, other):
+        spread_out = values - values.mean(1, keepdims=True)
+        length = np.linalg.norm(spread_out, axis=1, keepdims=True)
+        is_flat = length <= 1e-9 * np.abs(values).max(1, keepdims=True)
+        spreads.append(np.where(is_flat, np.nan, spread_out / np.where(is_flat, 1.0, length)))
+    found: Array = (spreads[0] * spreads[1]).sum(1)
+    return found
 
 
 def is_better(claim: str, points: Sequence[Point], one: str, other: str) -> Trend:
@@ -113,13 +127,9 @@ def is_better(claim: str, points: Sequence[Point], one: str, other: str) -> Tren
     if found[0] is None or found[1] is None:
         return Trend(claim, None, NOT_MEASURED)
     draws = np.random.default_rng(0).integers(len(points), size=(NUM_RESAMPLES, len(points)))
-    gains = []
-    for draw in draws:
-        drawn = [points[index] for index in draw]
-        pair = [_of(drawn, name) for name in (one, other)]
-        if pair[0] is not None and pair[1] is not None:
-            gains.append(pair[0] - pair[1])
-    low, high = (float(value) for value in np.quantile(gains, (0.025, 0.975)))
+    first, second, speeds = (np.array([point[name] for point in points])[draws] for name in (one, other, "speedup"))
+    gains = _pearsons(first, speeds) - _pearsons(second, speeds)
+    low, high = (float(value) for value in np.nanquantile(gains, (0.025, 0.975)))
     because = f"r {found[0]:.2f} and {found[1]:.2f}, difference [{low:.2f}, {high:.2f}]"
     return Trend(claim, low > 0 if low > 0 or high < 0 else None, because)
 

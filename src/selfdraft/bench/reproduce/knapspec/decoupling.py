@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from ....strategies.knapspec import KnapSpec
 from ....types import SkipSet
 from ...report import Table, number
 from ..cells import figure_cell, speed_cell
@@ -17,6 +15,7 @@ from .shared import (
     NOT_MEASURED,
     PAPER_MODELS,
     References,
+    always,
     best_of,
     compare,
     faster,
@@ -42,17 +41,11 @@ def units(bench: Workbench) -> Iterable[Unit]:
 
 def _best_sets(bench: Workbench, task: Task) -> Values:
     """The set of each kind that promises most on a text which is not measured; it drafts whether it pays or not."""
-    references = References(bench, task)
+    references = References(bench, task.learned)
     found = {kind: best_of(references.networks(is_bound=is_bound)) for kind, is_bound in KINDS.items()}
     sets = {kind: one for kind, one in found.items() if one is not None}
-    ways = compare(bench, {kind: _always(one.skip) for kind, one in sets.items()}, task.measured)
+    ways = compare(bench, {kind: always(one.skip) for kind, one in sets.items()}, task.measured)
     return {**ways, "sets": {kind: one.to_json() for kind, one in sets.items()}, "task": task.label}
-
-
-def _always(skip: SkipSet) -> dict[str, Any]:
-    """With what KnapSpec's paper uses on the other axes."""
-    pairing = KnapSpec.pairs_with
-    return {**pairing, "strategy": "fixed", "settings": {**pairing["settings"], "fixed": {"skip": str(skip)}}}
 
 
 def _planned(bench: Workbench, task: Task) -> Values:
@@ -111,15 +104,15 @@ def _reached(found: Found, unit: str, kind: str) -> list[str]:
 
 def _trends(found: Found, name: str, title: str) -> list[Trend]:
     best, planned = f"{BEST} {name}", f"{PLANNED} {name}"
-    values = [found.get(best, "sets", kind, "tokens_per_time") for kind in KINDS]
-    because = " and ".join(f"{kind} {number(value, '.2f')}" for kind, value in zip(KINDS, values, strict=True))
+    single, bound = (found.get(best, "sets", kind, "tokens_per_time") for kind in KINDS)
+    because = f"{DECOUPLED} {number(single, '.2f')} and {BOUND} {number(bound, '.2f')}"
     drafted = [found.get(planned, kind, "total", "acceptance_rate") for kind in KINDS]
     claim = f"KnapSpec is faster where it may take sub-layers one by one, on {title}"
     as_planned = faster(claim, found, (planned, DECOUPLED), (planned, BOUND))
     if drafted == [None, None] and as_planned.because != NOT_MEASURED:
         as_planned = Trend(claim, None, f"neither drafts: {as_planned.because}")
     return [
-        is_more(f"apart, sub-layers promise more tokens per time on {title}", *values, because),
+        is_more(f"apart, sub-layers promise more tokens per time on {title}", single, bound, because),
         faster(f"the best set of single sub-layers is faster on {title}", found, (best, DECOUPLED), (best, BOUND)),
         as_planned,
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from ...report import Table, number
 from ...ways import OFF
@@ -39,9 +41,9 @@ TPT_NOTE = (
 
 
 def methods_of(scale: Scale, *names: str) -> Methods:
-    """Each with what its paper pairs it with."""
-    known = {
-        SWIFT: {"strategy": "swift"},
+    """Each as its paper has it, and with what that pairs it with."""
+    known: dict[str, Mapping[str, Any]] = {
+        SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
         CLASP: {"strategy": "clasp", "settings": {"clasp": {"budget": 1.0}}},
         KNAPSPEC: knapspec(scale),
         FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {"min_tokens": num_looked_at(scale)}}},
@@ -107,12 +109,21 @@ def planning_share(found: Found, unit: str, way: str) -> float | None:
 def against_others(found: Found, units: Mapping[str, str], where: str) -> list[Trend]:
     """`units`: in which of them each way was measured."""
     own = (units[KNAPSPEC], KNAPSPEC)
-    return [
+    trends = [
         pays_off(f"KnapSpec is faster than plain decoding {where}", found, *own),
         faster(f"KnapSpec is faster than SWIFT {where}", found, own, (units[SWIFT], SWIFT)),
         faster(f"KnapSpec is faster than CLaSp {where}", found, own, (units[CLASP], CLASP)),
         _most_per_time(found, units, where),
     ]
+    return [trend if drafts(found, *own) else _without_drafts(trend) for trend in measured(trends)]
+
+
+def drafts(found: Found, unit: str, way: str) -> bool:
+    return figure(found, unit, way, "acceptance_rate") is not None
+
+
+def _without_drafts(trend: Trend) -> Trend:
+    return replace(trend, because=f"{trend.because}; it chose not to draft")
 
 
 def _most_per_time(found: Found, units: Mapping[str, str], where: str) -> Trend:
@@ -129,6 +140,8 @@ def _stays(found: Found, name: str, title: str) -> Trend:
     units = [f"T={temperature} {name}" for temperature in TEMPERATURES]
     claim = f"KnapSpec's speed-up stays when sampling, on {title}"
     greedy = faster(claim, found, (units[0], KNAPSPEC), (units[1], KNAPSPEC))
+    if greedy.because != NOT_MEASURED and not all(drafts(found, unit, KNAPSPEC) for unit in units):
+        return _without_drafts(Trend(claim, None, greedy.because))
     is_close = greedy.because.startswith("too close")
     return Trend(claim, True if is_close else None if greedy.holds is None else not greedy.holds, greedy.because)
 
@@ -137,8 +150,8 @@ def _notes(found: Found) -> list[str]:
     looked = f", looking at {QUICK_LOOKED} tokens at least" if found.scale.get("is_quick") else ""
     return [
         TPT_NOTE,
-        f"KnapSpec plans as in the paper whatever that costs{looked}, but may choose not to draft; the last column is "
-        "ours: it plans while that takes at most 5 % of the time",
+        f"KnapSpec plans as in the paper whatever that costs{looked}, but, unlike its code, may choose not to "
+        "draft; the last column is ours: it plans while that takes at most 5 % of the time",
         "no share accepted: it never drafted",
         "the paper's nucleus sampling has a top-p that the summary does not state; ours is temperature alone",
         "GSM8K stands for its tasks of long answers (AIME, MMLU-Pro), CNN/DM for those of long inputs",

@@ -46,7 +46,7 @@ def units(bench: Workbench) -> Iterable[Unit]:
 
 def _plans(bench: Workbench, task: Task) -> Values:
     """Both kinds take turns, behind one plan that is not counted: it reads the text."""
-    references, runner = References(bench, task), bench.engine.runner
+    references, runner = References(bench, task.learned), bench.engine.runner
     references.networks()
     seconds: dict[str, list[float]] = {kind: [] for kind in COSINES}
     plans: dict[str, dict[str, Any]] = {}
@@ -108,10 +108,10 @@ def _decoded_row(found: Found, unit: str, kind: str) -> list[str]:
 def _trends(found: Found, name: str, title: str) -> list[Trend]:
     plan, decoded = f"{PLAN} {name}", f"{DECODED} {name}"
     on, off = (found.get(plan, "plans", kind) or {} for kind in COSINES)
-    seconds = [one.get("seconds") for one in (off, on)]
-    because = f"{number(seconds[0], '.3f')} s without, {number(seconds[1], '.3f')} s with it"
+    without, with_it = off.get("seconds"), on.get("seconds")
+    because = f"{number(without, '.3f')} s without, {number(with_it, '.3f')} s with it"
     return [
-        is_more(f"pruning saves time of a plan on {title}", *seconds, because, SAVES),
+        is_more(f"pruning saves time of a plan on {title}", without, with_it, because, SAVES),
         _finds_as_good(on.get("best"), off.get("best"), title),
         _is_like_a_pass(found, plan, title),
         _is_no_worse(found, decoded, title),

@@ -12,15 +12,14 @@ from ....models.payoff import expected_tokens, integer_weights, speed_table
 from ....protocols import Probe
 from ....strategies.elimination import Sample, qualities, sample
 from ....strategies.knapsack import solve
-from ....strategies.knapspec import acceptances, items
+from ....strategies.knapspec import KnapSpec, acceptances, items
 from ....types import LatencyFit, SkipSet
 from ...harness.records import TextRecord
-from ...prompts import encode
+from ...prompts import BenchPrompt, encode
 from ...totals import ratio
 from ..cells import figure, is_faster, pays, speed
 from ..recipe import Found, Trend
 from ..scale import Scale
-from ..tasks import Task
 from ..workbench import Methods, Workbench
 
 PAPER_MODELS, PAPER_TASKS = 8, 6
@@ -49,7 +48,13 @@ def knapspec(scale: Scale, **changed: Any) -> dict[str, Any]:
     return {"strategy": "knapspec", "settings": {"knapspec": settings}}
 
 
-def compare(bench: Workbench, methods: Methods, prompts: Sequence[Any], **call: Any) -> dict[str, Any]:
+def always(skip: SkipSet) -> dict[str, Any]:
+    """One set, whether it pays or not, with what the paper uses on the other axes."""
+    pairing = KnapSpec.pairs_with
+    return {**pairing, "strategy": "fixed", "settings": {**pairing["settings"], "fixed": {"skip": str(skip)}}}
+
+
+def compare(bench: Workbench, methods: Methods, prompts: Sequence[BenchPrompt], **call: Any) -> dict[str, Any]:
     """As the workbench does, each way with its `tokens_per_time`."""
     ways, records = bench.compare_texts(methods, prompts, **call)
     for name, found in ways.items():
@@ -115,30 +120,35 @@ class References:
     the others how often a sub-network is right; where there is only one, it does both.
     """
 
-    def __init__(self, bench: Workbench, task: Task) -> None:
-        self._bench, self._task = bench, task
+    def __init__(self, bench: Workbench, prompts: Sequence[BenchPrompt], num_tokens: int | None = None) -> None:
+        self._bench, self._prompts = bench, prompts
+        self._num_tokens = num_tokens or max(_TEXT_TOKENS, bench.scale.tokens)
 
     @cached_property
-    def texts(self) -> list[Text]:
-        engine, num_tokens = self._bench.engine, max(_TEXT_TOKENS, self._bench.scale.tokens)
-        prompts = [encode(prompt, engine) for prompt in self._task.learned]
-        written = (engine.generate(prompt, strategy="off", max_new_tokens=num_tokens).tokens for prompt in prompts)
-        return [Text((*prompt, *tokens), len(prompt)) for prompt, tokens in zip(prompts, written, strict=True)]
+    def _first(self) -> Text:
+        return self._write(self._prompts[0])
+
+    def _write(self, prompt: BenchPrompt) -> Text:
+        engine = self._bench.engine
+        tokens = encode(prompt, engine)
+        written = engine.generate(tokens, strategy="off", max_new_tokens=self._num_tokens).tokens
+        return Text((*tokens, *written), len(tokens))
 
     @property
     def length(self) -> int:
-        return len(self.texts[0].tokens)
+        return len(self._first.tokens)
 
     @cached_property
     def probe(self) -> Probe:
         """At the last tokens of the first text."""
-        text, count = self.texts[0], num_looked_at(self._bench.scale)
+        text, count = self._first, num_looked_at(self._bench.scale)
         begin = max(text.num_prompt_tokens, len(text.tokens) - count)
         return look_at(Text(text.tokens, begin), self._bench.engine.runner)
 
     @cached_property
     def _samples(self) -> list[Sample]:
-        return [sample(look_at(text, self._bench.engine.runner)) for text in self.texts[1:] or self.texts]
+        texts = [self._write(prompt) for prompt in self._prompts[1:]] or [self._first]
+        return [sample(look_at(text, self._bench.engine.runner)) for text in texts]
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""
