@@ -76,8 +76,8 @@ def show(found: Found) -> Section:
         [
             "best set: what the knapsack of either kind finds best on a text that is not measured; it always drafts; "
             "expected: on that text, a verification at the cost of its width",
-            "as planned: KnapSpec itself, planning included, which is cheaper where sub-layers are bound; it may choose "
-            "not to draft, and then both kinds decode plainly",
+            "as planned: KnapSpec itself, planning included, which is cheaper where sub-layers are bound; it may "
+            "choose not to draft, and then both kinds decode plainly",
         ],
     )
 
