@@ -1,0 +1,213 @@
+"""What the experiments share: tokens per time, texts to look at, the knapsack run beside decoding, careful claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ....calibrate.texts import Text, look_at
+from ....models.payoff import expected_tokens, integer_weights, speed_table
+from ....protocols import Probe
+from ....strategies.elimination import Sample, qualities, sample
+from ....strategies.knapsack import solve
+from ....strategies.knapspec import KnapSpec, acceptances, items
+from ....types import LatencyFit, SkipSet
+from ...harness.records import TextRecord
+from ...prompts import BenchPrompt, encode
+from ...totals import ratio
+from ..cells import figure, is_faster, pays, speed
+from ..recipe import Found, Trend
+from ..scale import Scale
+from ..workbench import Methods, Workbench
+
+PAPER_MODELS, PAPER_TASKS = 8, 6
+MAX_DRAFTED, MIN_COSINE, SHARE = 10, 0.5, 0.5
+"""The paper's: tokens of a draft at most, where states are pruned, how much may be skipped at most."""
+INTERVAL = 64
+"""Rounds from one plan to the next, in its code."""
+LOOKED, QUICK_LOOKED = 32, 16
+"""Tokens that a plan looks at, at least."""
+NOT_MEASURED = "it was not measured"
+_TEXT_TOKENS = 48
+_CLOSE = 0.05
+"""A single prompt does not tell speeds apart that differ by less."""
+
+# ------------------------------------------------------------------------------------------------------- methods
+
+
+def num_looked_at(scale: Scale) -> int:
+    """Fewer at quick scale, where a plan must not take most of the time."""
+    return QUICK_LOOKED if scale.is_quick else LOOKED
+
+
+def knapspec(scale: Scale, **changed: Any) -> dict[str, Any]:
+    """As in the paper: it plans whatever that costs."""
+    settings = {"budget": 1.0, "min_tokens": num_looked_at(scale), **changed}
+    return {"strategy": "knapspec", "settings": {"knapspec": settings}}
+
+
+def always(skip: SkipSet) -> dict[str, Any]:
+    """One set, whether it pays or not, with what the paper uses on the other axes."""
+    pairing = KnapSpec.pairs_with
+    return {**pairing, "strategy": "fixed", "settings": {**pairing["settings"], "fixed": {"skip": str(skip)}}}
+
+
+def compare(bench: Workbench, methods: Methods, prompts: Sequence[BenchPrompt], **call: Any) -> dict[str, Any]:
+    """As the workbench does, each way with its `tokens_per_time`."""
+    ways, records = bench.compare_texts(methods, prompts, **call)
+    for name, found in ways.items():
+        if "total" in found:
+            own = [record for record in records if record.way == name]
+            found["total"]["tokens_per_time"] = tokens_per_time(own, bench.latency, bench.engine.runner.num_layers)
+    return ways
+
+
+# ------------------------------------------------------------------------------------------------ tokens per time
+
+
+def tokens_per_time(records: Sequence[TextRecord], fit: LatencyFit, num_layers: int) -> float | None:
+    """Tokens emitted over what the passes of their rounds take, measured alone; a verification counts as one pass."""
+    seconds = sum(pass_seconds(record, fit, num_layers) for record in records)
+    return ratio(sum(record.num_tokens for record in records), seconds)
+
+
+def pass_seconds(record: TextRecord, fit: LatencyFit, num_layers: int) -> float:
+    length = record.num_prompt_tokens + record.num_tokens / 2
+    whole = fit.draft_seconds(SkipSet(), length, num_layers)
+    saved = record.skipped_attention * fit.attention_seconds(length) + record.skipped_mlp * fit.mlp_seconds
+    return record.num_rounds * fit.plain_seconds(length) + record.num_draft_passes * whole - saved
+
+
+def predicted(
+    skip: SkipSet, acceptance: float, num_drafted: int, fit: LatencyFit, length: float, num_layers: int
+) -> dict[str, float]:
+    """What the paper's formulas say of drafting so many tokens in each round.
+
+    `by_width`: tokens per time with a verification that costs what one of its width was measured to cost.
+    """
+    tokens = float(expected_tokens([acceptance], num_drafted)[0, num_drafted])
+    seconds = num_drafted * fit.draft_seconds(skip, length, num_layers) + fit.plain_seconds(length)
+    by_width = speed_table([acceptance], num_drafted, fit, [skip], length, num_layers)[0, num_drafted]
+    layers = num_drafted * (num_layers - len(skip) / 2) + num_layers
+    return {
+        "tokens_per_time": tokens / seconds,
+        "by_width": float(by_width),
+        "tokens_per_layer": tokens / layers,
+        "acceptance": acceptance,
+    }
+
+
+# ------------------------------------------------------------------------------------------------- texts, knapsack
+
+
+@dataclass(frozen=True)
+class Network:
+    """A sub-network of the knapsack, and the draft length at which it promises most."""
+
+    skip: SkipSet
+    acceptance: float
+    num_drafted: int
+    tokens_per_time: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "skip": str(self.skip)}
+
+
+class References:
+    """Texts that the model wrote behind prompts which are not measured. The first one shows the knapsack what to skip,
+    the others how often a sub-network is right; where there is only one, it does both.
+    """
+
+    def __init__(self, bench: Workbench, prompts: Sequence[BenchPrompt], num_tokens: int | None = None) -> None:
+        self._bench, self._prompts = bench, prompts
+        self._num_tokens = num_tokens or max(_TEXT_TOKENS, bench.scale.tokens)
+
+    @cached_property
+    def _first(self) -> Text:
+        return self._write(self._prompts[0])
+
+    def _write(self, prompt: BenchPrompt) -> Text:
+        engine = self._bench.engine
+        tokens = encode(prompt, engine)
+        written = engine.generate(tokens, strategy="off", max_new_tokens=self._num_tokens).tokens
+        return Text((*tokens, *written), len(tokens))
+
+    @property
+    def length(self) -> int:
+        return len(self._first.tokens)
+
+    @cached_property
+    def probe(self) -> Probe:
+        """At the last tokens of the first text."""
+        text, count = self._first, num_looked_at(self._bench.scale)
+        begin = max(text.num_prompt_tokens, len(text.tokens) - count)
+        return look_at(Text(text.tokens, begin), self._bench.engine.runner)
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        texts = [self._write(prompt) for prompt in self._prompts[1:]] or [self._first]
+        return [sample(look_at(text, self._bench.engine.runner)) for text in texts]
+
+    def match(self, skip: SkipSet) -> float:
+        """How often the sub-network makes the target's choice."""
+        return qualities(self._samples, skip.numbers)[0].match
+
+    def networks(self, *, is_bound: bool = False, min_cosine: float = MIN_COSINE) -> list[Network]:
+        """One for each weight that can be skipped, the lightest first."""
+        fit, num_layers = self._bench.latency, self._bench.engine.runner.num_layers
+        weights = integer_weights(fit, self.length)
+        budget = int(SHARE * sum(weights) * num_layers)
+        candidates, states = solve(self.probe, items(num_layers, weights, is_bound), budget, min_cosine)
+        found = zip(candidates[1:], acceptances(self.probe, states)[1:], strict=True)
+        return [
+            _at_its_best(SkipSet.of_numbers(one.skipped), alpha, fit, self.length, num_layers) for one, alpha in found
+        ]
+
+
+def _at_its_best(skip: SkipSet, acceptance: float, fit: LatencyFit, length: int, num_layers: int) -> Network:
+    speeds = speed_table([acceptance], MAX_DRAFTED, fit, [skip], length, num_layers)[0, 1:]
+    best = int(speeds.argmax())
+    return Network(skip, acceptance, best + 1, float(speeds[best]))
+
+
+def best_of(networks: Sequence[Network]) -> Network | None:
+    return max(networks, key=lambda one: one.tokens_per_time, default=None)
+
+
+def with_references(bench: Workbench) -> Workbench:
+    """With at least two prompts of each task that are not measured."""
+    return replace(bench, scale=replace(bench.scale, learned_prompts=max(2, bench.scale.learned_prompts)))
+
+
+# ------------------------------------------------------------------------------------------------- claims
+
+
+def faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    return _unless_close(is_faster(claim, found, first, second), found, first, speed(found, *second))
+
+
+def pays_off(claim: str, found: Found, unit: str, way: str) -> Trend:
+    return _unless_close(pays(claim, found, unit, way), found, (unit, way), {"value": 1.0})
+
+
+def _unless_close(trend: Trend, found: Found, first: tuple[str, str], second: Mapping[str, float] | None) -> Trend:
+    """The interval of a single prompt has no width."""
+    one = speed(found, *first)
+    if trend.holds is None or one is None or second is None or figure(found, *first, "num_prompts") != 1:
+        return trend
+    is_close = abs(one["value"] / second["value"] - 1) < _CLOSE
+    return Trend(trend.claim, None, f"too close for one prompt: {trend.because}") if is_close else trend
+
+
+def is_more(claim: str, one: float | None, other: float | None, because: str, margin: float = 0.01) -> Trend:
+    """That a figure is larger than another, by more than rounding."""
+    if not one or not other:
+        return Trend(claim, None, NOT_MEASURED)
+    is_told = abs(one / other - 1) > margin
+    return Trend(claim, one > other if is_told else None, because)
+
+
+def measured(trends: Sequence[Trend]) -> list[Trend]:
+    return [trend for trend in trends if trend.because != NOT_MEASURED]
