@@ -243,7 +243,13 @@ LESSON = {
 def latencies(**by_way: float) -> dict[str, Any]:
     """A unit of table 1 with these milliseconds a token, none of them in doubt."""
     ways = {
-        way: {"total": {"tokens_per_second": 1000 / ms, "speedup": dict.fromkeys(("value", "low", "high"), 1 / ms)}}
+        way: {
+            "total": {
+                "tokens_per_second": 1000 / ms,
+                "speedup": dict.fromkeys(("value", "low", "high"), 1 / ms),
+                "num_prompts": 8,
+            }
+        }
         for way, ms in by_way.items()
     }
     return {"label": "a task", "lesson": LESSON, "prompts": ["a"], **ways}
@@ -320,10 +326,10 @@ def test_trends_of_table_2() -> None:
 def test_one_prompt_tells_nothing() -> None:
     found = latencies(off=1.0, DISCO=0.7, oracle=0.5)
     assert [trend.holds for trend in latency.show_latency(Found({"mbpp": found})).trends] == [True, True]
-    found["off"]["total"]["num_prompts"] = 1
+    found["DISCO"]["total"]["num_prompts"] = 1
     trends = latency.show_latency(Found({"mbpp": found})).trends
     assert [trend.holds for trend in trends] == [None, None]
-    assert trends[0].because.startswith("one prompt only: oracle 2.00x")
+    assert trends[0].because.startswith("too few prompts: oracle 2.00x")
 
 
 def lengths(*texts: list[int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from selfdraft.bench.prompts import BenchPrompt, tokens_of
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile
 from selfdraft.bench.reproduce.knapspec import RECIPE, contexts, correlation, decoupling, methods, pruning, shared
 from selfdraft.bench.reproduce.published import published
-from selfdraft.bench.reproduce.recipe import Experiment, Found, Trend
+from selfdraft.bench.reproduce.recipe import Experiment, Found
 from selfdraft.bench.reproduce.recipes import recipe
 from selfdraft.bench.reproduce.report import as_markdown, as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
@@ -312,18 +312,6 @@ def way(value: float, half: float = 0.0, prompts: int = 8, **more: Any) -> dict[
 
 def by_claim(trends: Any) -> dict[str, bool | None]:
     return {trend.claim: trend.holds for trend in trends}
-
-
-def test_speeds_of_one_prompt_must_be_far_apart() -> None:
-    def judged(one: float, prompts: int) -> tuple[Trend, Trend]:
-        found = Found({"u": {"a": way(one, 0.01, prompts), "b": way(1.2, 0.01, prompts)}})
-        return shared.faster("", found, ("u", "a"), ("u", "b")), shared.pays_off("", found, "u", "a")
-
-    assert [trend.holds for trend in judged(1.23, 8)] == [True, True]
-    assert [trend.holds for trend in judged(1.23, 1)] == [None, True]
-    assert [trend.holds for trend in judged(1.03, 1)] == [False, None]
-    assert judged(1.23, 1)[0].because.startswith("too close for one prompt")
-    assert shared.faster("", Found({}), ("u", "a"), ("u", "b")).because == shared.NOT_MEASURED
 
 
 def main_found(own: float, sampled: float, per_time: float = 30.0, accepted: float | None = 0.9) -> Found:

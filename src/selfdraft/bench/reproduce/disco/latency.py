@@ -58,7 +58,7 @@ def show_latency(found: Found) -> Section:
     return Section(
         [Table("", ["benchmark", "method", "latency (ms)", "speed-up"], rows)],
         _efforts(found),
-        [trend for name in known for trend in _told(found, name, _trends(found, name))],
+        [trend for name in known for trend in _told(_trends(found, name))],
         [*_lesson_notes(found), *_same_prompts(found), *_errors(found)],
     )
 
@@ -88,12 +88,9 @@ def _trends(found: Found, name: str) -> Iterator[Trend]:
     yield pays(f"DISCO is faster than plain decoding {on}", found, name, DISCO)
 
 
-def _told(found: Found, unit: str, trends: Iterable[Trend]) -> Iterator[Trend]:
-    """Without what was not measured; one prompt has no interval, so it tells nothing."""
-    is_one = figure(found, unit, OFF, "num_prompts") == 1
-    for trend in trends:
-        if trend.because != _NOT_MEASURED:
-            yield Trend(trend.claim, None, f"one prompt only: {trend.because}") if is_one else trend
+def _told(trends: Iterable[Trend]) -> Iterator[Trend]:
+    """Without what was not measured."""
+    return (trend for trend in trends if trend.because != _NOT_MEASURED)
 
 
 def _efforts(found: Found) -> list[Effort]:
@@ -210,7 +207,7 @@ def show_sampled(found: Found) -> Section:
     for temperature, unit in known.items():
         rows += ([f"{temperature:g}", *row] for row in _rows(found, unit, found.units[unit]["label"], SAMPLED_RULES))
         claims = _sampled_trends if temperature else _perplexity_trends
-        trends += _told(found, unit, claims(found, unit))
+        trends += _told(claims(found, unit))
     notes = [
         "the published speed-up of the perplexity rule is that over the greedy target of table 1: it belongs to T = 0",
         "where tokens are drawn, draft and target draw with the same noise, and the text is that of plain decoding; "

@@ -11,12 +11,12 @@ from ...prompts import BenchPrompt
 from ...report import Table, number
 from ...selection.contexts import weights_at
 from ...ways import OFF
-from ..cells import figure, figure_cell, speed, speed_cell
+from ..cells import figure, figure_cell, pays, speed, speed_cell
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Tasks
 from ..workbench import Workbench
 from .methods import CLASP, FRUGAL, HELD_AGAINST, KNAPSPEC, SWIFT, TPT_NOTE, against_others, methods_of, share_cell
-from .shared import NOT_MEASURED, References, always, best_of, compare, measured, num_looked_at, pays_off
+from .shared import NOT_MEASURED, References, always, best_of, compare, measured, num_looked_at
 
 LENGTHS, QUICK_LENGTHS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024)
 ARTICLES = "cnn-dm"
@@ -145,7 +145,7 @@ def _trends(found: Found, lengths: Sequence[int]) -> list[Trend]:
         where, units = f"behind {length} tokens", {way: _unit(found, length, way) for way in HELD_AGAINST}
         trends += against_others(found, units, where)
         claim = f"where it must draft, KnapSpec is faster than plain decoding {where}"
-        trends.append(pays_off(claim, found, _unit(found, length, ALWAYS), ALWAYS))
+        trends.append(pays(claim, found, _unit(found, length, ALWAYS), ALWAYS))
     return [*trends, _collapses(found, lengths)]
 
 
@@ -155,7 +155,7 @@ def _collapses(found: Found, lengths: Sequence[int]) -> Trend:
     claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding behind long texts"
     if not known:
         return Trend(claim, None, NOT_MEASURED)
-    trend = pays_off(claim, found, _unit(found, known[-1], SWIFT), SWIFT)
+    trend = pays(claim, found, _unit(found, known[-1], SWIFT), SWIFT)
     holds = None if trend.holds is None else not trend.holds
     return Trend(claim, holds, f"behind {known[-1]} tokens {trend.because}")
 

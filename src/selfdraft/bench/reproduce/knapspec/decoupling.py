@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ....types import SkipSet
 from ...report import Table, number
-from ..cells import figure_cell, speed_cell
+from ..cells import figure_cell, is_faster, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -18,7 +18,6 @@ from .shared import (
     always,
     best_of,
     compare,
-    faster,
     is_more,
     knapspec,
     measured,
@@ -109,11 +108,11 @@ def _trends(found: Found, name: str, title: str) -> list[Trend]:
     because = f"{DECOUPLED} {number(single, '.2f')} and {BOUND} {number(bound, '.2f')}"
     drafted = [found.get(planned, kind, "total", "acceptance_rate") for kind in KINDS]
     claim = f"KnapSpec is faster where it may take sub-layers one by one, on {title}"
-    as_planned = faster(claim, found, (planned, DECOUPLED), (planned, BOUND))
+    as_planned = is_faster(claim, found, (planned, DECOUPLED), (planned, BOUND))
     if drafted == [None, None] and as_planned.because != NOT_MEASURED:
         as_planned = Trend(claim, None, f"neither drafts: {as_planned.because}")
     return [
         is_more(f"apart, sub-layers promise more tokens per time on {title}", single, bound, because),
-        faster(f"the best set of single sub-layers is faster on {title}", found, (best, DECOUPLED), (best, BOUND)),
+        is_faster(f"the best set of single sub-layers is faster on {title}", found, (best, DECOUPLED), (best, BOUND)),
         as_planned,
     ]

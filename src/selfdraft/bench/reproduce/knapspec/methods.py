@@ -8,7 +8,7 @@ from typing import Any
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, speed_cell
+from ..cells import figure, is_faster, pays, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import TASKS, Task
@@ -19,12 +19,10 @@ from .shared import (
     PAPER_TASKS,
     QUICK_LOOKED,
     compare,
-    faster,
     is_more,
     knapspec,
     measured,
     num_looked_at,
-    pays_off,
 )
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %"
@@ -110,9 +108,9 @@ def against_others(found: Found, units: Mapping[str, str], where: str) -> list[T
     """`units`: in which of them each way was measured."""
     own = (units[KNAPSPEC], KNAPSPEC)
     trends = [
-        pays_off(f"KnapSpec is faster than plain decoding {where}", found, *own),
-        faster(f"KnapSpec is faster than SWIFT {where}", found, own, (units[SWIFT], SWIFT)),
-        faster(f"KnapSpec is faster than CLaSp {where}", found, own, (units[CLASP], CLASP)),
+        pays(f"KnapSpec is faster than plain decoding {where}", found, *own),
+        is_faster(f"KnapSpec is faster than SWIFT {where}", found, own, (units[SWIFT], SWIFT)),
+        is_faster(f"KnapSpec is faster than CLaSp {where}", found, own, (units[CLASP], CLASP)),
         _most_per_time(found, units, where),
     ]
     return [trend if drafts(found, *own) else _without_drafts(trend) for trend in measured(trends)]
@@ -139,7 +137,7 @@ def _stays(found: Found, name: str, title: str) -> Trend:
     """What cannot be told apart stays the same."""
     units = [f"T={temperature} {name}" for temperature in TEMPERATURES]
     claim = f"KnapSpec's speed-up stays when sampling, on {title}"
-    greedy = faster(claim, found, (units[0], KNAPSPEC), (units[1], KNAPSPEC))
+    greedy = is_faster(claim, found, (units[0], KNAPSPEC), (units[1], KNAPSPEC))
     if greedy.because != NOT_MEASURED and not all(drafts(found, unit, KNAPSPEC) for unit in units):
         return _without_drafts(Trend(claim, None, greedy.because))
     is_close = greedy.because.startswith("too close")

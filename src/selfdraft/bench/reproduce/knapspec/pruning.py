@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...report import Table, number
-from ..cells import figure_cell, speed_cell
+from ..cells import figure_cell, is_faster, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -20,7 +20,6 @@ from .shared import (
     References,
     best_of,
     compare,
-    faster,
     is_more,
     knapspec,
     measured,
@@ -137,7 +136,7 @@ def _is_like_a_pass(found: Found, unit: str, title: str) -> Trend:
 def _is_no_worse(found: Found, unit: str, title: str) -> Trend:
     """What cannot be told apart is no worse."""
     claim = f"decoding is no slower with pruning on {title}"
-    without = faster(claim, found, (unit, UNPRUNED), (unit, PRUNED))
+    without = is_faster(claim, found, (unit, UNPRUNED), (unit, PRUNED))
     is_close = without.because.startswith("too close")
     return Trend(claim, True if is_close else None if without.holds is None else not without.holds, without.because)
 

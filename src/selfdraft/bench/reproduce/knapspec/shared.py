@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,8 +17,7 @@ from ....types import LatencyFit, SkipSet
 from ...harness.records import TextRecord
 from ...prompts import BenchPrompt, encode
 from ...totals import ratio
-from ..cells import figure, is_faster, pays, speed
-from ..recipe import Found, Trend
+from ..recipe import Trend
 from ..scale import Scale
 from ..workbench import Methods, Workbench
 
@@ -31,8 +30,6 @@ LOOKED, QUICK_LOOKED = 32, 16
 """Tokens that a plan looks at, at least."""
 NOT_MEASURED = "it was not measured"
 _TEXT_TOKENS = 48
-_CLOSE = 0.05
-"""A single prompt does not tell speeds apart that differ by less."""
 
 # ------------------------------------------------------------------------------------------------------- methods
 
@@ -182,23 +179,6 @@ def with_references(bench: Workbench) -> Workbench:
 
 
 # ------------------------------------------------------------------------------------------------- claims
-
-
-def faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
-    return _unless_close(is_faster(claim, found, first, second), found, first, speed(found, *second))
-
-
-def pays_off(claim: str, found: Found, unit: str, way: str) -> Trend:
-    return _unless_close(pays(claim, found, unit, way), found, (unit, way), {"value": 1.0})
-
-
-def _unless_close(trend: Trend, found: Found, first: tuple[str, str], second: Mapping[str, float] | None) -> Trend:
-    """The interval of a single prompt has no width."""
-    one = speed(found, *first)
-    if trend.holds is None or one is None or second is None or figure(found, *first, "num_prompts") != 1:
-        return trend
-    is_close = abs(one["value"] / second["value"] - 1) < _CLOSE
-    return Trend(trend.claim, None, f"too close for one prompt: {trend.because}") if is_close else trend
 
 
 def is_more(claim: str, one: float | None, other: float | None, because: str, margin: float = 0.01) -> Trend:
