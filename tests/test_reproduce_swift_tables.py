@@ -26,7 +26,7 @@ from selfdraft.registry import AXES, resolve
 
 pytestmark = pytest.mark.xdist_group("reproduce")
 
-SMALL = Scale(prompts=1, learned_prompts=1, tokens=12, lesson_seconds=0.6, lesson_tokens=8, is_quick=True)
+SMALL = Scale(prompts=1, learned_prompts=1, tokens=12, lesson_seconds=0.3, lesson_tokens=8, is_quick=True)
 HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})
 IDS = ("table-2", "table-3", "table-4", "table-8", "table-9", "table-10", "table-12")
 TEXTS = {"summarise": "abcabcabc", "math": "1+2=3;4+5=", "story": "onceuponatime", "code": "def(x):return(x)"}
@@ -46,9 +46,13 @@ def bench(tmp_path: Path) -> Workbench:
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("swift")
+
+
+@pytest.fixture(scope="module")
+def work(folder: Path) -> Reproduction:
     """The tables, measured once for all tests that read them."""
-    folder = tmp_path_factory.mktemp("swift")
     found = Reproduction(bench_in(folder / "lessons"), UnitFile(folder / "result.jsonl", HEAD))
     found.run([RECIPE], IDS)
     return found
@@ -115,11 +119,15 @@ def test_accuracy_is_not_to_be_had(sections: dict[str, Shown]) -> None:
     assert all(row[4] == "-" for row in sections["table-3"].section.ours[0].rows)
 
 
-def test_what_was_measured_is_not_measured_again(work: Reproduction, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = dict(work.file.lines)
+def test_what_was_measured_is_not_measured_again(
+    work: Reproduction, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = UnitFile(folder / "result.jsonl", HEAD)
+    assert len(kept.lines) == len(work.file.lines) == 3 + 3 + 3 + 1 + 4 + 1 + 2
     monkeypatch.setattr(Workbench, "compare", lambda *_, **__: pytest.fail("it was there"))
-    Reproduction(work.bench, work.file).run([RECIPE], IDS)
-    assert work.file.lines == before
+    monkeypatch.setattr(lessons, "_kept", lambda *_: pytest.fail("nothing is to be learned"))
+    Reproduction(work.bench, kept).run([RECIPE], IDS)
+    assert kept.lines == work.file.lines
 
 
 def test_tables_can_be_shown_with_anything_missing(work: Reproduction, sections: dict[str, Shown]) -> None:
@@ -188,11 +196,17 @@ def test_each_part_is_left_out_alone() -> None:
     assert found["w/o optimization"]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 25}
 
 
-def test_swift_is_measured_behind_its_search(work: Reproduction) -> None:
+def test_swift_is_measured_behind_its_search(tmp_path: Path) -> None:
     """With the set it ended with, and without a step more."""
-    values = work.file.lines["swift", "table-8", CNN].values
+    assert bench_in(tmp_path).latency  # measured in a short time
+    bench = bench_in(tmp_path, replace(SMALL, lesson_seconds=60.0, tokens=40))
+    (unit,) = analyses.ablation_units(bench)
+    assert unit.measure is not None
+    values = unit.measure()
     lesson = values["lesson"]
-    assert lesson["num_steps"] > 10
+    assert (lesson["is_over"], lesson["num_steps"]) == (True, 15), "as many sets of 4 out of 6 sub-layers"
+    assert lesson["num_tokens"] < 100, "there is no use in more text"
+    assert lesson["skip"] != "a1,a3,m1,m3"
     assert lesson["optimise_seconds"] > 0
     for name in ("SWIFT", "w/o early-stopping", "w/o dynamic ver."):
         assert [one["skip"] for one in values[name]["skips"]] == [lesson["skip"]], name
@@ -233,7 +247,6 @@ def test_a_lesson_is_learned_once(bench: Workbench, monkeypatch: pytest.MonkeyPa
     task = bench.tasks.find(CNN)
     assert task is not None
     first = lessons.swift_lesson(bench, task)
-    assert first.facts["seconds"] < SMALL.lesson_seconds + 0.5
     with monkeypatch.context() as patch:
         patch.setattr(lessons, "_practise", lambda *_: pytest.fail("it is known"))
         again = lessons.swift_lesson(bench_in(bench.folder), task)
@@ -241,15 +254,15 @@ def test_a_lesson_is_learned_once(bench: Workbench, monkeypatch: pytest.MonkeyPa
         with pytest.raises(pytest.fail.Exception):
             lessons.swift_lesson(bench, task, window=16)
         with pytest.raises(pytest.fail.Exception):
-            lessons.swift_lesson(bench_in(bench.folder, replace(SMALL, lesson_seconds=0.3)), task)
+            lessons.swift_lesson(bench_in(bench.folder, replace(SMALL, lesson_seconds=0.2)), task)
 
 
 def test_self_sd_drafts_even_where_plain_decoding_was_faster(bench: Workbench) -> None:
     task = bench.tasks.find(CNN)
     assert task is not None
-    found = lessons.self_sd_lesson(bench, task, seconds=0.5, num_prompts=1, num_tokens=4)
+    found = lessons.self_sd_lesson(bench, task, seconds=1e-3, num_prompts=1, num_tokens=4)
     assert found["skip"]
-    assert found["num_steps"] > 1
+    assert found["num_steps"] >= 1
     assert found["plain"] > 0
 
 
@@ -333,26 +346,29 @@ def test_claims_about_parts() -> None:
     assert claims["stopping early makes it faster"] is True
     assert claims["siblings make it faster"] is None
     assert claims["the search makes it faster than evenly spaced layers"] is False
+    units[CNN]["SWIFT"]["skips"] = units[CNN]["w/o optimization"]["skips"] = [{"skip": "a1", "share": 1.0}]
+    assert held(show("table-8", units))["the search makes it faster than evenly spaced layers"] is None
     assert claims["without early stopping M grows"] is True
     assert claims["and fewer drafted tokens are accepted"] is True
 
 
-def window(speed: tuple[float, float, float], steps: int, seconds: float) -> dict[str, Any]:
-    return {"SWIFT": way(speed), "lesson": {"num_steps": steps, "optimise_seconds": seconds, "num_tokens": 100}}
+def window(size: int, speed: tuple[float, float, float], steps: int, seconds: float) -> dict[str, Any]:
+    lesson = {"num_steps": steps, "optimise_seconds": seconds, "num_tokens": 100}
+    return {f"window {size}": way(speed), "lesson": lesson}
 
 
 def test_claims_about_windows() -> None:
     units = {
-        f"32 {CNN}": window((1.5, 1.4, 1.6), 10, 0.1),
-        f"16 {CNN}": window((1.2, 1.1, 1.3), 10, 0.05),
-        f"64 {CNN}": window((1.45, 1.3, 1.6), 5, 0.1),
-        f"128 {CNN}": window((1.8, 1.7, 1.9), 0, 0.0),
+        f"32 {CNN}": window(32, (1.5, 1.4, 1.6), 10, 0.1),
+        f"16 {CNN}": window(16, (1.2, 1.1, 1.3), 10, 0.05),
+        f"64 {CNN}": window(64, (1.45, 1.3, 1.6), 5, 0.1),
+        f"128 {CNN}": window(128, (1.8, 1.7, 1.9), 0, 0.0),
     }
     section = show("table-9", units)
     claims = held(section)
     assert claims["a window of 32 is faster than one of 16"] is True
     assert claims["a window of 32 is faster than one of 64"] is None
-    assert claims["a window of 32 is faster than one of 128"] is False
+    assert claims["a window of 32 is faster than one of 128"] is None, "there was no step"
     assert claims["a step takes longer with a larger window"] is True
     assert [row[4:] for row in section.ours[0].rows] == [
         ["5.00", "0.50", "10"],
@@ -360,7 +376,9 @@ def test_claims_about_windows() -> None:
         ["20.00", "1.00", "5"],
         ["-", "-", "0"],
     ]
-    reversed_steps = {**units, f"64 {CNN}": window((1.45, 1.3, 1.6), 100, 0.1)}
+    faster = {**units, f"128 {CNN}": window(128, (1.8, 1.7, 1.9), 5, 0.2)}
+    assert held(show("table-9", faster))["a window of 32 is faster than one of 128"] is False
+    reversed_steps = {**units, f"64 {CNN}": window(64, (1.45, 1.3, 1.6), 100, 0.1)}
     assert held(show("table-9", reversed_steps))["a step takes longer with a larger window"] is False
     alone = held(show("table-9", {f"32 {CNN}": units[f"32 {CNN}"]}))
     assert "a step takes longer with a larger window" not in alone

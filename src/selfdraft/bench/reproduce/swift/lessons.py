@@ -49,14 +49,14 @@ def _practise(
     strategy: Any = engine.method(**method).strategy
     stats, num_idle = [], 0
 
-    def is_late() -> bool:
-        return time.monotonic() - began >= seconds
+    def is_over() -> bool:
+        return bool(strategy.is_settled) or time.monotonic() - began >= seconds
 
     for prompt in itertools.cycle(prompts):
-        if strategy.is_settled or is_late() or num_idle >= len(prompts):
+        if is_over() or num_idle >= len(prompts):
             break
         progress = strategy.progress
-        stats.append(engine.generate(prompt.tokens, max_new_tokens=TEXT_TOKENS, cancel=is_late, **method).stats)
+        stats.append(engine.generate(prompt.tokens, max_new_tokens=TEXT_TOKENS, cancel=is_over, **method).stats)
         num_idle = num_idle + 1 if strategy.progress == progress else 0
     state = strategy.state()
     facts = {
@@ -93,7 +93,7 @@ def _search(
     with tempfile.TemporaryDirectory() as folder:
         pages = partial(journal, Store(Path(folder)), engine.memory.key)
         workshop = Workshop(engine, bench.latency, bench.scale.lesson_tokens, pages)
-        kit = EngineKit(
+        kit = _SearchKit(
             workshop, prompts, lambda: workshop.write(prompts), workshop.journal("self-sd"), seconds, "self-sd"
         )
         DraftVerify.fit(kit, options)
@@ -107,6 +107,13 @@ def _search(
         "tokens_per_second": None if best is None else speeds[best],
         "plain": plain,
     }
+
+
+class _SearchKit(EngineKit):
+    """Behind plain decoding there is time for one set in any case."""
+
+    def has_time(self) -> bool:
+        return super().has_time() or len(self.done) < 2
 
 
 def _kept(
