@@ -70,8 +70,9 @@ def show(experiment: str, units: Mapping[str, Mapping[str, Any]]) -> Section:
 
 
 def way(speed: tuple[float, float, float], **figures: Any) -> dict[str, Any]:
-    """What a unit found of a way."""
-    return {"total": {"speedup": dict(zip(("value", "low", "high"), speed, strict=True)), **figures}}
+    """What a unit found of a way, on prompts enough to tell."""
+    speedup = dict(zip(("value", "low", "high"), speed, strict=True))
+    return {"total": {"speedup": speedup, "num_prompts": 8, **figures}}
 
 
 def held(section: Section) -> dict[str, bool | None]:
@@ -93,7 +94,6 @@ def test_all_tables_are_measured_and_shown_beside_the_published_ones(
         text = as_text(one, HEAD)
         assert published("swift").tables[name].source in text
         assert "prompts a task 1 of the paper's" in text
-        assert "say little" in text, "one prompt a task"
 
 
 def test_rows_are_the_papers(sections: dict[str, Shown]) -> None:
@@ -327,6 +327,8 @@ def test_expected_and_measured_speeds() -> None:
         False,
         None,
     ]
+    units[CNN]["SWIFT"]["total"]["num_prompts"] = 1
+    assert held(show("table-4", units))["less is gained than expected on CNN/DM"] is None
     assert claims["at least 90 % of the drafted tokens are accepted on GSM8K"] is False
     assert section.ours[0].rows[0][-1] == "1.40x"
     assert section.ours[1].rows[0] == ["CNN/DM", "0.45", "-", "1.50x", "-", "1.20x"]

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...harness.rows import FEW_PROMPTS
 from ...report import number
 from ...ways import OFF
 from ..cells import figure, figure_cell, pays, speed_cell
@@ -75,16 +74,13 @@ def efforts(
 
 
 def notes(found: Found, *others: str) -> list[str]:
-    """How SWIFT was measured, and how much intervals can tell."""
+    """How SWIFT was measured, and what else is to be said."""
     seconds = found.scale.get("lesson_seconds")
-    usual = [
+    usual = (
         f"SWIFT searched on other prompts beforehand, for {number(seconds, 'g')} s at most; speed-ups leave it out, in "
         "the paper's long streams it is 0.8 % of the time. It drafts also where plain decoding is faster, as there"
-    ]
-    prompts = found.scale.get("prompts")
-    if prompts is not None and prompts < FEW_PROMPTS:
-        usual.append(f"intervals over fewer than {FEW_PROMPTS} prompts say little: a first look, no more")
-    return [*usual, *others]
+    )
+    return [usual, *others]
 
 
 # ------------------------------------------------------------------------------------------------------- claims

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...report import Table, number, times
 from ...ways import OFF
-from ..cells import figure, is_faster, pays, speed, speed_cell, spread
+from ..cells import figure, has_few_prompts, is_faster, pays, speed, speed_cell, spread
 from ..recipe import Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
@@ -211,11 +211,11 @@ def _detail_trends(found: Found, task: str) -> list[Trend]:
 
 
 def less_than_expected(claim: str, found: Found, task: str) -> Trend:
-    """That the measured speed-up stays below that of the paper's formula; inside of its interval: it cannot be told."""
+    """That the measured speed-up stays below that of the paper's formula, clearly and on more than a few prompts."""
     known, expected = speed(found, task, SWIFT), _expected(found, task, "by_ratio")
     if known is None or expected is None:
         return Trend(claim, None, NOT_MEASURED)
-    is_clear = not known["low"] <= expected <= known["high"]
+    is_clear = not known["low"] <= expected <= known["high"] and not has_few_prompts(found, task, SWIFT)
     because = f"expected {times(expected)}, measured {spread(known)}"
     return Trend(claim, known["value"] < expected if is_clear else None, because)
 
