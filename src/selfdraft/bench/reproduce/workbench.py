@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -88,6 +89,12 @@ class Workbench:
     def latency(self) -> LatencyFit:
         return self._base.latency
 
+    def apart(self) -> Engine:
+        """An engine that knows what passes take and nothing else; what it learns stays its own."""
+        engine = copy.copy(self.engine)
+        engine.remember(replace(self._base.profile, artefacts={}))
+        return engine
+
     def learn(
         self,
         name: str,
@@ -116,12 +123,13 @@ class Workbench:
         knows: Sequence[Learned] = (),
         tokens: int | None = None,
         temperature: float = 0.0,
+        top_p: float | None = None,
     ) -> dict[str, Any]:
         """Figures of each way (by row name, `off` among them): `total`, and by domain; all take turns on each prompt.
 
         `knows`: what their strategies learned.
         """
-        return self.compare_texts(methods, prompts, knows=knows, tokens=tokens, temperature=temperature)[0]
+        return self.compare_texts(methods, prompts, knows=knows, tokens=tokens, temperature=temperature, top_p=top_p)[0]
 
     def compare_texts(
         self,
@@ -131,6 +139,7 @@ class Workbench:
         knows: Sequence[Learned] = (),
         tokens: int | None = None,
         temperature: float = 0.0,
+        top_p: float | None = None,
     ) -> tuple[dict[str, Any], list[TextRecord]]:
         """Also the record of every text, for figures that follow a stream."""
         plan = BenchPlan(
@@ -142,9 +151,20 @@ class Workbench:
         )
         artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
         self.engine.remember(replace(self._base.profile, artefacts=artefacts))
-        bench = MethodBench(self.engine, plan)
+        bench = MethodBench(self.engine, plan) if top_p is None else _NucleusBench(self.engine, plan, top_p)
         ways = bench.run()["ways"]
         return {way["name"]: _slim(way) for way in ways}, bench.records
+
+
+class _NucleusBench(MethodBench):
+    """All ways, plain decoding among them, sample from the smallest set with the probability `top_p`."""
+
+    def __init__(self, engine: Engine, plan: BenchPlan, top_p: float) -> None:
+        super().__init__(engine, plan)
+        self._top_p = top_p
+
+    def _call(self, number: int) -> dict[str, Any]:
+        return {**super()._call(number), "top_p": self._top_p}
 
 
 def _with_own_ids(prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:

@@ -1,8 +1,9 @@
-"""SWIFT (arXiv:2410.06916): a skip set that is searched for while the text is generated."""
+"""SWIFT (arXiv:2410.06916): against Jacobi, Lookahead, early exit and Self-SD, its parts, and its search."""
 
 from __future__ import annotations
 
 from ..recipe import Recipe
 from .figures import FIGURES
+from .tables import TABLES
 
-RECIPE = Recipe("swift", FIGURES)
+RECIPE = Recipe("swift", [*TABLES, *FIGURES])

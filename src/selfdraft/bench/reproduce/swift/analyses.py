@@ -1,0 +1,286 @@
+"""Analyses of the SWIFT paper on CNN/DM: its parts (table 8), the window (9), other ways to skip layers (10 and 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...report import Table, number
+from ..cells import is_faster
+from ..recipe import Effort, Experiment, Found, Section, Trend, Unit, Values
+from ..tasks import Task
+from ..workbench import Methods, Workbench
+from .lessons import self_sd_lesson, swift_lesson
+from .methods import (
+    LAYER_SKIP,
+    NO_SEARCH,
+    NO_SIBLINGS,
+    NO_STOPPING,
+    SELF_SD,
+    SELF_SD_FEW,
+    SWIFT,
+    accelerating,
+    early_exit,
+    parts,
+    self_sd,
+    with_siblings,
+)
+from .shown import (
+    efforts,
+    figures_row,
+    higher_figure,
+    is_higher,
+    is_measured,
+    measured,
+    notes,
+    skip_ratio,
+    told,
+)
+
+TASK = "cnn-dm"
+
+# ------------------------------------------------------------------------------------------------------ table 8
+
+
+def ablation_units(bench: Workbench) -> Iterable[Unit]:
+    return bench.for_each([TASK], lambda task: measured(bench, task, parts(), swift_lesson(bench, task)))
+
+
+def show_ablation(found: Found) -> Section:
+    rows = [[way, *figures_row(found, TASK, way)] for way in parts() if is_measured(found, TASK, way)]
+    swift, unstopped = (TASK, SWIFT), (TASK, NO_STOPPING)
+    trends = [
+        is_faster("stopping early makes it faster", found, swift, unstopped),
+        is_faster("siblings make it faster", found, swift, (TASK, NO_SIBLINGS)),
+        _search_helps(found),
+        higher_figure("without early stopping M grows", found, "mean_generated_length", unstopped, swift),
+        higher_figure("and fewer drafted tokens are accepted", found, "acceptance_rate", swift, unstopped),
+    ]
+    return Section(
+        [Table("", ["method", "M", "alpha", "speed-up"], rows)], efforts(found, [TASK]), told(trends), notes(found)
+    )
+
+
+def _search_helps(found: Found) -> Trend:
+    """While the search has found nothing else both draft with the same set, and chance alone makes one faster."""
+    trend = is_faster("the search makes it faster than evenly spaced layers", found, (TASK, SWIFT), (TASK, NO_SEARCH))
+    searched, evenly = (found.get(TASK, way, "skips") for way in (SWIFT, NO_SEARCH))
+    is_same = bool(searched) and searched == evenly
+    return Trend(trend.claim, None, "its best set is still the evenly spaced one") if is_same else trend
+
+
+# ------------------------------------------------------------------------------------------------------ table 9
+
+WINDOWS = (32, 16, 128, 64)
+"""The most telling ones first."""
+PAPER_WINDOW = 32
+
+
+def window_units(bench: Workbench) -> Iterable[Unit]:
+    """Each window with a search of its own; that of the usual one is the same as elsewhere."""
+    for window in WINDOWS:
+        options = {} if window == PAPER_WINDOW else {"window": window}
+
+        def measure(task: Task, options: dict[str, int] = options, way: str = _window_way(window)) -> Values:
+            lesson = swift_lesson(bench, task, **options)
+            return measured(bench, task, {way: accelerating(**options)}, lesson)
+
+        yield from bench.for_each([TASK], measure, prefix=f"{window} ")
+
+
+def _window_way(window: int) -> str:
+    return f"window {window}"
+
+
+def show_windows(found: Found) -> Section:
+    units = {window: f"{window} {TASK}" for window in sorted(WINDOWS)}
+    rows = [
+        [str(window), *figures_row(found, unit, _window_way(window)), *_step_cells(found, unit)]
+        for window, unit in units.items()
+        if is_measured(found, unit, _window_way(window))
+    ]
+    trends = [_usual_window_is_faster(found, window, units) for window in units if window != PAPER_WINDOW]
+    return Section(
+        [Table("", ["window", "M", "alpha", "speed-up", "ms a step", "ms a token", "steps"], rows)],
+        efforts(found, list(units.values())),
+        told([*trends, _longer_steps(found, units)]),
+        notes(
+            found,
+            "ms a step: of one step of the search; ms a token: the same over all tokens of the search's texts. The "
+            "paper's latency is over all tokens of 1000 texts, most of them behind the search",
+            "a search begins once a text has as many new tokens as the window: a large one has fewer steps in its time",
+        ),
+    )
+
+
+def _usual_window_is_faster(found: Found, window: int, units: Mapping[int, str]) -> Trend:
+    """Where one of the two made no step in its time there is nothing to compare."""
+    usual, other = ((units[one], _window_way(one)) for one in (PAPER_WINDOW, window))
+    trend = is_faster(f"a window of {PAPER_WINDOW} is faster than one of {window}", found, usual, other)
+    idle = [way for unit, way in (usual, other) if found.get(unit, "lesson", "num_steps") == 0]
+    return Trend(trend.claim, None, f"no step was made with {' and '.join(idle)}") if idle else trend
+
+
+def _step_ms(found: Found, unit: str, of: str) -> float | None:
+    lesson = found.get(unit, "lesson") or {}
+    return 1000 * lesson["optimise_seconds"] / lesson[of] if lesson.get("num_steps") and lesson.get(of) else None
+
+
+def _step_cells(found: Found, unit: str) -> list[str]:
+    per_step, per_token = (_step_ms(found, unit, of) for of in ("num_steps", "num_tokens"))
+    return [number(per_step, ".2f"), number(per_token, ".2f"), number(found.get(unit, "lesson", "num_steps"), "d")]
+
+
+def _longer_steps(found: Found, units: Mapping[int, str]) -> Trend:
+    """Between the smallest and the largest window that were searched with."""
+    known = {window: ms for window, unit in units.items() if (ms := _step_ms(found, unit, "num_steps")) is not None}
+    first, last = (min(known), max(known)) if len(known) > 1 else (None, None)
+    claim = "a step takes longer with a larger window"
+    one, two = (None, None) if first is None or last is None else (known[last], known[first])
+    return is_higher(claim, one, two, (f"ms with {last}", f"with {first}"))
+
+
+# ----------------------------------------------------------------------------------------------------- table 10
+
+PAPER_ITERATIONS = 1000
+PAPER_SELF_SD_SECONDS = 7.5 * 3600
+LONGER = 5
+"""Times SWIFT's seconds that Self-SD may search for table 10, where there is time."""
+KINDS = {
+    LAYER_SKIP: ("yes", "yes"),
+    SELF_SD: ("no", "yes"),
+    with_siblings(SELF_SD): ("no", "yes"),
+    SWIFT: ("yes", "yes"),
+}
+"""Whether they need nothing beforehand, and whether the model stays the same: without its training LayerSkip, too."""
+
+
+def _beside_self_sd(bench: Workbench, task: Task, name: str, others: Methods, **search: Any) -> Values:
+    """SWIFT, a set that Self-SD finds, if it finds one in its time, and `others`; `search`: how Self-SD searches."""
+    lesson, searched = swift_lesson(bench, task), self_sd_lesson(bench, task, **search)
+    found = self_sd(name, searched["skip"]) if searched["skip"] else {}
+    values = measured(bench, task, {SWIFT: accelerating(), **found, **others}, lesson)
+    return {**values, "search": dict(searched)}
+
+
+def layer_skipping_units(bench: Workbench) -> Iterable[Unit]:
+    seconds = bench.scale.lesson_seconds * (1 if bench.scale.is_quick else LONGER)
+    others = {LAYER_SKIP: early_exit(bench.engine.runner.num_layers)}
+    return bench.for_each([TASK], lambda task: _beside_self_sd(bench, task, SELF_SD, others, seconds=seconds))
+
+
+def show_layer_skipping(found: Found) -> Section:
+    rows = [
+        [way, *kind, number(skip_ratio(found, TASK, way), ".2f"), *figures_row(found, TASK, way)]
+        for way, kind in KINDS.items()
+        if is_measured(found, TASK, way)
+    ]
+    swift, plain, widened = ((TASK, way) for way in (SWIFT, SELF_SD, with_siblings(SELF_SD)))
+    trends = [
+        is_faster("SWIFT is faster than Self-SD", found, swift, plain),
+        is_faster("SWIFT is faster than Self-SD with siblings", found, swift, widened),
+        is_faster("siblings make Self-SD faster", found, widened, plain),
+        is_faster("LayerSkip is faster than SWIFT", found, (TASK, LAYER_SKIP), swift),
+    ]
+    header = ["method", "plug-and-play", "same distribution", "r", "M", "alpha", "speed-up"]
+    return Section(
+        [Table("", header, rows)],
+        [*efforts(found, [TASK]), *_search_efforts(found, TASK)],
+        told(trends),
+        notes(
+            found,
+            "LayerSkip here: the first layers draft, without the training that the paper's has; so it needs nothing "
+            "beforehand and leaves the model as it is",
+            *_search_notes(found, TASK),
+        ),
+    )
+
+
+def _search_efforts(found: Found, unit: str) -> list[Effort]:
+    return [
+        Effort("sets that Self-SD tried", found.get(unit, "search", "num_steps"), PAPER_ITERATIONS),
+        Effort("seconds it searched", _whole(found.get(unit, "search", "seconds")), PAPER_SELF_SD_SECONDS),
+    ]
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds)
+
+
+def _search_notes(found: Found, *units: str) -> list[str]:
+    """What Self-SD's own search says of its best set."""
+    notes = []
+    for unit in units:
+        speed, plain = (found.get(unit, "search", name) for name in ("tokens_per_second", "plain"))
+        if plain is not None and speed is None:
+            notes.append(f"{unit}: the time was over before Self-SD had tried a set")
+        elif plain is not None and speed <= plain:
+            notes.append(
+                f"{unit}: no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of "
+                f"them drafts here ({speed:.1f} when it was tried)"
+            )
+    return notes
+
+
+# ----------------------------------------------------------------------------------------------------- table 12
+
+SEARCHES: Mapping[str, Mapping[str, int]] = {SELF_SD: {}, SELF_SD_FEW: {"num_prompts": 1, "num_tokens": 8}}
+"""Self-SD as it is, and with one short text for each set that it tries."""
+PAPER_SEARCH_STEPS = {SELF_SD: 5, SELF_SD_FEW: 30}
+
+
+def equal_time_units(bench: Workbench) -> Iterable[Unit]:
+    seconds = bench.scale.lesson_seconds
+    for name, options in SEARCHES.items():
+
+        def measure(task: Task, name: str = name, options: Mapping[str, int] = options) -> Values:
+            return _beside_self_sd(bench, task, name, {}, seconds=seconds, **options)
+
+        yield from bench.for_each([TASK], measure, prefix=f"{name} ")
+
+
+def show_equal_time(found: Found) -> Section:
+    units = {name: f"{name} {TASK}" for name in SEARCHES}
+    rows, trends, more = [], [], []
+    for name, unit in units.items():
+        for way in (name, with_siblings(name)):
+            if is_measured(found, unit, way):
+                rows.append([way, "-", *_search_cells(found, unit, "search", "seconds"), *_cells(found, unit, way)])
+            trends.append(is_faster(f"SWIFT is faster than {way}", found, (unit, SWIFT), (unit, way)))
+        more.append(Effort(f"sets that {name} tried", found.get(unit, "search", "num_steps"), PAPER_SEARCH_STEPS[name]))
+    first = [unit for unit in units.values() if is_measured(found, unit, SWIFT)][:1]
+    rows += [[SWIFT, *_swift_cells(found, unit), *_cells(found, unit, SWIFT)] for unit in first]
+    header = ["method", "random steps", "Bayesian steps", "seconds", "r", "M", "alpha", "speed-up"]
+    return Section(
+        [Table("at similar times of searching", header, rows)],
+        [*efforts(found, list(units.values())), *more],
+        told(trends),
+        notes(
+            found,
+            "seconds: of Self-SD the whole search, which may take as long as SWIFT's texts and steps together; of "
+            "SWIFT its steps alone, for its texts are needed anyway",
+            *_search_notes(found, *units.values()),
+        ),
+    )
+
+
+def _cells(found: Found, unit: str, way: str) -> list[str]:
+    return [number(skip_ratio(found, unit, way), ".2f"), *figures_row(found, unit, way)]
+
+
+def _search_cells(found: Found, unit: str, lesson: str, seconds: str, steps: str = "num_steps") -> list[str]:
+    return [number(found.get(unit, lesson, steps), "d"), number(found.get(unit, lesson, seconds), ".1f")]
+
+
+def _swift_cells(found: Found, unit: str) -> list[str]:
+    steps, bayesian = (found.get(unit, "lesson", name) for name in ("num_steps", "num_bayesian"))
+    random = None if steps is None or bayesian is None else steps - bayesian
+    return [number(random, "d"), *_search_cells(found, unit, "lesson", "optimise_seconds", "num_bayesian")]
+
+
+ANALYSES = [
+    Experiment("table-8", "SWIFT without one part each", ablation_units, show_ablation),
+    Experiment("table-9", "the window that sets are judged by", window_units, show_windows),
+    Experiment("table-10", "other ways to skip layers", layer_skipping_units, show_layer_skipping),
+    Experiment("table-12", "Self-SD at similar times", equal_time_units, show_equal_time),
+]

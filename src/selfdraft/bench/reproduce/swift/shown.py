@@ -1,0 +1,110 @@
+"""What the tables of the SWIFT paper share: how a task is measured, rows, efforts and claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...report import number
+from ...ways import OFF
+from ..cells import figure, figure_cell, pays, speed_cell
+from ..recipe import Effort, Found, Trend, Values
+from ..tasks import TASKS, Task
+from ..workbench import Learned, Methods, Workbench
+
+PAPER_PROMPTS, PAPER_CODE_PROMPTS = 1000, 164
+NOT_MEASURED = "it was not measured"
+PAPER_STEPS = 575
+"""Of the search on CNN/DM: 552 random ones and 23 by Bayesian optimisation."""
+PAPER_TOKENS = 512
+"""New ones of a text at most, in the analyses and on HumanEval."""
+
+
+def measured(bench: Workbench, task: Task, methods: Methods, lesson: Learned, **call: Any) -> Values:
+    """Figures of all ways; `lesson`: what SWIFT's search took, `task`: what the row is called."""
+    found = bench.compare(methods, task.measured, knows=[lesson], **call)
+    return {**found, "task": task.label, "lesson": dict(lesson.facts)}
+
+
+def task_label(found: Found, unit: str, task: str) -> str:
+    return str(found.get(unit, "task") or TASKS[task].title)
+
+
+def is_measured(found: Found, unit: str, way: str) -> bool:
+    return found.get(unit, way, "total") is not None
+
+
+def figures_row(found: Found, unit: str, way: str) -> list[str]:
+    """M, acceptance rate, speed-up."""
+    return [length_cell(found, unit, way), alpha_cell(found, unit, way), speed_cell(found, unit, way)]
+
+
+def length_cell(found: Found, unit: str, way: str) -> str:
+    return figure_cell(found, unit, way, "mean_generated_length")
+
+
+def alpha_cell(found: Found, unit: str, way: str) -> str:
+    return figure_cell(found, unit, way, "acceptance_rate")
+
+
+def skip_ratio(found: Found, unit: str, way: str) -> float | None:
+    """Share of the sub-layers that draft passes left out."""
+    shares = [figure(found, unit, way, f"skipped_{kind}") for kind in ("attention", "mlp")]
+    return None if None in shares else statistics.mean(shares)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def efforts(
+    found: Found, units: Sequence[str], prompts: int = PAPER_PROMPTS, tokens: int = PAPER_TOKENS
+) -> list[Effort]:
+    """Of the paper: `prompts` a task, and new `tokens` of a text at most."""
+    counts = [count for unit in units if (count := figure(found, unit, OFF, "num_prompts")) is not None]
+    steps = mean(found.get(unit, "lesson", "num_steps") for unit in units)
+    return [
+        Effort("prompts a task", max(counts, default=None), prompts),
+        Effort("new tokens of a text at most", found.scale.get("tokens"), tokens),
+        Effort("steps of SWIFT's search", None if steps is None else round(steps), PAPER_STEPS),
+    ]
+
+
+def notes(found: Found, *others: str) -> list[str]:
+    """How SWIFT was measured, and what else is to be said."""
+    seconds = found.scale.get("lesson_seconds")
+    usual = (
+        f"SWIFT searched on other prompts beforehand, for {number(seconds, 'g')} s at most; speed-ups leave it out, in "
+        "the paper's long streams it is 0.8 % of the time. It drafts also where plain decoding is faster, as there"
+    )
+    return [usual, *others]
+
+
+# ------------------------------------------------------------------------------------------------------- claims
+
+
+def is_higher(claim: str, one: float | None, two: float | None, names: tuple[str, str], form: str = ".2f") -> Trend:
+    """That the first figure is above the second."""
+    if one is None or two is None:
+        return Trend(claim, None, NOT_MEASURED)
+    return Trend(claim, one > two, f"{names[0]} {one:{form}}, {names[1]} {two:{form}}")
+
+
+def does_not_pay(claim: str, found: Found, unit: str, way: str) -> Trend:
+    """That a way is no faster than plain decoding."""
+    trend = pays(claim, found, unit, way)
+    return Trend(claim, None if trend.holds is None else not trend.holds, trend.because)
+
+
+def told(trends: Iterable[Trend]) -> list[Trend]:
+    """Without those of which nothing was measured."""
+    return [trend for trend in trends if trend.because != NOT_MEASURED]
+
+
+def higher_figure(claim: str, found: Found, name: str, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """`is_higher` of a figure of two ways (unit, way)."""
+    one, two = (figure(found, *place, name) for place in (first, second))
+    return is_higher(claim, one, two, (first[1], second[1]))
