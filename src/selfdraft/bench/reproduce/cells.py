@@ -62,5 +62,7 @@ def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
     known = speed(found, unit, way)
     if known is None:
         return Trend(claim, None, "it was not measured")
-    is_clear = (known["low"] > 1.0 or known["high"] < 1.0) and not has_few_prompts(found, unit, way)
+    if has_few_prompts(found, unit, way):
+        return Trend(claim, None, f"too few prompts: {way} {spread(known)}")
+    is_clear = known["low"] > 1.0 or known["high"] < 1.0
     return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")

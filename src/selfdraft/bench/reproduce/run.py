@@ -36,17 +36,22 @@ class Reproduction:
         ]
         try:
             for number, (recipe, experiment) in enumerate(todo):
-                self._run_experiment(recipe, experiment, number, len(todo))
+                self._run_experiment(recipe, experiment, number, len(todo), len(todo) - number)
+            for number, (recipe, experiment) in enumerate(todo):  # what others left of their time
+                self._run_experiment(recipe, experiment, number, len(todo), 1)
         except KeyboardInterrupt:
             if not self.file.lines:
                 raise
             self.is_interrupted = True
 
-    def _run_experiment(self, recipe: Recipe, experiment: Experiment, number: int, count: int) -> None:
+    def _run_experiment(
+        self, recipe: Recipe, experiment: Experiment, number: int, count: int, num_sharing: int
+    ) -> None:
+        """Its units that are not there yet, in the time that is left for so many experiments."""
         label = f"{recipe.name} {experiment.id}"
         self.progress(number, count, label)
         share_began = time.perf_counter()
-        share = self._seconds_left / (count - number)
+        share = self._seconds_left / num_sharing
         for unit in experiment.units(self.bench):
             if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
                 continue
