@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...errors import SelfdraftError
 from .journal import Line, UnitFile
@@ -49,6 +49,9 @@ class Reproduction:
         share = self._seconds_left / (count - number)
         for unit in experiment.units(self.bench):
             if (recipe.name, experiment.id, unit.name) in self.file.lines:
+                continue
+            if known := self._known_elsewhere(recipe.name, unit):
+                self.file.add(replace(known, experiment=experiment.id))
                 continue
             if unit.missing is None and time.perf_counter() - share_began > share:
                 return

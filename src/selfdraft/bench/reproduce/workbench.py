@@ -11,7 +11,7 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...profiles.key import as_file_name
-from ...profiles.profile import Artefact
+from ...profiles.profile import Artefact, Profile
 from ...profiles.store import Store
 from ...types import LatencyFit
 from ..harness.plan import BenchPlan
@@ -106,6 +106,11 @@ class Workbench:
         facts, known = school.facts[name], school.profile.artefacts
         return Learned(str(method["strategy"]), asdict(facts), known)
 
+    def profile(self, knows: Sequence[Learned] = ()) -> Profile:
+        """What passes take, and these lessons."""
+        artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
+        return replace(self._base.profile, artefacts=artefacts)
+
     # ------------------------------------------------------------------------------------------------ measuring
 
     def compare(
@@ -140,8 +145,7 @@ class Workbench:
             temperature=temperature,
             seed=self.seed,
         )
-        artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
-        self.engine.remember(replace(self._base.profile, artefacts=artefacts))
+        self.engine.remember(self.profile(knows))
         bench = MethodBench(self.engine, plan)
         ways = bench.run()["ways"]
         return {way["name"]: _slim(way) for way in ways}, bench.records
