@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ def untimed() -> Iterator[None]:
     """Seconds at which drafting pays, and a few steps instead of seconds to learn in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "measure", lambda *arguments: latency())
+        patch.setattr(kinds, "QUICK_KINDS", 2)
         patch.setattr(EngineKit, "has_time", has_a_few_steps)
         patch.setattr(EngineKit, "tokens_per_second", lambda kit, method, *text: 1 + (method["strategy"] != "off"))
         yield
@@ -113,6 +115,25 @@ def test_a_picture_can_be_drawn(sections: dict[str, Shown]) -> None:
             drawn = figures.Figure(figsize=one.section.plot.size)
             one.section.plot.draw(drawn)
             assert drawn.axes
+
+
+def test_what_a_picture_shows(sections: dict[str, Shown]) -> None:
+    """Without matplotlib: what its axes are told."""
+    for name, count in (("figure-1", 3), ("figure-2", 5), ("figure-4", 3), ("figure-7", 3)):
+        plot = sections[name].section.plot
+        assert plot is not None
+        axes = np.empty((2 if name in ("figure-2", "figure-4") else 1, 1), dtype=object)
+        for place in np.ndindex(axes.shape):
+            axes[place] = MagicMock(**{"get_legend_handles_labels.return_value": ([], [])})
+        plot.draw(MagicMock(**{"subplots.return_value": axes}))
+        for panel in axes[:, 0]:
+            assert panel.bar.call_count == count
+            assert panel.set_ylabel.called
+    for name, count in (("figure-5", 5), ("figure-6", 2)):
+        figure, plot = MagicMock(), sections[name].section.plot
+        assert plot is not None
+        plot.draw(figure)
+        assert figure.subplots.return_value.scatter.call_count == count
 
 
 def test_streams_are_measured_once(file: Path) -> None:
@@ -332,6 +353,11 @@ def test_claims_of_strangers_and_clusters() -> None:
     assert held(section, "ssd-mixed on XSum") is True
     assert section.ours[0].rows[3][-1] == "cnn-dm 1, wmt 2"
     assert "WMT, left out" in {row[0] for row in section.ours[0].rows}
+    assert held(section, "another task's set") is True
+    assert held(section, "plain decoding where a task is left out") is True
+    few = {**stream(knn=1.3, num_prompts=2), "routes": {"wmt": 2}, "label": "XSum"}
+    section = beyond.show_strangers(Found({"xsum": few, "without wmt": few}))
+    assert [trend.holds for trend in section.trends] == [None, None, False, None, None]
     near = beyond.show_strangers(Found({"xsum": {**values, "routes": {"cnn-dm": 2, "wmt": 1}}}))
     assert held(near, "are sent to") is True
     units = {f"{n} clusters": {**stream(knn=s), "sizes": [n]} for n, s in ((1, 1.05), (5, 1.23), (7, 1.24))}

@@ -58,6 +58,11 @@ class Reproduction:
             self.file.add(self._measured(recipe.name, experiment.id, unit))
         self.progress(number + 1, count, label)
 
+    def _known_elsewhere(self, paper: str, unit: Unit) -> Line | None:
+        """A shared unit that another experiment of the paper has measured."""
+        lines = (line for line in self.file.lines.values() if line.paper == paper and line.unit == unit.name)
+        return next(lines, None) if unit.is_shared else None
+
     @property
     def _seconds_left(self) -> float:
         if self.seconds is None:

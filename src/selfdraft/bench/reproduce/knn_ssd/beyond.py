@@ -10,11 +10,11 @@ from functools import partial
 from ...prompts import BenchPrompt
 from ...report import Table
 from ...search.names import KNN, one_set
-from ..cells import figure, is_faster, pays, speed
+from ..cells import TOTAL, figure, is_faster, pays, speed
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Learned, Methods, Workbench
-from .judged import are_alike, measured
+from .judged import are_alike, fewest_prompts, from_enough, measured, together
 from .lessons import (
     COUNTED,
     FIXED,
@@ -91,11 +91,9 @@ def show_strangers(found: Found) -> Section:
             if way in values:
                 sent = routes if way == KNN else ""
                 rows.append([label, way, *counted(found, unit, way), sent or "-"])
-        other = MIXED if MIXED in values else FIXED
-        trends.append(is_faster(f"knn is faster than {other} on {label}", found, (unit, KNN), (unit, other)))
-        trends.append(pays(f"knn is faster than plain decoding on {label}", found, unit, KNN))
-        if likely := NEW_TASKS.get(unit):
-            trends.append(_is_sent(values, label, likely))
+        if unit in NEW_TASKS:
+            trends += _claims_of_new(found, unit, label)
+    trends += _claims_of_left_out(found, [WITHOUT + name for name in TASKS if WITHOUT + name in found.units])
     header = ["prompts of", "method", *COUNTED, "sent to"]
     notes = [
         "leaving a task out takes its anchors and its set from what was learned of all five: the others are searched "
@@ -105,6 +103,31 @@ def show_strangers(found: Found) -> Section:
     ]
     effort = Effort("prompts a task", found.scale.get("prompts"), None)
     return _section(found, Table("", header, rows), effort, trends, notes)
+
+
+def _claims_of_new(found: Found, unit: str, label: str) -> list[Trend]:
+    trends = [
+        is_faster(f"knn is faster than {MIXED} on {label}", found, (unit, KNN), (unit, MIXED)),
+        pays(f"knn is faster than plain decoding on {label}", found, unit, KNN),
+    ]
+    num_prompts, likely = figure(found, unit, KNN, "num_prompts"), NEW_TASKS[unit]
+    sent = [_is_sent(found.units[unit], label, likely)] if likely else []
+    return [*(from_enough(trend, num_prompts) for trend in trends), *sent]
+
+
+def _claims_of_left_out(found: Found, units: Sequence[str]) -> list[Trend]:
+    """Of all tasks that were left out in turn."""
+    whole, fewest = together(found, units, (FIXED, KNN, OWN)), fewest_prompts(found, units, KNN)
+    trends = [
+        is_faster("knn is faster than another task's set where a task is left out", whole, *_both(KNN, FIXED)),
+        is_faster("to know the task's own set is faster still", whole, *_both(OWN, KNN)),
+        pays("knn is faster than plain decoding where a task is left out", whole, TOTAL, KNN),
+    ]
+    return [from_enough(trend, fewest) for trend in trends]
+
+
+def _both(first: str, second: str) -> list[tuple[str, str]]:
+    return [(TOTAL, first), (TOTAL, second)]
 
 
 def _is_sent(values: Values, label: str, likely: str) -> Trend:
@@ -175,4 +198,5 @@ def show_clusters(found: Found) -> Section:
     header = ["clusters", *COUNTED, "prompts in each"]
     num_prompts = figure(found, unit_name(known[0]), KNN, "num_prompts") if known else None
     table = Table(any_value(found, "label") or "", header, rows)
-    return _section(found, table, Effort("prompts", num_prompts, None), trends)
+    told = [from_enough(trend, num_prompts) for trend in trends]
+    return _section(found, table, Effort("prompts", num_prompts, None), told)

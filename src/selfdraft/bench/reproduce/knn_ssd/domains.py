@@ -116,7 +116,8 @@ def _own_is_best(
     claim: str, tasks: Mapping[str, str], rows: Mapping[str, Sequence[float | None]], margin: float = CLOSE
 ) -> Iterator[Trend]:
     """By the means over all tasks: of own sets, and of all others."""
-    own, others = [], []
+    own: list[float] = []
+    others: list[float] = []
     for name, row in rows.items():
         for task, value in zip(tasks, row, strict=True):
             if value is not None:
@@ -187,6 +188,10 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
     }
 
 
+def mean_count(groups: Mapping[str, Sequence[Any]]) -> float:
+    return round(sum(map(len, groups.values())) / len(groups), 1)
+
+
 def show_vectors(found: Found) -> Section:
     values = found.units.get(VECTORS)
     if values is None:
@@ -210,7 +215,7 @@ def show_vectors(found: Found) -> Section:
         because = ", ".join(f"{share:.3%} of {length} tokens" for length, share in known)
         holds = all(share <= LENGTHS[length] for length, share in known)
         trends.append(Trend("deciding takes no larger part of the time than the paper's", holds, because))
-    count = sum(map(len, values["points"].values())) / len(values["points"])
+    count = mean_count(values["points"])
     return Section(
         [
             Table("where prompts are sent", ["prompts of", *labels], rows),

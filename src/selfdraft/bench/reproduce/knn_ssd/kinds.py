@@ -20,8 +20,8 @@ from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Workbench
 from . import pictures
-from .domains import flat_vectors
-from .judged import ALIKE, is_larger, measured
+from .domains import flat_vectors, mean_count
+from .judged import ALIKE, MIN_PROMPTS, from_enough, is_larger, measured
 from .lessons import (
     COUNTED,
     FIXED,
@@ -52,7 +52,7 @@ def _task(bench: Workbench) -> Task | None:
     """Some prompts of each kind."""
     scale, count = bench.scale, _num_kinds(bench)
     num_learned = max(MORE * scale.learned_prompts, 4 * count)
-    return Tasks(bench.prompts, max(scale.prompts, 2 * count), num_learned, bench.seed).find(TASK)
+    return Tasks(bench.prompts, max(scale.prompts, MIN_PROMPTS * count), num_learned, bench.seed).find(TASK)
 
 
 def _taught(bench: Workbench, task: Task) -> Taught:
@@ -107,7 +107,8 @@ def show_kinds(found: Found) -> Section:
         others = [value for value in speeds[FIXED][1:] if value is not None]
         rest = sum(others) / len(others) if others else None
         claim = "ssd-fixed is faster on the first kind than on the others"
-        trends = [is_larger(claim, ("first", speeds[FIXED][0]), ("others", rest), ALIKE)]
+        trend = is_larger(claim, ("first", speeds[FIXED][0]), ("others", rest), ALIKE)
+        trends = [from_enough(trend, kinds[next(iter(kinds))])]
     return Section(
         [Table("speed-up, kind by kind", header, rows)],
         _efforts(found),
@@ -163,7 +164,7 @@ def show_vectors(found: Found) -> Section:
     rows = [[name, str(len(found_points))] for name, found_points in points.items()]
     return Section(
         [Table("vectors", ["kind" if is_labelled else "cluster", "prompts"], rows)],
-        [Effort("vectors a kind", sum(map(len, points.values())) / len(points), PAPER_VECTORS)],
+        [Effort("vectors a kind", mean_count(points), PAPER_VECTORS)],
         trends,
         [
             f"the picture shows the first two principal components ({values['explained']:.0%} of the spread), the "

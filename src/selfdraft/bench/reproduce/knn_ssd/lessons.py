@@ -183,8 +183,8 @@ def set_notes(found: Found) -> list[str]:
     """How sets were found, and which were not."""
     sets = any_value(found, "sets") or {}
     notes = [
-        "sets are found by `prune` (sub-layers dropped one after the other) in seconds, the paper's by Bayesian "
-        "optimisation in hours; that of a domain is the one that promises most behind 512 tokens"
+        "all sets come of `prune`, the paper's of Bayesian optimisation; of what it finds, a domain has the set that "
+        "promises most behind 512 tokens, and always drafts"
     ]
     if nothing := [name for name, skip in sets.items() if not skip]:
         notes.append(f"no set was found in the time for {', '.join(nothing)}: plain decoding instead")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from ..cells import TOTAL, figure, is_faster, pays, speed, speed_cell
 from ..recipe import Found, Section, Trend, Unit, Values
 from ..workbench import Learned, Workbench
 from . import pictures
-from .judged import ALIKE, are_alike, is_larger, measured, middle
+from .judged import ALIKE, are_alike, from_enough, is_larger, measured, together
 from .lessons import (
     COUNTED,
     FIXED,
@@ -121,7 +121,7 @@ def show_overall(found: Found) -> Section:
         if _pooled_speed(found, way) is not None
     ]
     header = ["method", "speed (token/s)", "expected speed-up", "measured speed-up"]
-    whole = Found({TOTAL: {way: {TOTAL: {"speedup": _middle_speed(found, way)}} for way in WAYS}})
+    whole = together(found, list(found.units), WAYS)
     trends = [
         *(is_faster(f"knn is faster than {way}", whole, (TOTAL, KNN), (TOTAL, way)) for way in (FIXED, MIXED)),
         pays("knn is faster than plain decoding", whole, TOTAL, KNN),
@@ -154,10 +154,6 @@ def _mean_expected(found: Found, way: str) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _middle_speed(found: Found, way: str) -> Any:
-    return middle([known for unit in found.units if (known := speed(found, unit, way))])
-
-
 def show_ratios(found: Found) -> Section:
     """Table 2."""
     found = all_streams(found)
@@ -173,6 +169,8 @@ def show_ratios(found: Found) -> Section:
         *(is_faster(f"knn is faster than {MIXED} at {unit}", found, (unit, KNN), (unit, MIXED)) for unit in ends),
     ]
     notes = ["no way takes anything along from one prompt to the next, so that the order alone changes nothing"]
+    if found.scale.get("prompts") == 1:
+        notes.append("with one prompt a task the next is always of another: the ratios cannot differ")
     return _section(found, tables if found.units else [], trends, notes)
 
 
@@ -183,7 +181,7 @@ def show_one_ratio(found: Found) -> Section:
     rows += [[way, *counted(found, PAPERS_SEARCH, way)] for way in BAYES if found.get(PAPERS_SEARCH, way)]
     expected, reached = _expected(found, unit, KNN), speed(found, unit, KNN)
     trends = [
-        *_is_first(found, unit),
+        *_is_first(found, [unit]),
         *(is_faster(f"knn is faster than {way}", found, (unit, KNN), (unit, way)) for way in (FIXED, MIXED)),
         pays("knn is faster than plain decoding", found, unit, KNN),
         is_larger(
@@ -193,16 +191,16 @@ def show_one_ratio(found: Found) -> Section:
             ALIKE,
         ),
     ]
-    return _section(found, [Table("r = 1", ["method", *COUNTED], rows)], trends, _tried(found))
+    return _section(found, [Table("r = 1", ["method", *COUNTED], rows)], trends, [*_tried(found)])
 
 
-def _is_first(found: Found, unit: str) -> list[Trend]:
-    """Of what is accepted."""
+def _is_first(found: Found, units: Sequence[str]) -> list[Trend]:
+    """Of what is accepted, in the mean of some streams."""
     return [
         is_larger(
-            f"knn has a larger {title} than {way} at {unit}",
-            (KNN, figure(found, unit, KNN, name)),
-            (way, figure(found, unit, way, name)),
+            f"knn has a larger {title} than {way}",
+            (KNN, _mean([figure(found, unit, KNN, name) for unit in units])),
+            (way, _mean([figure(found, unit, way, name) for unit in units])),
         )
         for name, title in ((LENGTH, "accepted length"), (RATE, "acceptance rate"))
         for way in (FIXED, MIXED)
@@ -224,8 +222,8 @@ def show_counts(found: Found) -> Section:
         means = [_mean([pair[place] for pair in pairs]) for place in (0, 1)]
         rows.append([way, *(number(value, ".2f") for pair in [*pairs, means] for value in pair)])
     header = ["method", *(f"{unit} {name}" for unit in [*found.units, "overall"] for name in ("M", "acceptance"))]
-    trends = [trend for unit in found.units for trend in _is_first(found, unit)]
-    return _section(found, [Table("by mix ratio", header, rows)] if found.units else [], trends)
+    table = Table("by mix ratio", header, rows)
+    return _section(found, [table] if found.units else [], _is_first(found, list(found.units)))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -248,25 +246,21 @@ def show_tasks(found: Found) -> Section:
         [pictures.Panel("speed-up", list(tasks.values()), known, line)],
         "speed-ups of three ways on a stream that goes task by task",
     )
-    trends = []
-    if len(tasks) > 1:
-        first, *others = tasks
-        rest = _mean(known[FIXED][1:])
-        own = _value(speed(found, unit, FIXED, first))
-        trends = [
-            is_larger(f"ssd-fixed is faster on its own task, {tasks[first]}", (first, own), ("others", rest), ALIKE),
-            *(
-                is_larger(
-                    f"knn is faster than ssd-fixed on {tasks[task]}",
-                    (KNN, _value(speed(found, unit, KNN, task))),
-                    (FIXED, _value(speed(found, unit, FIXED, task))),
-                    ALIKE,
-                )
-                for task in others
-            ),
-        ]
     table = Table("speed-up, task by task", ["method", *tasks.values(), "all"], rows)
+    counts = [found.get(unit, FIXED, "domains", task, "num_prompts") or 0 for task in tasks]
+    trends = [from_enough(trend, min(counts)) for trend in _by_task(tasks, known)]
     return replace(_section(found, [table], trends), plot=plot)
+
+
+def _by_task(tasks: Mapping[str, str], known: Mapping[str, Sequence[float | None]]) -> Iterator[Trend]:
+    """`ssd-fixed` has the set of the first task."""
+    if len(tasks) < 2:
+        return
+    labels, fixed = list(tasks.values()), known[FIXED]
+    claim = f"ssd-fixed is faster on its own task, {labels[0]}, than on the others"
+    yield is_larger(claim, (labels[0], fixed[0]), ("others", _mean(fixed[1:])), ALIKE)
+    for label, own, other in list(zip(labels, known[KNN], fixed, strict=True))[1:]:
+        yield is_larger(f"knn is faster than ssd-fixed on {label}", (KNN, own), (FIXED, other), ALIKE)
 
 
 def show_task_counts(found: Found) -> Section:
@@ -282,7 +276,7 @@ def show_task_counts(found: Found) -> Section:
         line = ("knn, all", totals[KNN]) if totals[KNN] is not None else None
         panels.append(pictures.Panel(title, list(tasks.values()), known, line))
     plot = pictures.bars(panels, "accepted length and acceptance rate of three ways, task by task")
-    return replace(_section(found, tables, _is_first(found, unit)), plot=plot)
+    return replace(_section(found, tables, _is_first(found, [unit])), plot=plot)
 
 
 def _tasks(found: Found, unit: str) -> dict[str, str]:
