@@ -138,7 +138,7 @@ def test_what_a_picture_shows(sections: dict[str, Shown]) -> None:
 
 def test_streams_are_measured_once(file: Path) -> None:
     lines = [line for line in read_units(file)[1] if line.unit == "r=1.0"]
-    assert [line.experiment for line in lines] == ["table-2", "table-1", "table-7", "table-3"]
+    assert [line.experiment for line in lines] == ["table-1", "table-7", "table-3", "table-2"]
     assert all(line.values == lines[0].values for line in lines)
 
 
@@ -166,7 +166,7 @@ def test_any_unit_may_be_missing(file: Path) -> None:
 def test_what_a_later_experiment_measured_is_shown_by_an_earlier_one(file: Path) -> None:
     head, lines = read_units(file)
     kept = [one for one in lines if one.experiment == "table-7" or one.key == ("knn-ssd", "table-2", "r=0.0")]
-    (table_2, _) = shown([RECIPE], kept, head)
+    (_, table_2) = shown([RECIPE], kept, head)
     assert table_2.section.ours[0].header == ["method", "r=0.0", "r=0.3", "r=0.7", "r=1.0"]
 
 
@@ -218,6 +218,17 @@ def test_what_is_learned_from_is_not_measured(bench: Workbench) -> None:
     for task in tasks_of(bench, TASKS, 100):
         assert {one.domain for one in (*task.measured, *task.learned)} == {task.name}
         assert not {one.id for one in task.measured} & {one.id for one in task.learned}
+
+
+def test_kinds_that_prompts_name_are_not_clustered(tmp_path: Path) -> None:
+    texts = [replace(one, domain=("algebra", "geometry")[number % 2]) for number, one in enumerate(prompts())]
+    (unit,) = kinds.vector_units(workbench(tmp_path, texts))
+    assert unit.measure is not None
+    found = unit.measure()
+    assert found["is_labelled"]
+    assert set(found["points"]) == {"algebra", "geometry"}
+    section = kinds.show_vectors(Found({unit.name: found}))
+    assert section.ours[0].header[0] == "kind"
 
 
 # -------------------------------------------------------------------------------------------------------------- claims

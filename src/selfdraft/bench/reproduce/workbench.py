@@ -94,15 +94,17 @@ class Workbench:
         method: Mapping[str, Any],
         prompts: Sequence[BenchPrompt],
         seconds: float | None = None,
+        num_tokens: int | None = None,
     ) -> Learned:
         """Let a strategy learn from prompts that are not measured; asked the same again, it is read.
 
-        `name` tells the lessons of one strategy apart. Raises nothing: what could not be learned has an `error`.
+        `name` tells the lessons of one strategy apart; `seconds`, `num_tokens`: other than those of the scale. Raises
+        nothing: what could not be learned has an `error`.
         """
         school = School(self.engine, Store(self.folder / as_file_name(name)), self.say)
         school.take_latency(self.latency)
         allowed = self.scale.lesson_seconds if seconds is None else seconds
-        school.learn(Lesson(name, dict(method), prompts, allowed, self.scale.lesson_tokens))
+        school.learn(Lesson(name, dict(method), prompts, allowed, num_tokens or self.scale.lesson_tokens))
         facts, known = school.facts[name], school.profile.artefacts
         return Learned(str(method["strategy"]), asdict(facts), known)
 

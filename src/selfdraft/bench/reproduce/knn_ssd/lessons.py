@@ -100,10 +100,15 @@ def taught(bench: Workbench) -> Taught:
 
 
 def teach(bench: Workbench, name: str, prompts: Sequence[BenchPrompt], num_domains: int, clusters: int = 0) -> Taught:
-    """Each search, the general one included, has the seconds of a lesson. A ProfileError where nothing was learned."""
-    method = {"strategy": KNN, "settings": {KNN: {"search": SEARCH, "clusters": clusters}}}
-    num_searches = num_domains + (num_domains > 1)
-    found = bench.learn(name, method, prompts, num_searches * bench.scale.lesson_seconds)
+    """Each search, the general one included, has the seconds of a lesson, and so have the vectors.
+
+    A ProfileError where nothing was learned.
+    """
+    scale = bench.scale
+    settings = {"search": SEARCH, "clusters": clusters, "search_prompts": max(len(TASKS), scale.learned_prompts)}
+    method = {"strategy": KNN, "settings": {KNN: settings}}
+    num_parts = num_domains + (num_domains > 1) + 1
+    found = bench.learn(name, method, prompts, num_parts * scale.lesson_seconds, max(1, scale.lesson_tokens // 2))
     if found.facts["error"] is not None:
         raise ProfileError(f"knn learned nothing: {found.facts['error']}")
     artefact, latency, num_layers = found.artefacts[KNN], bench.latency, bench.engine.runner.num_layers
