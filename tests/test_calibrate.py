@@ -429,6 +429,16 @@ def test_the_command_says_that_the_budget_ended_it(
     assert "incomplete" in output
 
 
+def test_the_command_names_what_had_no_time(
+    folder: str, prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kit_module.Budget, "left", lambda budget, share=1.0: 0.0)
+    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--strategy", "swift", "knn"]) == 0
+    output = capsys.readouterr().out
+    assert "swift: the budget of 20 min ended the fit" in output
+    assert "knn: the budget of 20 min ended the fit" in output
+
+
 def test_without_a_profile_the_command_is_named(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--model", folder, "--strategy", "prune", "abc"]) == 2
     assert f"Run: selfdraft calibrate {folder} --strategy prune" in capsys.readouterr().err

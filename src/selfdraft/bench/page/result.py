@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...registry import DEFAULTS
 from ..harness.figures import document as make_document
 from ..harness.records import Head, TextRecord, always_run, complete_prompts
 from ..harness.rows import Row, best_of_ours, is_of_calls, measured
+from ..long_prompts import is_context
 from ..ways import OFF
 
 MAX_LINES = 6
@@ -35,7 +36,14 @@ class Result:
 
     @property
     def domains(self) -> list[str]:
-        return list(self.document["prompts_of"])
+        """Without prompts that were made long, where there are others."""
+        found = list(self.document["prompts_of"])
+        return [domain for domain in found if not is_context(domain)] or found
+
+    @property
+    def stream(self) -> Result:
+        """Of these domains alone."""
+        return replace(self, records=[record for record in self.records if record.domain in self.domains])
 
     def texts(self, way: str) -> list[TextRecord]:
         """In the order of the run."""

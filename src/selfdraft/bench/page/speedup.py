@@ -39,15 +39,22 @@ def _draw(figure: Any, theme: Theme, rows: Sequence[Row], domains: Sequence[str]
     panels = figure.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
     figure.get_layout_engine().set(w_pad=0.02, wspace=0.0)
     cells = [[row["total"], *(row["domains"].get(domain) for domain in domains)] for row in rows]
-    highest = max(shown_speedup(cell)["high"] or 0.0 for line in cells for cell in line if cell)
+    highest = _highest(cells)
     for column, (panel, name) in enumerate(zip(panels, ["all texts", *domains], strict=True)):
         room = _DOMAIN_ROOM if column else _ALL_ROOM
-        panel.set_xlim(0, max(highest, 1.2) / room)
+        panel.set_xlim(0, highest / room)
         _draw_panel(panel, theme, rows, [line[column] for line in cells], is_whole=not column)
         panel.set_title(_wrapped(name), fontsize=9, loc="left", linespacing=1.1)
     panels[0].set_yticks(range(len(rows)), [short(row["name"]) for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     _add_legend(figure, theme, rows)
+
+
+def _highest(cells: Sequence[Sequence[Mapping[str, Any] | None]]) -> float:
+    """What bars must have room for. A line of few texts may be longer, and leaves its panel's room then."""
+    values = [shown_speedup(cell)["value"] or 0.0 for line in cells for cell in line if cell]
+    totals = [shown_speedup(line[0])["high"] or 0.0 for line in cells if line[0]]
+    return max(1.1 * max(values), *totals, 1.2)
 
 
 def _wrapped(domain: str) -> str:
@@ -63,7 +70,8 @@ def _draw_panel(
         found = shown_speedup(cell) if cell else None
         if cell and found and found["value"] is not None:
             axes.barh(place, found["value"], 0.62, zorder=2, **_style(row, cell, theme))
-            ends = [found["low"], found["high"]]
+            room = (_ALL_ROOM if is_whole else _DOMAIN_ROOM) * axes.get_xlim()[1]
+            ends = [found["low"], min(found["high"] or 0.0, room)]
             axes.plot(ends, [place, place], color=theme.ground, lw=3.0, zorder=4)  # seen on any bar
             axes.plot(ends, [place, place], color=theme.ink, lw=1.4, zorder=5)
             text = interval(found) if is_whole else f"{found['value']:.2f}"

@@ -20,6 +20,7 @@ _CHARACTER_INCHES, _WIDTH_INCHES = 0.075, 7.2
 
 
 def chart(result: Result) -> Chart | Missing:
+    result = result.stream
     texts = result.plain_texts
     if len(texts) < LEAST_TEXTS or not result.rows:
         return Missing(TITLE, f"too few texts to show a course, {len(texts)}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,12 @@ def show_similarities(found: Found) -> Section:
     if values is None:
         return Section([])
     kinds = [values["attention"], values["mlp"]]
-    measures = {"minimum": min, "maximum": max, "mean": statistics.mean, "median": statistics.median}
+    measures: Mapping[str, Callable[[Sequence[float]], float]] = {
+        "minimum": min,
+        "maximum": max,
+        "mean": statistics.mean,
+        "median": statistics.median,
+    }
     rows = [[f"{name} similarity", *(f"{measure(kind):.3f}" for kind in kinds)] for name, measure in measures.items()]
     seconds = [values["attention_seconds"], values["mlp_seconds"]]
     rows.append(["mean time (ms)", *(number(1000 * one, ".4f") for one in seconds)])
@@ -86,17 +92,13 @@ def show_similarities(found: Found) -> Section:
 def _against_draft_verify(
     bench: Workbench, names: Sequence[str], temperatures: Sequence[float], methods: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[Unit]:
-    def measure(task: Task, temperature: float) -> Values:
+    def measure(temperature: float, task: Task) -> Values:
         learned = _learned(bench, names[0])
         knows = [learned] if learned else []
         return bench.compare(methods, task.measured, knows=knows, temperature=temperature)
 
     for temperature in temperatures:
-        yield from bench.for_each(
-            names,
-            lambda task, t=temperature: measure(task, t),
-            prefix=f"T={temperature} ",  # type: ignore[misc]
-        )
+        yield from bench.for_each(names, partial(measure, temperature), prefix=f"T={temperature} ")
 
 
 def _learned(bench: Workbench, name: str) -> Learned | None:

@@ -9,6 +9,8 @@ from ..report import number, times
 from .recipe import Found, Trend
 
 TOTAL = "total"
+FEW_PROMPTS = 3
+"""Of fewer an interval says nothing."""
 
 
 def speed(found: Found, unit: str, way: str, part: str = TOTAL) -> Mapping[str, float] | None:
@@ -32,6 +34,11 @@ def figure(found: Found, unit: str, way: str, name: str) -> Any:
     return found.get(unit, way, TOTAL, name)
 
 
+def has_few_prompts(found: Found, unit: str, way: str) -> bool:
+    count = figure(found, unit, way, "num_prompts")
+    return count is None or count < FEW_PROMPTS
+
+
 def spread(known: Mapping[str, float]) -> str:
     """`1.20x [1.15, 1.26]`."""
     return f"{times(known['value'])} [{known['low']:.2f}, {known['high']:.2f}]"
@@ -43,6 +50,8 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     if one is None or two is None:
         return Trend(claim, None, "it was not measured")
     because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
+    if has_few_prompts(found, *first) or has_few_prompts(found, *second):
+        return Trend(claim, None, f"too few prompts: {because}")
     if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one["value"] > two["value"], because)
@@ -53,5 +62,5 @@ def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
     known = speed(found, unit, way)
     if known is None:
         return Trend(claim, None, "it was not measured")
-    is_clear = known["low"] > 1.0 or known["high"] < 1.0
+    is_clear = (known["low"] > 1.0 or known["high"] < 1.0) and not has_few_prompts(found, unit, way)
     return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")

@@ -90,12 +90,18 @@ class Found:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`id` as in the published data: `table-2`, `figure-6`."""
+    """`id` as in the published data: `table-2`, `figure-6`. `shares`: the experiment whose units it shows as well."""
 
     id: str
     title: str
     units: Callable[[Workbench], Iterable[Unit]]
     show: Callable[[Found], Section]
+    shares: str = ""
+
+    @property
+    def kept_as(self) -> str:
+        """The experiment that its units are kept under: measured once, whichever comes first."""
+        return self.shares or self.id
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead)
             if line.missing is None:
                 by_experiment.setdefault(line.experiment, {})[line.unit] = line.values
         for experiment in recipe.experiments:
-            here = [line for line in own if line.experiment == experiment.id]
+            here = [line for line in own if line.experiment == experiment.kept_as]
             if not here:
                 continue
             missing = {line.unit: line.missing for line in here if line.missing is not None}
-            units = by_experiment.get(experiment.id, {})
+            units = by_experiment.get(experiment.kept_as, {})
             found = Found(units, missing, head.question.get("scale", {}), by_experiment)
             date = max(line.date for line in here)[:10]
             yield Shown(recipe, experiment, found, experiment.show(found), date)

@@ -48,14 +48,14 @@ class Reproduction:
         share_began = time.perf_counter()
         share = self._seconds_left / (count - number)
         for unit in experiment.units(self.bench):
-            if (recipe.name, experiment.id, unit.name) in self.file.lines:
+            if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
                 continue
             if known := self._known_elsewhere(recipe.name, unit):
                 self.file.add(replace(known, experiment=experiment.id))
                 continue
             if unit.missing is None and time.perf_counter() - share_began > share:
                 return
-            self.file.add(self._measured(recipe.name, experiment.id, unit))
+            self.file.add(self._measured(recipe.name, experiment.kept_as, unit))
         self.progress(number + 1, count, label)
 
     def _known_elsewhere(self, paper: str, unit: Unit) -> Line | None:

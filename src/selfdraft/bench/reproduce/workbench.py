@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Workbench:
             if task is None:
                 units.append(Unit(prefix + name, missing=self.tasks.why_missing(name)))
             else:
-                units.append(Unit(prefix + name, lambda task=task: measure(task)))  # type: ignore[misc]
+                units.append(Unit(prefix + name, partial(measure, task)))
         return units
 
     # -------------------------------------------------------------------------------------------------- lessons

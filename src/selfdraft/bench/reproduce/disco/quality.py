@@ -1,0 +1,76 @@
+"""Table 5: how well the classifier tells tokens that will be kept from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....calibrate.training import classifier_f1, static_f1
+from ....calibrate.tuning import MAX_TOKENS
+from ....lookahead.disco import Classifier
+from ...lookahead.learning import School
+from ...report import Table
+from ..recipe import Effort, Found, Section, Trend, Unit, Values
+from ..workbench import Workbench
+from .judging import is_above, share_of
+from .lesson import (
+    CLASSIFIER,
+    PAPER_PROMPTS,
+    PAPER_TRAINING,
+    TAUGHT,
+    encoded,
+    longer,
+    measured_prompts,
+    new_engine,
+    taught,
+    units,
+)
+
+LONG_TEXTS = 2
+COLUMNS = {"static": "F1 static-SL", "disco": "F1 DISCO", "any_static": "any static length", "at_half": "DISCO at 0.5"}
+
+
+def f1_units(bench: Workbench) -> Iterable[Unit]:
+    return units(bench, TAUGHT, lambda name: _f1(bench, name))
+
+
+def _f1(bench: Workbench, name: str) -> Values:
+    """On the prompts that are measured: they neither trained nor chose anything."""
+    learned = taught(bench, name)
+    classifier = Classifier.read(learned.artefacts[CLASSIFIER].content)
+    school = School(new_engine(bench), learned.facts["question"]["method"], longer(bench, LONG_TEXTS), bench.say)
+    traces = school.traces(encoded(bench, name, measured_prompts(bench, name)))
+    static_tokens: int = learned.facts["best"]["fixed"]["tokens"]
+    return {
+        "static": static_f1(traces, static_tokens),
+        "disco": classifier_f1(classifier, traces),
+        "any_static": max(static_f1(traces, length) for length in range(1, MAX_TOKENS + 1)),
+        "at_half": classifier_f1(classifier, traces, 0.5),
+        "num_tokens": sum(int(trace.is_drafted.sum()) for trace in traces),
+        "lesson": learned.facts,
+    }
+
+
+def show_f1(found: Found) -> Section:
+    known = {name: found.units[name] for name in TAUGHT if name in found.units}
+    rows = [[one["label"], *(f"{100 * one[column]:.0f}" for column in COLUMNS)] for one in known.values()]
+    efforts = [
+        Effort(f"prompts to train with ({one['label']})", one["lesson"]["num_train"], PAPER_TRAINING[name])
+        for name, one in known.items()
+    ]
+    notes = [
+        "in percent, at the length and the threshold that promised most speed; then, of any static length the highest, "
+        "and the classifier's own at 0.5",
+        "on prompts that neither trained nor chose settings; the paper's are those that chose them",
+        *(f"{one['label']}: of {one['num_tokens']} tokens" for one in known.values()),
+    ]
+    return Section(
+        [Table("", ["dataset", *COLUMNS.values()], rows)],
+        [Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS), *efforts],
+        [_is_above_static(one) for one in known.values()],
+        notes if rows else [],
+    )
+
+
+def _is_above_static(one: Values) -> Trend:
+    own, base = (share_of(one[name], one["num_tokens"]) for name in ("disco", "static"))
+    return is_above(f"{one['label']}: DISCO's F1 is above that of the static length", own, base)

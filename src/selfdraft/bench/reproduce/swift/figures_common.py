@@ -1,0 +1,107 @@
+"""What the figures of SWIFT share: how the methods are set, and the texts that they go through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....calibrate.texts import Text
+from ....errors import ProfileError
+from ...prompts import BenchPrompt, encode
+from ..recipe import Found, Unit
+from ..scale import Scale
+from ..tasks import Task, Tasks
+from ..workbench import Learned, Workbench
+
+SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
+SELF_SD_METHOD = {"strategy": "draft-verify"}
+FIRST_TASK = "cnn-dm"
+PAPER_WINDOW, QUICK_WINDOW = 32, 16
+PAPER_STEPS, PAPER_INTERVAL, PAPER_ITERATIONS = 1000, 25, 1000
+_PROBED_TOKENS = 64
+
+
+def window_of(scale: Scale) -> int:
+    """Generated tokens that candidates are scored by. The paper's are more than a text of the quick scale has."""
+    return QUICK_WINDOW if scale.is_quick else PAPER_WINDOW
+
+
+def window_note(found: Found) -> list[str]:
+    if not found.scale.get("is_quick"):
+        return []
+    return [f"candidates are scored by {QUICK_WINDOW} tokens, the paper's by {PAPER_WINDOW}: quick texts are short"]
+
+
+def swift(scale: Scale, **options: Any) -> dict[str, Any]:
+    """By the paper's rules, whatever we do otherwise."""
+    return {"strategy": "swift", "settings": {"swift": {"paper": True, "window": window_of(scale), **options}}}
+
+
+def ours(scale: Scale) -> dict[str, Any]:
+    """As it is where nobody asks for the paper's rules."""
+    return {"strategy": "swift", "settings": {"swift": {"window": window_of(scale)}}}
+
+
+def text_tokens(scale: Scale) -> int:
+    """Of a text that is long enough to be searched on: nothing is scored before a window is full."""
+    return max(scale.tokens, 2 * window_of(scale))
+
+
+def stream_prompts(bench: Workbench, name: str, quick_count: int) -> Sequence[BenchPrompt]:
+    """One task's prompts, twice as many as elsewhere; where nothing is learned beforehand none is kept apart for it."""
+    scale = bench.scale
+    count = max(quick_count, scale.prompts) if scale.is_quick else 2 * scale.prompts
+    task = Tasks(bench.prompts, count, 1, bench.seed).find(name)
+    return task.measured if task else ()
+
+
+def found_tasks(bench: Workbench, names: Sequence[str]) -> list[Task]:
+    return [task for task in map(bench.tasks.find, names) if task is not None]
+
+
+def missing_tasks(bench: Workbench, names: Sequence[str]) -> list[Unit]:
+    missing = [name for name in names if bench.tasks.find(name) is None]
+    return [Unit(name, missing=bench.tasks.why_missing(name)) for name in missing]
+
+
+def by_task(tasks: Sequence[Task]) -> list[BenchPrompt]:
+    """Their measured prompts, one task behind the other; the task is the domain, so that figures are told by task."""
+    return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
+
+
+def plain_texts(bench: Workbench, prompts: Sequence[BenchPrompt]) -> list[Text]:
+    """What the model says behind them, to look at what sub-networks make of it."""
+    num_tokens = max(bench.scale.tokens, _PROBED_TOKENS)
+    found = []
+    for prompt in prompts:
+        tokens = encode(prompt, bench.engine)
+        plain = bench.engine.generate(tokens, max_new_tokens=num_tokens, strategy="off")
+        found.append(Text((*tokens, *plain.tokens), len(tokens)))
+    return [text for text in found if text.num_generated]
+
+
+# ------------------------------------------------------------------------------------------------------- lessons
+
+
+def practised(bench: Workbench, task: Task) -> Learned:
+    """SWIFT behind a search on prompts that are not measured; several figures show something of it."""
+    return _known("SWIFT", bench.learn("swift-practice", swift(bench.scale), task.learned))
+
+
+def self_sd(bench: Workbench, task: Task, seconds: float | None = None) -> Learned:
+    allowed = bench.scale.lesson_seconds if seconds is None else seconds
+    name = f"self-sd-{task.name}-{allowed:g}s"
+    return _known("Self-SD", bench.learn(name, SELF_SD_METHOD, task.learned, allowed))
+
+
+def self_sd_set(learned: Learned) -> dict[str, Any]:
+    """Its `skip` (empty: nothing was faster than plain decoding), and how many sets were tried."""
+    found = learned.values["sets"]["mixed"]
+    return {"skip": found["skip"], "num_tried": found["num_tried"], "seconds": learned.facts["seconds"]}
+
+
+def _known(name: str, learned: Learned) -> Learned:
+    if not learned.values:
+        raise ProfileError(f"{name} learned nothing: {learned.facts['error'] or 'no time was left'}")
+    return learned

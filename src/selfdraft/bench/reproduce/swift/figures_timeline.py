@@ -1,0 +1,182 @@
+"""Figure 6: what SWIFT gains along a stream of one task, how its matchness rises, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...report import Table, number, times
+from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
+from ..tasks import Task
+from ..workbench import Workbench
+from .figures_claims import LEAST_PROMPTS, NOT_MEASURED, Course, faster, pays, text_rows, told
+from .figures_common import (
+    FIRST_TASK,
+    OURS,
+    PAPER_STEPS,
+    SWIFT,
+    ours,
+    practised,
+    stream_prompts,
+    swift,
+    text_tokens,
+    window_note,
+)
+from .figures_drawing import SERIES, draw_lines, draw_plain, draw_split
+
+STREAM, SEARCH = f"stream {FIRST_TASK}", f"search {FIRST_TASK}"
+WAYS = (SWIFT, OURS)
+QUICK_TEXTS, PAPER_TEXTS = LEAST_PROMPTS, 1000
+MOST_ROWS = 12
+"""Of the table that follows the stream."""
+ENOUGH, LITTLE = 0.95, 0.01
+"""The matchness that ends a search, and what optimisation may take of the time: the paper has 0.8 %."""
+
+# ------------------------------------------------------------------------------------------------------ measuring
+
+
+def timeline_units(bench: Workbench) -> Iterable[Unit]:
+    yield from bench.for_each([FIRST_TASK], lambda task: _stream(bench), prefix="stream ")
+    yield from bench.for_each([FIRST_TASK], lambda task: _search(bench, task), prefix="search ")
+
+
+def _stream(bench: Workbench) -> Values:
+    methods = {SWIFT: swift(bench.scale), OURS: ours(bench.scale)}
+    prompts = stream_prompts(bench, FIRST_TASK, QUICK_TEXTS)
+    figures, records = bench.compare_texts(methods, prompts, tokens=text_tokens(bench.scale))
+    return {**figures, "texts": text_rows(records)}
+
+
+def _search(bench: Workbench, task: Task) -> Values:
+    """Matchness of the set in use: at first, and behind each text of a search by the paper's rules."""
+    known = practised(bench, task).values
+    return {
+        "first": known["steps"][0]["best"] if known["steps"] else None,
+        "texts": [text["matchness"] for text in known["texts"]],
+        "steps": [[step["step"], step["best"]] for step in known["steps"]],
+        "num_steps": known["step"],
+        "phase": known["phase"],
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- showing
+
+
+def show_timeline(found: Found) -> Section:
+    courses = {way: known for way in WAYS if (known := Course.of(found, STREAM, way))}
+    num_texts = max(map(len, courses.values()), default=0)
+    search = found.units.get(SEARCH, {})
+    return Section(
+        [_split_table(courses), _course_table(courses), _matchness_table(search)],
+        [
+            Effort("texts", num_texts, PAPER_TEXTS),
+            Effort("steps of the search", search.get("num_steps"), PAPER_STEPS),
+        ],
+        told([*_claims(courses.get(SWIFT)), *_claims_of_search(search)]),
+        [
+            "by the paper's rules matchness is the best that any candidate ever had, so it cannot fall",
+            f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
+            *window_note(found),
+        ],
+        Plot(
+            lambda figure: _draw(figure, courses, search),
+            "Speed-up along the stream, matchness along the search, and milliseconds of a token by part.",
+            (10.0, 6.4),
+        )
+        if courses
+        else None,
+    )
+
+
+def _split_table(courses: Mapping[str, Course]) -> Table:
+    splits = {way: course.split for way, course in courses.items()}
+    rows = [
+        [part, *(cell for split in splits.values() for cell in _split_cells(split, part))]
+        for part in ("optimise", "draft", "verify", "other")
+        if splits
+    ]
+    header = ["", *(f"{way}, {unit}" for way in courses for unit in ("ms", "share"))]
+    return Table("latency of a token", header, rows)
+
+
+def _split_cells(split: Mapping[str, float], part: str) -> list[str]:
+    whole = sum(split.values())
+    return [f"{split[part]:.2f}", f"{split[part] / whole:.1%}" if whole else "-"]
+
+
+def _course_table(courses: Mapping[str, Course]) -> Table:
+    """Evenly spread rows, the last one among them."""
+    known = [(course.single, course.running) for course in courses.values()]
+    num_texts = min((len(single) for single, _ in known), default=0)
+    step = -(-num_texts // MOST_ROWS) if num_texts else 1
+    rows = [
+        [str(place + 1), *(times(values[place]) for both in known for values in both)]
+        for place in range((num_texts - 1) % step if num_texts else 0, num_texts, step)
+    ]
+    header = ["text", *(f"{way}, {what}" for way in courses for what in ("this text", "all so far"))]
+    return Table("speed-up along the stream", header, rows)
+
+
+def _matchness_table(search: Values) -> Table:
+    if not search:
+        return Table("matchness", [], [])
+    first, texts = search["first"], search["texts"]
+    rows = [["at first", number(first, ".2f")]]
+    rows += [["behind the first text", number(texts[0], ".2f")]] if texts else []
+    rows += [[f"behind text {len(texts)}", number(texts[-1], ".2f")]] if texts[1:] else []
+    return Table(f"matchness, {search['num_steps']} steps", ["", SWIFT], rows)
+
+
+# ---------------------------------------------------------------------------------------------------------- claims
+
+
+def _claims(course: Course | None) -> Iterable[Trend]:
+    if course is None:
+        return
+    searching = course.is_searching
+    behind = course.part([not is_searching for is_searching in searching]).called("behind the search").speed
+    during = course.part(searching).called("while it searches").speed
+    yield faster("SWIFT is faster behind its search than while it searches", behind, during)
+    yield pays("SWIFT is faster than plain decoding over the whole stream", course.speed)
+    split = course.split
+    whole = sum(split.values()) or 1.0
+    share = split["optimise"] / whole
+    is_over = not searching[-1]
+    claim = "optimisation takes less than 1 % of the time"
+    because = f"{share:.1%}" if is_over else f"{share:.1%}, but the search was not over"
+    yield Trend(claim, True if share < LITTLE else (False if is_over else None), because)
+    because = f"draft {split['draft'] / whole:.0%}, verify {split['verify'] / whole:.0%}"
+    yield Trend("drafting takes more time than verifying", split["draft"] > split["verify"], because)
+
+
+def _claims_of_search(search: Values) -> Iterable[Trend]:
+    values: Sequence[float | None] = [search.get("first"), *search.get("texts", ())]
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        yield Trend("matchness rises", None, NOT_MEASURED)
+        return
+    because = f"{known[0]:.2f} at first, {known[-1]:.2f} in the end"
+    yield Trend("matchness rises while SWIFT searches", known[-1] > known[0], because)
+    is_over = search["phase"] == "accelerate"
+    because += f", {search['num_steps']} steps" + ("" if is_over else ": the search was not over")
+    is_good = known[-1] > ENOUGH
+    yield Trend("the search ends with a matchness beyond 0.95", is_good if is_over or is_good else None, because)
+
+
+# --------------------------------------------------------------------------------------------------------- drawing
+
+
+def _draw(figure: Any, courses: Mapping[str, Course], search: Values) -> None:
+    above, below = figure.subfigures(2, 1, height_ratios=[2.2, 1])
+    left, right = above.subplots(1, 2)
+    draw_plain(left)
+    for place, course in enumerate(courses.values()):
+        color = SERIES[place]
+        left.plot(range(1, len(course.single) + 1), course.single, ".", color=color, alpha=0.5, markersize=6)
+    lines = {f"{way}, all so far": list(enumerate(course.running, start=1)) for way, course in courses.items()}
+    draw_lines(left, lines, "text of the stream (dots: single texts)", "speed-up")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    known = [(step, best) for step, best in search.get("steps", ()) if best is not None]
+    draw_lines(right, {"set in use": known}, "step of the search", "matchness")
+    right.set_ylim(0, 1.02)
+    draw_split(below.subplots(), {way: course.split for way, course in courses.items()})

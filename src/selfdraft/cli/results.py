@@ -1,0 +1,94 @@
+"""`selfdraft results`: what `selfdraft reproduce` measured, as one page of Markdown with pictures."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ..bench.plot import require_matplotlib
+from ..bench.reproduce.page import Result, page, plots
+from ..bench.reproduce.recipe import Plot
+from ..errors import OptionError
+from .outputs import check_output, write_file
+
+EXAMPLES = """\
+examples:
+  selfdraft results result.jsonl                                           on the terminal
+  selfdraft results cpu.jsonl gpu.jsonl --output results.md --pictures images --notes notes
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "results",
+        help="what `reproduce` measured as a page of Markdown",
+        description="Results of `selfdraft reproduce` as one page of Markdown, paper by paper.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("files", metavar="FILE.jsonl", nargs="+", help="what `selfdraft reproduce --output` wrote")
+    add("--output", metavar="FILE.md", help="default: the terminal")
+    add("--pictures", metavar="FOLDER", help="draw the figures there; beside --output, or below; needs matplotlib")
+    add("--notes", metavar="FOLDER", help="a paragraph on each paper: swift.md, knn-ssd.md, ...")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.output:
+        check_output(options.output)
+    results = [Result.read(file) for file in options.files]
+    notes = read_notes(options.notes) if options.notes else {}
+    text = page(results, notes, _link(options), command_of(options))
+    if options.pictures:
+        _draw_all(results, Path(options.pictures))
+    if options.output:
+        write_file(options.output, text.encode())
+    else:
+        print(text, end="")
+    return 0
+
+
+def command_of(options: argparse.Namespace) -> str:
+    words = ["selfdraft", "results", *options.files]
+    for name in ("output", "pictures", "notes"):
+        if getattr(options, name):
+            words += [f"--{name}", getattr(options, name)]
+    return shlex.join(words)
+
+
+def read_notes(folder: str) -> dict[str, str]:
+    if not Path(folder).is_dir():
+        raise OptionError(f"there is no folder {folder}; --notes takes one with files like swift.md")
+    return {file.stem: file.read_text(encoding="utf-8") for file in sorted(Path(folder).glob("*.md"))}
+
+
+def _link(options: argparse.Namespace) -> str | None:
+    """How the page names the folder of pictures."""
+    if not options.pictures:
+        return None
+    beside = Path(options.output).resolve().parent if options.output else Path.cwd()
+    folder = Path(options.pictures).resolve()
+    if not folder.is_relative_to(beside):
+        raise OptionError(f"--pictures {options.pictures} must be below the folder of --output, {beside}")
+    return folder.relative_to(beside).as_posix()
+
+
+def _draw_all(results: list[Result], folder: Path) -> None:
+    require_matplotlib()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, plot in plots(results):
+        write_file(str(folder / name), _drawn(plot))
+
+
+def _drawn(plot: Plot) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=plot.size, dpi=150, layout="constrained")
+    plot.draw(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

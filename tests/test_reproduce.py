@@ -1,0 +1,253 @@
+"""Recipes: what is measured is kept unit by unit, an interrupted run goes on, published numbers stay apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pico import letter_tokenizer, pico
+from selfdraft import Engine
+from selfdraft.bench.prompts import BenchPrompt
+from selfdraft.bench.report import Table
+from selfdraft.bench.reproduce import asd
+from selfdraft.bench.reproduce.cells import is_faster, pays
+from selfdraft.bench.reproduce.journal import Line, ReproduceHead, UnitFile, read_units
+from selfdraft.bench.reproduce.page import Result, page
+from selfdraft.bench.reproduce.published import published
+from selfdraft.bench.reproduce.recipe import Experiment, Found, Recipe, Section, Unit
+from selfdraft.bench.reproduce.recipes import RECIPES, recipe
+from selfdraft.bench.reproduce.report import as_text, shown
+from selfdraft.bench.reproduce.run import Reproduction
+from selfdraft.bench.reproduce.scale import Scale
+from selfdraft.bench.reproduce.tasks import TASKS, Tasks
+from selfdraft.bench.reproduce.workbench import Workbench, num_different
+from selfdraft.cli.main import main
+from selfdraft.errors import ModelError, OptionError
+
+pytestmark = pytest.mark.xdist_group("reproduce")
+
+SMALL = Scale(prompts=1, learned_prompts=1, tokens=6, lesson_seconds=1.0, lesson_tokens=8, is_quick=True)
+HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})
+
+
+def prompts_of(*ids: str, domain: str = "summarise") -> list[BenchPrompt]:
+    return [BenchPrompt(name, domain, f"abc {name} abc") for name in ids]
+
+
+PROMPTS = [*prompts_of("s1", "s2"), *prompts_of("c1", "c2", domain="code")]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Workbench:
+    engine = Engine(pico("llama"), letter_tokenizer(), profile=None)
+    return Workbench(engine, PROMPTS, SMALL, tmp_path / "lessons")
+
+
+def speeds(num_prompts: int = 8, **ways: tuple[float, float, float]) -> dict[str, Any]:
+    """What a unit found, with nothing but speed-ups."""
+    return {
+        name: {
+            "total": {"speedup": dict(zip(("value", "low", "high"), known, strict=True)), "num_prompts": num_prompts}
+        }
+        for name, known in ways.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- a whole recipe
+
+
+def test_a_recipe_from_end_to_end(bench: Workbench, tmp_path: Path) -> None:
+    file = tmp_path / "result.jsonl"
+    work = Reproduction(bench, UnitFile(file, HEAD))
+    work.run([asd.RECIPE])
+    assert not work.has_difference
+    head, lines = read_units(file)
+    sections = {one.experiment.id: one for one in shown([asd.RECIPE], lines, head)}
+    assert set(sections) == {"table-1", "table-3", "table-4", "table-5"}
+    for one in sections.values():
+        assert one.section.ours[0].rows
+        text = as_text(one, head)
+        assert f"(pico, a CPU, float32, {one.date})" in text
+        assert published("asd").tables[one.experiment.id].source in text
+    assert "there are no prompts of XSum" in as_text(sections["table-3"], head)
+    assert [row[0] for row in sections["table-5"].section.ours[0].rows] == list(asd.RULES)
+
+
+def test_what_was_measured_is_not_measured_again(bench: Workbench, tmp_path: Path, monkeypatch: Any) -> None:
+    file = tmp_path / "result.jsonl"
+    Reproduction(bench, UnitFile(file, HEAD)).run([asd.RECIPE], ["table-5"])
+    before = file.read_text()
+    monkeypatch.setattr(Workbench, "compare", lambda *_, **__: pytest.fail("it was there"))
+    Reproduction(bench, UnitFile(file, HEAD)).run([asd.RECIPE], ["table-5"])
+    assert file.read_text() == before
+
+
+def test_similarities_of_sub_layers(bench: Workbench) -> None:
+    found = asd.cosines(bench.engine.runner, [1, 2, 3, 4])
+    assert found.shape == (2 * bench.engine.runner.num_layers,)
+    assert bool((found.abs() <= 1 + 1e-6).all())
+
+
+# ------------------------------------------------------------------------------------------------------ the machinery
+
+
+def an_experiment(units: Sequence[Unit], name: str = "table-1") -> Experiment:
+    def show(found: Found) -> Section:
+        return Section([Table("", ["unit"], [[unit] for unit in found.units])])
+
+    return Experiment(name, "a test", lambda bench: units, show)
+
+
+def run(bench: Workbench, file: UnitFile, *experiments: Experiment, seconds: float | None = None) -> Reproduction:
+    work = Reproduction(bench, file, seconds)
+    work.run([Recipe("asd", experiments)])
+    return work
+
+
+def stop() -> dict[str, Any]:
+    raise KeyboardInterrupt
+
+
+def fail() -> dict[str, Any]:
+    raise ModelError("no room")
+
+
+def test_an_interrupted_run_keeps_what_it_has(bench: Workbench, tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    work = run(bench, UnitFile(path, HEAD), an_experiment([Unit("a", lambda: {"x": 1}), Unit("b", stop)]))
+    assert work.is_interrupted
+    again = UnitFile(path, HEAD)
+    run(bench, again, an_experiment([Unit("a", stop), Unit("b", lambda: {"x": 2})]))
+    assert [line.values for line in again.lines.values()] == [{"x": 1}, {"x": 2}]
+    assert [line.unit for line in read_units(path)[1]] == ["a", "b"]
+
+
+def test_a_line_that_was_cut_off_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    run(bench, UnitFile(path, HEAD), an_experiment([Unit("a", lambda: {"x": 1}), Unit("b", lambda: {"x": 2})]))
+    path.write_bytes(path.read_bytes()[:-9])
+    assert [key[2] for key in UnitFile(path, HEAD).lines] == ["a"]
+
+
+def test_another_question_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    UnitFile(path, HEAD)
+    other = ReproduceHead({**HEAD.question, "model": "another"}, {})
+    with pytest.raises(OptionError, match=r'model: "pico", now "another".*--again'):
+        UnitFile(path, other)
+    assert UnitFile(path, other, is_new=True).head == other
+
+
+def test_what_cannot_be_had_is_told(bench: Workbench) -> None:
+    file = UnitFile(None, HEAD)
+    run(bench, file, an_experiment([Unit("a", missing="no such model"), Unit("b", fail), Unit("c", dict)]))
+    (one,) = shown([Recipe("asd", [an_experiment([])])], list(file.lines.values()), HEAD)
+    text = as_text(one, HEAD)
+    assert "not to be had, a: no such model" in text
+    assert "not to be had, b: no room" in text
+    assert list(one.found.units) == ["c"]
+
+
+def test_time_is_shared_among_experiments(bench: Workbench) -> None:
+    file = UnitFile(None, HEAD)
+    units = [Unit("a", dict), Unit("b", dict), Unit("c", missing="costs nothing")]
+    run(bench, file, an_experiment(units), an_experiment(units, "table-3"), seconds=0.0)
+    assert {key[2] for key in file.lines} <= {"c"}
+
+
+def test_a_difference_is_seen_wherever_it_stands() -> None:
+    assert num_different({"a": [{"total": {"different": 0}}]}) == 0
+    assert num_different({"a": [{"total": {"different": 2}}]}) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- claims
+
+
+def test_claims_about_two_speeds() -> None:
+    found = Found({"u": speeds(a=(1.5, 1.4, 1.6), b=(1.2, 1.1, 1.3), c=(1.25, 1.2, 1.5))})
+    assert is_faster("", found, ("u", "a"), ("u", "b")).holds is True
+    assert is_faster("", found, ("u", "b"), ("u", "a")).holds is False
+    assert is_faster("", found, ("u", "a"), ("u", "c")).holds is None
+    assert is_faster("", found, ("u", "a"), ("u", "missing")).holds is None
+    few = Found({"u": speeds(1, a=(1.5, 1.5, 1.5), b=(1.2, 1.2, 1.2))})
+    assert is_faster("", few, ("u", "a"), ("u", "b")).holds is None
+    assert pays("", few, "u", "a").holds is None
+    slow = Found({"u": speeds(slow=(0.8, 0.7, 0.9), unsure=(1.1, 0.9, 1.3), fast=(1.2, 1.1, 1.3))})
+    assert [pays("", slow, "u", name).holds for name in ("slow", "unsure", "fast")] == [False, None, True]
+
+
+# -------------------------------------------------------------------------------------------------------------- tasks
+
+
+def test_data_sets_are_known_by_their_ids_else_by_their_domain() -> None:
+    real = [*prompts_of("cnndm_1", "cnndm_2", "cnndm_3"), *prompts_of("xsum_1", "xsum_2")]
+    task = Tasks([*real, *PROMPTS], 2, 1, seed=0).find("cnn-dm")
+    assert task is not None
+    assert {one.id for one in (*task.measured, *task.learned)} == {"cnndm_1", "cnndm_2", "cnndm_3"}
+    assert not set(task.measured) & set(task.learned)
+    assert task.label == "CNN/DM"
+    ours = Tasks(PROMPTS, 8, 8, seed=0).find("cnn-dm")
+    assert ours is not None
+    assert ours.label == "CNN/DM (summarise)"
+    assert (len(ours.measured), len(ours.learned)) == (1, 1)
+    assert Tasks(PROMPTS, 1, 1, seed=0).find("xsum") is None
+    with pytest.raises(OptionError, match="xsum"):
+        Tasks(PROMPTS, 1, 1, seed=0).find("xsun")
+    assert all(Tasks.why_missing(name) for name in TASKS)
+
+
+# -------------------------------------------------------------------------------------------------- published numbers
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_published_numbers_are_whole(name: str) -> None:
+    paper = published(name)
+    assert paper.arxiv
+    known = {experiment.id for experiment in recipe(name).experiments}
+    assert set(paper.tables) <= known
+    for table in paper.tables.values():
+        assert table.source
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+# --------------------------------------------------------------------------------------------------------- the page
+
+
+def test_a_page_of_results(tmp_path: Path) -> None:
+    line = Line("asd", "table-5", "cnn-dm", speeds(**{"all three": (1.2, 1.1, 1.3)}), date="2026-01-02")
+    text = page([Result("cpu.jsonl", HEAD, [line])], {"asd": "It held."}, None, "selfdraft results cpu.jsonl")
+    assert "## asd: Draft on the Fly" in text
+    assert "It held." in text
+    assert "| all three | 1.20x |" in text
+    assert "published (table 5" in text
+    assert "swift" not in text
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "model"
+    pico("llama").save_pretrained(folder)
+    letter_tokenizer().save_pretrained(folder)
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [json.dumps({"id": one.id, "domain": one.domain, "prompt": one.text}) for one in PROMPTS]
+    prompts.write_text("\n".join(lines) + "\n")
+    output = tmp_path / "result.jsonl"
+    few = ["--quick", "--prompts", str(prompts), "--max-new-tokens", "4", "--lesson-seconds", "1"]
+    command = ["reproduce", "asd", str(folder), *few, "--experiments", "table-5", "--output", str(output)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "== asd table-5: its three rules" in said
+    assert "published (table 5" in said
+    assert main(["results", str(output), "--output", str(tmp_path / "page.md")]) == 0
+    written = (tmp_path / "page.md").read_text()
+    assert "selfdraft reproduce asd model --quick --experiments table-5 --prompts prompts.jsonl" in written
+    assert str(tmp_path) not in written.replace(f"selfdraft results {output}", "").replace(
+        str(tmp_path / "page.md"), ""
+    )
+    assert main(["reproduce", "asd", str(folder), "--experiments", "table-9"]) == 2
+    assert "table-9" in capsys.readouterr().err
+    assert main(["reproduce", "swfit"]) == 2
+    assert "swift" in capsys.readouterr().err
