@@ -17,12 +17,12 @@ from learned import latency
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.prompts import BenchPrompt
-from selfdraft.bench.reproduce.journal import Line, ReproduceHead, UnitFile, read_units
+from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.knn_ssd import RECIPE, beyond, domains, kinds, pictures, streams
 from selfdraft.bench.reproduce.knn_ssd.judged import are_alike, is_larger, middle
 from selfdraft.bench.reproduce.knn_ssd.lessons import TASKS, knows, route, tasks_of, taught
 from selfdraft.bench.reproduce.published import published
-from selfdraft.bench.reproduce.recipe import Experiment, Found, Recipe, Section, Trend, Unit
+from selfdraft.bench.reproduce.recipe import Found, Section, Trend
 from selfdraft.bench.reproduce.report import Shown, as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
@@ -136,10 +136,12 @@ def test_what_a_picture_shows(sections: dict[str, Shown]) -> None:
         assert figure.subplots.return_value.scatter.call_count == count
 
 
-def test_streams_are_measured_once(file: Path) -> None:
-    lines = [line for line in read_units(file)[1] if line.unit == "r=1.0"]
-    assert [line.experiment for line in lines] == ["table-1", "table-7", "table-3", "table-2"]
-    assert all(line.values == lines[0].values for line in lines)
+def test_streams_are_measured_once(file: Path, sections: dict[str, Shown]) -> None:
+    lines = [line for line in read_units(file)[1] if line.unit.startswith("r=")]
+    assert [line.unit for line in lines] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
+    assert {line.experiment for line in lines} == {"table-2"}
+    for name in ("table-1", "table-2", "table-3", "table-7", "figure-1", "figure-4"):
+        assert sections[name].found.units == sections["table-2"].found.units
 
 
 def test_nothing_is_measured_again(bench: Workbench, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,23 +153,14 @@ def test_nothing_is_measured_again(bench: Workbench, file: Path, monkeypatch: py
 
 def test_any_unit_may_be_missing(file: Path) -> None:
     head, lines = read_units(file)
-    for experiment in RECIPE.experiments:
-        own = [line for line in lines if line.experiment == experiment.id]
+    for name in dict.fromkeys(line.experiment for line in lines):
+        own = [line for line in lines if line.experiment == name]
         for left_out in own:
-            kept = [line for line in own if line is not left_out]
-            for one in shown([RECIPE], kept, head):
+            for one in shown([RECIPE], [line for line in own if line is not left_out], head):
                 assert as_text(one, head)
-        nothing = [replace(line, values={}, missing="no room") for line in own]
-        (one,) = shown([RECIPE], nothing, head)
-        assert not any(table.rows for table in one.section.ours)
-        assert "no room" in as_text(one, head)
-
-
-def test_what_a_later_experiment_measured_is_shown_by_an_earlier_one(file: Path) -> None:
-    head, lines = read_units(file)
-    kept = [one for one in lines if one.experiment == "table-7" or one.key == ("knn-ssd", "table-2", "r=0.0")]
-    (_, table_2) = shown([RECIPE], kept, head)
-    assert table_2.section.ours[0].header == ["method", "r=0.0", "r=0.3", "r=0.7", "r=1.0"]
+        for one in shown([RECIPE], [replace(line, values={}, missing="no room") for line in own], head):
+            assert not any(table.rows for table in one.section.ours)
+            assert "no room" in as_text(one, head)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
@@ -180,11 +173,10 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert "two at least" in str(missing["streams"])
 
 
-def test_time_for_the_papers_search_is_not_in_a_quick_run(bench: Workbench, tmp_path: Path) -> None:
-    quick = list(streams.both_searches_units(bench))
-    assert quick[-1].missing
+def test_the_papers_search_is_not_in_a_quick_run(bench: Workbench, tmp_path: Path) -> None:
+    assert [unit.name for unit in streams.both_searches_units(bench)] == ["r=1.0"]
     whole = workbench(tmp_path, prompts(), replace(SMALL, is_quick=False))
-    unit = list(streams.both_searches_units(whole))[-1]
+    _, unit = streams.both_searches_units(whole)
     assert unit.measure is not None
     found = unit.measure()
     assert json.dumps(found, allow_nan=False)
@@ -428,25 +420,6 @@ def test_principal_components() -> None:
     assert pictures.plane(np.ones((3, 1))).points.shape == (3, 2)
     assert pictures.bars([pictures.Panel("", ["a"], {"x": [None]})], "") is None
     assert pictures.scatter({}, {}, "") is None
-
-
-# ----------------------------------------------------------------------------------------------------- shared units
-
-
-def test_a_shared_unit_is_taken_from_another_experiment(bench: Workbench) -> None:
-    def experiment(name: str, *units: Unit) -> Experiment:
-        return Experiment(name, "a test", lambda bench: units, lambda found: Section([]))
-
-    def fails() -> dict[str, Any]:
-        pytest.fail("it was there")
-
-    first = experiment("table-1", Unit("a", lambda: {"x": 1}, is_shared=True), Unit("b", lambda: {"x": 2}))
-    second = experiment("table-2", Unit("a", fails, is_shared=True), Unit("b", lambda: {"x": 3}))
-    file = UnitFile(None, HEAD)
-    file.add(Line("another paper", "table-1", "a", {"x": 0}))
-    Reproduction(bench, file).run([Recipe("knn-ssd", [first, second])])
-    values = {(line.experiment, line.unit): line.values["x"] for line in file.lines.values() if line.paper == "knn-ssd"}
-    assert values == {("table-1", "a"): 1, ("table-1", "b"): 2, ("table-2", "a"): 1, ("table-2", "b"): 3}
 
 
 def test_trends_name_figures() -> None:

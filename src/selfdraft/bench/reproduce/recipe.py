@@ -21,15 +21,11 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of an experiment that is measured at once. `missing`: why it cannot be had here, instead of `measure`.
-
-    `is_shared`: units of this name are the same in all experiments of the paper that have it; it is measured once.
-    """
+    """A piece of an experiment that is measured at once. `missing`: why it cannot be had here, instead of `measure`."""
 
     name: str
     measure: Callable[[], Values] | None = None
     missing: str | None = None
-    is_shared: bool = False
 
 
 @dataclass(frozen=True)

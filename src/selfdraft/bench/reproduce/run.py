@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...errors import SelfdraftError
 from .journal import Line, UnitFile
@@ -50,18 +50,10 @@ class Reproduction:
         for unit in experiment.units(self.bench):
             if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
                 continue
-            if known := self._known_elsewhere(recipe.name, unit):
-                self.file.add(replace(known, experiment=experiment.id))
-                continue
             if unit.missing is None and time.perf_counter() - share_began > share:
                 return
             self.file.add(self._measured(recipe.name, experiment.kept_as, unit))
         self.progress(number + 1, count, label)
-
-    def _known_elsewhere(self, paper: str, unit: Unit) -> Line | None:
-        """A shared unit that another experiment of the paper has measured."""
-        lines = (line for line in self.file.lines.values() if line.paper == paper and line.unit == unit.name)
-        return next(lines, None) if unit.is_shared else None
 
     @property
     def _seconds_left(self) -> float:

@@ -14,7 +14,7 @@ from ..cells import TOTAL, figure, is_faster, pays, speed
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Learned, Methods, Workbench
-from .judged import are_alike, fewest_prompts, from_enough, measured, together
+from .judged import are_alike, measured, together
 from .lessons import (
     COUNTED,
     FIXED,
@@ -110,20 +110,18 @@ def _claims_of_new(found: Found, unit: str, label: str) -> list[Trend]:
         is_faster(f"knn is faster than {MIXED} on {label}", found, (unit, KNN), (unit, MIXED)),
         pays(f"knn is faster than plain decoding on {label}", found, unit, KNN),
     ]
-    num_prompts, likely = figure(found, unit, KNN, "num_prompts"), NEW_TASKS[unit]
-    sent = [_is_sent(found.units[unit], label, likely)] if likely else []
-    return [*(from_enough(trend, num_prompts) for trend in trends), *sent]
+    likely = NEW_TASKS[unit]
+    return [*trends, *([_is_sent(found.units[unit], label, likely)] if likely else [])]
 
 
 def _claims_of_left_out(found: Found, units: Sequence[str]) -> list[Trend]:
     """Of all tasks that were left out in turn."""
-    whole, fewest = together(found, units, (FIXED, KNN, OWN)), fewest_prompts(found, units, KNN)
-    trends = [
+    whole = together(found, units, (FIXED, KNN, OWN))
+    return [
         is_faster("knn is faster than another task's set where a task is left out", whole, *_both(KNN, FIXED)),
         is_faster("to know the task's own set is faster still", whole, *_both(OWN, KNN)),
         pays("knn is faster than plain decoding where a task is left out", whole, TOTAL, KNN),
     ]
-    return [from_enough(trend, fewest) for trend in trends]
 
 
 def _both(first: str, second: str) -> list[tuple[str, str]]:
@@ -198,5 +196,4 @@ def show_clusters(found: Found) -> Section:
     header = ["clusters", *COUNTED, "prompts in each"]
     num_prompts = figure(found, unit_name(known[0]), KNN, "num_prompts") if known else None
     table = Table(any_value(found, "label") or "", header, rows)
-    told = [from_enough(trend, num_prompts) for trend in trends]
-    return _section(found, table, Effort("prompts", num_prompts, None), told)
+    return _section(found, table, Effort("prompts", num_prompts, None), trends)

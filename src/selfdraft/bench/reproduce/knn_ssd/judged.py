@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..cells import TOTAL, figure, speed, spread
+from ..cells import FEW_PROMPTS, TOTAL, figure, speed, spread
 from ..recipe import Found, Trend
 
 UNKNOWN = "it was not measured"
 CLOSE = 0.01
 """Counts of few tokens that are nearer, as a share, are not told apart; speeds that are nearer than `ALIKE`."""
 ALIKE = 0.05
-MIN_PROMPTS = 3
-"""Fewer tell no interval."""
 
 Interval = Mapping[str, float]
 
@@ -49,21 +47,21 @@ def middle(known: Sequence[Interval]) -> Interval | None:
     return {name: sum(one[name] for one in known) / len(known) for name in ("value", "low", "high")}
 
 
-def together(found: Found, units: Iterable[str], ways: Iterable[str]) -> Found:
-    """One unit, `total`: the middle of what each way reached in several."""
-    known = {way: [one for unit in units if (one := speed(found, unit, way))] for way in ways}
-    return Found({TOTAL: {way: {TOTAL: {"speedup": middle(speeds)}} for way, speeds in known.items()}})
+def together(found: Found, units: Sequence[str], ways: Iterable[str]) -> Found:
+    """One unit, `total`: the middle of what each way reached in several, with as many prompts as the least of them."""
+    whole = {}
+    for way in ways:
+        speeds = [one for unit in units if (one := speed(found, unit, way))]
+        counts = [figure(found, unit, way, "num_prompts") or 0 for unit in units]
+        whole[way] = {TOTAL: {"speedup": middle(speeds), "num_prompts": min(counts, default=0)}}
+    return Found({TOTAL: whole})
 
 
 def from_enough(trend: Trend, num_prompts: int | None) -> Trend:
     """Told only where there are some prompts to tell it by."""
-    if trend.holds is None or (num_prompts or 0) >= MIN_PROMPTS:
+    if trend.holds is None or (num_prompts or 0) >= FEW_PROMPTS:
         return trend
     return Trend(trend.claim, None, f"too few prompts: {trend.because}")
-
-
-def fewest_prompts(found: Found, units: Iterable[str], way: str) -> int:
-    return min((figure(found, unit, way, "num_prompts") or 0 for unit in units), default=0)
 
 
 def measured(trends: Sequence[Trend]) -> list[Trend]:

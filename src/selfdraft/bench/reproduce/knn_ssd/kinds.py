@@ -15,13 +15,13 @@ from ....strategies.kmeans import choose_count
 from ...prompts import by_domain
 from ...report import Table, number
 from ...search.names import KNN
-from ..cells import TOTAL, figure, is_faster, pays, speed, speed_cell
+from ..cells import FEW_PROMPTS, TOTAL, figure, is_faster, pays, speed, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Workbench
 from . import pictures
 from .domains import flat_vectors, mean_count
-from .judged import ALIKE, MIN_PROMPTS, from_enough, is_larger, measured
+from .judged import ALIKE, from_enough, is_larger, measured
 from .lessons import (
     COUNTED,
     FIXED,
@@ -52,7 +52,7 @@ def _task(bench: Workbench) -> Task | None:
     """Some prompts of each kind."""
     scale, count = bench.scale, _num_kinds(bench)
     num_learned = max(MORE * scale.learned_prompts, 4 * count)
-    return Tasks(bench.prompts, max(scale.prompts, MIN_PROMPTS * count), num_learned, bench.seed).find(TASK)
+    return Tasks(bench.prompts, max(scale.prompts, FEW_PROMPTS * count), num_learned, bench.seed).find(TASK)
 
 
 def _taught(bench: Workbench, task: Task) -> Taught:
@@ -65,7 +65,7 @@ def _taught(bench: Workbench, task: Task) -> Taught:
 def stream_units(bench: Workbench) -> Iterator[Unit]:
     yield from missing_units(bench, [TASK])
     if task := _task(bench):
-        yield Unit(STREAM, partial(_stream, bench, task), is_shared=True)
+        yield Unit(STREAM, partial(_stream, bench, task))
 
 
 def _stream(bench: Workbench, task: Task) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -60,7 +60,12 @@ def stream_units(bench: Workbench, ratios: Sequence[float] = TELLING_FIRST) -> I
         yield Unit("streams", missing=reason)
         return
     for ratio in ratios:
-        yield Unit(unit_name(ratio), partial(_stream, bench, ratio), is_shared=True)
+        yield Unit(unit_name(ratio), partial(_stream, bench, ratio))
+
+
+def first_stream_units(bench: Workbench) -> Iterator[Unit]:
+    """The one that goes task by task."""
+    return stream_units(bench, [0.0])
 
 
 def _stream(bench: Workbench, ratio: float) -> Values:
@@ -71,15 +76,11 @@ def _stream(bench: Workbench, ratio: float) -> Values:
     return {**found, "changes": change_share([one.domain for one in prompts]), "labels": labels, **known.figures()}
 
 
-def both_searches_units(bench: Workbench) -> Iterable[Unit]:
-    """The ratio 1 with our search, then with the paper's."""
-    units = list(stream_units(bench, [1.0]))
-    if too_few_tasks(bench):
-        return units
-    if bench.scale.is_quick:
-        reason = "in seconds Bayesian optimisation finds nothing; leave out --quick"
-        return [*units, Unit(PAPERS_SEARCH, missing=reason)]
-    return [*units, Unit(PAPERS_SEARCH, lambda: _by_papers_search(bench))]
+def both_searches_units(bench: Workbench) -> Iterator[Unit]:
+    """The ratio 1 with our search; then with the paper's, which finds nothing in the seconds of a quick run."""
+    yield from stream_units(bench, [1.0])
+    if not bench.scale.is_quick and not too_few_tasks(bench):
+        yield Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))
 
 
 def _by_papers_search(bench: Workbench) -> Values:
@@ -97,13 +98,10 @@ def _by_papers_search(bench: Workbench) -> Values:
 # -------------------------------------------------------------------------------------------------------------- shown
 
 
-def all_streams(found: Found) -> Found:
-    """Whichever experiment has measured them, in the order of their ratios; what is of this one alone stays."""
+def in_order(found: Found) -> Found:
+    """The streams alone, by their ratios."""
     names = [unit_name(ratio) for ratio in RATIOS]
-    known = {name: values for other in found.others.values() for name, values in other.items() if name in names}
-    whole = {**known, **found.units}
-    order = [*(name for name in names if name in whole), *(name for name in whole if name not in names)]
-    return replace(found, units={name: whole[name] for name in order})
+    return replace(found, units={name: found.units[name] for name in names if name in found.units})
 
 
 def _section(found: Found, tables: Sequence[Table], trends: Sequence[Trend], notes: Sequence[str] = ()) -> Section:
@@ -114,7 +112,7 @@ def _section(found: Found, tables: Sequence[Table], trends: Sequence[Trend], not
 
 def show_overall(found: Found) -> Section:
     """Table 1: all ratios together."""
-    found = all_streams(found)
+    found = in_order(found)
     rows = [
         [way, number(_pooled_speed(found, way), ".2f"), times(_mean_expected(found, way)), times(_pooled(found, way))]
         for way in ROWS
@@ -156,7 +154,7 @@ def _mean_expected(found: Found, way: str) -> float | None:
 
 def show_ratios(found: Found) -> Section:
     """Table 2."""
-    found = all_streams(found)
+    found = in_order(found)
     header = ["method", *found.units]
     expected = [[way, *(times(_expected(found, unit, way)) for unit in found.units)] for way in ROWS]
     clock = [[way, *(speed_cell(found, unit, way) for unit in found.units)] for way in ROWS]
@@ -176,7 +174,7 @@ def show_ratios(found: Found) -> Section:
 
 def show_one_ratio(found: Found) -> Section:
     """Table 3: the ratio 1, by the clock."""
-    found, unit = all_streams(found), unit_name(1.0)
+    unit = unit_name(1.0)
     rows = [[way, *counted(found, unit, way)] for way in ROWS if found.get(unit, way)]
     rows += [[way, *counted(found, PAPERS_SEARCH, way)] for way in BAYES if found.get(PAPERS_SEARCH, way)]
     expected, reached = _expected(found, unit, KNN), speed(found, unit, KNN)
@@ -208,6 +206,8 @@ def _is_first(found: Found, units: Sequence[str]) -> list[Trend]:
 
 
 def _tried(found: Found) -> Iterator[str]:
+    if PAPERS_SEARCH not in found.units:
+        yield "Bayesian optimisation, the paper's search, was not measured; a quick run leaves it out"
     for which, one in (found.get(PAPERS_SEARCH, "tried") or {}).items():
         result = f"`{one['skip']}`" if one["skip"] else "that plain decoding is fastest"
         yield f"Bayesian optimisation on the prompts `{which}` tried {one['num_tried']} sets and found {result}"
@@ -215,7 +215,7 @@ def _tried(found: Found) -> Iterator[str]:
 
 def show_counts(found: Found) -> Section:
     """Table 7."""
-    found = all_streams(found)
+    found = in_order(found)
     rows = []
     for way in ROWS:
         pairs = [[figure(found, unit, way, name) for name in (LENGTH, RATE)] for unit in found.units]
@@ -236,7 +236,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def show_tasks(found: Found) -> Section:
     """Figure 1: speed-ups of the stream that goes task by task."""
-    found, unit = all_streams(found), unit_name(0.0)
+    found, unit = in_order(found), unit_name(0.0)
     tasks = _tasks(found, unit)
     rows = [[way, *(speed_cell(found, unit, way, task) for task in [*tasks, TOTAL])] for way in WAYS if tasks]
     known = {way: [_value(speed(found, unit, way, task)) for task in tasks] for way in WAYS}
@@ -265,7 +265,7 @@ def _by_task(tasks: Mapping[str, str], known: Mapping[str, Sequence[float | None
 
 def show_task_counts(found: Found) -> Section:
     """Figure 4: accepted length and rate of the same stream."""
-    found, unit = all_streams(found), unit_name(0.0)
+    found, unit = in_order(found), unit_name(0.0)
     tasks = _tasks(found, unit)
     tables, panels = [], []
     for name, title in ((LENGTH, "mean accepted length"), (RATE, "acceptance rate")):
