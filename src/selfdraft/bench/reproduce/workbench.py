@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...profiles.key import as_file_name
-from ...profiles.profile import Artefact
+from ...profiles.profile import Artefact, Profile
 from ...profiles.store import Store
 from ...types import LatencyFit
 from ..harness.plan import BenchPlan
@@ -101,17 +101,24 @@ class Workbench:
         method: Mapping[str, Any],
         prompts: Sequence[BenchPrompt],
         seconds: float | None = None,
+        num_tokens: int | None = None,
     ) -> Learned:
         """Let a strategy learn from prompts that are not measured; asked the same again, it is read.
 
-        `name` tells the lessons of one strategy apart. Raises nothing: what could not be learned has an `error`.
+        `name` tells the lessons of one strategy apart; `seconds`, `num_tokens`: other than those of the scale. Raises
+        nothing: what could not be learned has an `error`.
         """
         school = School(self.engine, Store(self.folder / as_file_name(name)), self.say)
         school.take_latency(self.latency)
         allowed = self.scale.lesson_seconds if seconds is None else seconds
-        school.learn(Lesson(name, dict(method), prompts, allowed, self.scale.lesson_tokens))
+        school.learn(Lesson(name, dict(method), prompts, allowed, num_tokens or self.scale.lesson_tokens))
         facts, known = school.facts[name], school.profile.artefacts
         return Learned(str(method["strategy"]), asdict(facts), known)
+
+    def profile(self, knows: Sequence[Learned] = ()) -> Profile:
+        """What passes take, and these lessons."""
+        artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
+        return replace(self._base.profile, artefacts=artefacts)
 
     # ------------------------------------------------------------------------------------------------ measuring
 
@@ -149,8 +156,7 @@ class Workbench:
             temperature=temperature,
             seed=self.seed,
         )
-        artefacts = {name: found for learned in knows for name, found in learned.artefacts.items()}
-        self.engine.remember(replace(self._base.profile, artefacts=artefacts))
+        self.engine.remember(self.profile(knows))
         bench = MethodBench(self.engine, plan) if top_p is None else _NucleusBench(self.engine, plan, top_p)
         ways = bench.run()["ways"]
         return {way["name"]: _slim(way) for way in ways}, bench.records

@@ -1,0 +1,68 @@
+"""Claims that `cells` has no words for: figures without intervals, and speeds that should be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..cells import FEW_PROMPTS, TOTAL, figure, speed, spread
+from ..recipe import Found, Trend
+
+UNKNOWN = "it was not measured"
+CLOSE = 0.01
+"""Counts of few tokens that are nearer, as a share, are not told apart; speeds that are nearer than `ALIKE`."""
+ALIKE = 0.05
+
+Interval = Mapping[str, float]
+
+
+def is_larger(
+    claim: str, first: tuple[str, float | None], second: tuple[str, float | None], margin: float = CLOSE
+) -> Trend:
+    """(name, figure) of both; `margin`: what is nearer, as a share, cannot be told."""
+    one, two = first[1], second[1]
+    if one is None or two is None:
+        return Trend(claim, None, UNKNOWN)
+    because = f"{first[0]} {one:.2f}, {second[0]} {two:.2f}"
+    is_close = abs(one - two) <= margin * max(abs(one), abs(two))
+    return Trend(claim, None if is_close else one > two, f"too close: {because}" if is_close else because)
+
+
+def are_alike(claim: str, known: Mapping[str, Interval | None]) -> Trend:
+    """Speeds by name: within 5 % of each other they are; farther apart, and no interval holds all, they are not."""
+    found = {name: one for name, one in known.items() if one is not None}
+    if len(found) < 2:
+        return Trend(claim, None, UNKNOWN)
+    values = [one["value"] for one in found.values()]
+    because = ", ".join(f"{name} {spread(one)}" for name, one in found.items())
+    if max(values) <= (1 + ALIKE) * min(values):
+        return Trend(claim, True, because)
+    is_apart = max(one["low"] for one in found.values()) > min(one["high"] for one in found.values())
+    return Trend(claim, False if is_apart else None, because if is_apart else f"too close: {because}")
+
+
+def middle(known: Sequence[Interval]) -> Interval | None:
+    """Of several speeds: the mean of values and of both ends, which is no narrower than the mean's own interval."""
+    if not known:
+        return None
+    return {name: sum(one[name] for one in known) / len(known) for name in ("value", "low", "high")}
+
+
+def together(found: Found, units: Sequence[str], ways: Iterable[str]) -> Found:
+    """One unit, `total`: the middle of what each way reached in several, with as many prompts as the least of them."""
+    whole = {}
+    for way in ways:
+        speeds = [one for unit in units if (one := speed(found, unit, way))]
+        counts = [figure(found, unit, way, "num_prompts") or 0 for unit in units]
+        whole[way] = {TOTAL: {"speedup": middle(speeds), "num_prompts": min(counts, default=0)}}
+    return Found({TOTAL: whole})
+
+
+def from_enough(trend: Trend, num_prompts: int | None) -> Trend:
+    """Told only where there are some prompts to tell it by."""
+    if trend.holds is None or (num_prompts or 0) >= FEW_PROMPTS:
+        return trend
+    return Trend(trend.claim, None, f"too few prompts: {trend.because}")
+
+
+def measured(trends: Sequence[Trend]) -> list[Trend]:
+    return [trend for trend in trends if trend.because != UNKNOWN]

@@ -1,0 +1,289 @@
+"""Streams that change between tasks with the probability r: tables 1, 2, 3 and 7, figures 1 and 4."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ....profiles.profile import Artefact
+from ...prompts import in_turn
+from ...report import Table, number, times
+from ...search.names import DRAFT_VERIFY, KNN, draft_verify
+from ...search.names import FIRST as ON_FIRST
+from ...search.names import MIXED as ON_MIXED
+from ...selection.methods import as_all
+from ...streams import RATIOS, change_share, mixed_prompts
+from ..cells import TOTAL, figure, is_faster, pays, speed, speed_cell
+from ..recipe import Found, Section, Trend, Unit, Values
+from ..workbench import Learned, Workbench
+from . import pictures
+from .judged import ALIKE, are_alike, from_enough, is_larger, measured, together
+from .lessons import (
+    COUNTED,
+    FIXED,
+    LENGTH,
+    MIXED,
+    OFF,
+    RATE,
+    TASKS,
+    WAYS,
+    any_value,
+    counted,
+    efforts,
+    knows,
+    missing_units,
+    set_notes,
+    tasks_of,
+    taught,
+    too_few_tasks,
+    ways,
+)
+
+TELLING_FIRST = (0.0, 1.0, 0.3, 0.7)
+PAPERS_SEARCH = "Bayesian r=1.0"
+BAYES = {f"{FIXED}, Bayesian": ON_FIRST, f"{MIXED}, Bayesian": ON_MIXED}
+ROWS = (OFF, *WAYS)
+
+# ----------------------------------------------------------------------------------------------------------- measured
+
+
+def unit_name(ratio: float) -> str:
+    return f"r={ratio}"
+
+
+def stream_units(bench: Workbench, ratios: Sequence[float] = TELLING_FIRST) -> Iterator[Unit]:
+    yield from missing_units(bench)
+    if reason := too_few_tasks(bench):
+        yield Unit("streams", missing=reason)
+        return
+    for ratio in ratios:
+        yield Unit(unit_name(ratio), partial(_stream, bench, ratio))
+
+
+def first_stream_units(bench: Workbench) -> Iterator[Unit]:
+    """The one that goes task by task."""
+    return stream_units(bench, [0.0])
+
+
+def _stream(bench: Workbench, ratio: float) -> Values:
+    tasks, known = tasks_of(bench, TASKS), taught(bench)
+    prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
+    found = bench.compare(ways(known, tasks[0].name), prompts, knows=[knows(known)])
+    labels = {task.name: task.label for task in tasks}
+    return {**found, "changes": change_share([one.domain for one in prompts]), "labels": labels, **known.figures()}
+
+
+def both_searches_units(bench: Workbench) -> Iterator[Unit]:
+    """The ratio 1 with our search; then with the paper's, which finds nothing in the seconds of a quick run."""
+    yield from stream_units(bench, [1.0])
+    if not bench.scale.is_quick and not too_few_tasks(bench):
+        yield Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))
+
+
+def _by_papers_search(bench: Workbench) -> Values:
+    """`draft-verify`, which may find that plain decoding is fastest."""
+    tasks = tasks_of(bench, TASKS)
+    learned = in_turn(one for task in tasks for one in task.learned)
+    lessons = {which: bench.learn(f"knn-ssd-{which}", draft_verify(which), learned) for which in BAYES.values()}
+    sets = {which: one.values["sets"][which] for which, one in lessons.items() if one.values}
+    known = Learned(DRAFT_VERIFY, {}, {DRAFT_VERIFY: Artefact({"sets": sets})})
+    prompts = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
+    methods = {name: as_all(draft_verify(which)) for name, which in BAYES.items()}
+    return {**bench.compare(methods, prompts, knows=[known]), "tried": sets}
+
+
+# -------------------------------------------------------------------------------------------------------------- shown
+
+
+def in_order(found: Found) -> Found:
+    """The streams alone, by their ratios."""
+    names = [unit_name(ratio) for ratio in RATIOS]
+    return replace(found, units={name: found.units[name] for name in names if name in found.units})
+
+
+def _section(found: Found, tables: Sequence[Table], trends: Sequence[Trend], notes: Sequence[str] = ()) -> Section:
+    if any_value(found, "lesson") is None:
+        return Section([])
+    return Section(tables, efforts(found), measured(trends), [*notes, *set_notes(found)])
+
+
+def show_overall(found: Found) -> Section:
+    """Table 1: all ratios together."""
+    found = in_order(found)
+    rows = [
+        [way, number(_pooled_speed(found, way), ".2f"), times(_mean_expected(found, way)), times(_pooled(found, way))]
+        for way in ROWS
+        if _pooled_speed(found, way) is not None
+    ]
+    header = ["method", "speed (token/s)", "expected speed-up", "measured speed-up"]
+    whole = together(found, list(found.units), WAYS)
+    trends = [
+        *(is_faster(f"knn is faster than {way}", whole, (TOTAL, KNN), (TOTAL, way)) for way in (FIXED, MIXED)),
+        pays("knn is faster than plain decoding", whole, TOTAL, KNN),
+    ]
+    notes = [f"of the streams {', '.join(found.units)}; expected: M a / ((M - 1)(1 - s) + a), s the share skipped"]
+    return _section(found, [Table("all mix ratios", header, rows)], trends, notes)
+
+
+def _pooled_speed(found: Found, way: str) -> float | None:
+    known = [values[way][TOTAL] for values in found.units.values() if TOTAL in values.get(way, {})]
+    seconds = sum(one["decode_seconds"] for one in known)
+    return sum(one["num_tokens"] for one in known) / seconds if seconds else None
+
+
+def _pooled(found: Found, way: str) -> float | None:
+    own, plain = _pooled_speed(found, way), _pooled_speed(found, OFF)
+    return own / plain if own and plain else None
+
+
+def _expected(found: Found, unit: str, way: str) -> float | None:
+    """By the paper's formula; plain decoding is 1."""
+    if way == OFF:
+        return 1.0 if figure(found, unit, OFF, "num_tokens") else None
+    value: float | None = found.get(unit, way, TOTAL, "expected", "by_ratio")
+    return value
+
+
+def _mean_expected(found: Found, way: str) -> float | None:
+    known = [value for unit in found.units if (value := _expected(found, unit, way)) is not None]
+    return statistics.fmean(known) if known else None
+
+
+def show_ratios(found: Found) -> Section:
+    """Table 2."""
+    found = in_order(found)
+    header = ["method", *found.units]
+    expected = [[way, *(times(_expected(found, unit, way)) for unit in found.units)] for way in ROWS]
+    clock = [[way, *(speed_cell(found, unit, way) for unit in found.units)] for way in ROWS]
+    changes = ["another task next", *(number(found.get(unit, "changes"), ".0%") for unit in found.units)]
+    tables = [Table("expected speed-up", header, expected), Table("measured speed-up", header, [*clock, changes])]
+    ends = [unit_name(RATIOS[0]), unit_name(RATIOS[-1])]
+    trends = [
+        are_alike("knn's speed does not depend on the mix ratio", {unit: speed(found, unit, KNN) for unit in ends}),
+        is_faster("ssd-fixed is slower where tasks change more often", found, *((unit, FIXED) for unit in ends)),
+        *(is_faster(f"knn is faster than {MIXED} at {unit}", found, (unit, KNN), (unit, MIXED)) for unit in ends),
+    ]
+    notes = ["no way takes anything along from one prompt to the next, so that the order alone changes nothing"]
+    if found.scale.get("prompts") == 1:
+        notes.append("with one prompt a task the next is always of another: the ratios cannot differ")
+    return _section(found, tables if found.units else [], trends, notes)
+
+
+def show_one_ratio(found: Found) -> Section:
+    """Table 3: the ratio 1, by the clock."""
+    unit = unit_name(1.0)
+    rows = [[way, *counted(found, unit, way)] for way in ROWS if found.get(unit, way)]
+    rows += [[way, *counted(found, PAPERS_SEARCH, way)] for way in BAYES if found.get(PAPERS_SEARCH, way)]
+    expected, reached = _expected(found, unit, KNN), speed(found, unit, KNN)
+    trends = [
+        *_is_first(found, [unit]),
+        *(is_faster(f"knn is faster than {way}", found, (unit, KNN), (unit, way)) for way in (FIXED, MIXED)),
+        pays("knn is faster than plain decoding", found, unit, KNN),
+        is_larger(
+            "the formula promises more than the clock shows",
+            ("expected", expected),
+            ("measured", reached["value"] if reached else None),
+            ALIKE,
+        ),
+    ]
+    return _section(found, [Table("r = 1", ["method", *COUNTED], rows)], trends, [*_tried(found)])
+
+
+def _is_first(found: Found, units: Sequence[str]) -> list[Trend]:
+    """Of what is accepted, in the mean of some streams."""
+    return [
+        is_larger(
+            f"knn has a larger {title} than {way}",
+            (KNN, _mean([figure(found, unit, KNN, name) for unit in units])),
+            (way, _mean([figure(found, unit, way, name) for unit in units])),
+        )
+        for name, title in ((LENGTH, "accepted length"), (RATE, "acceptance rate"))
+        for way in (FIXED, MIXED)
+    ]
+
+
+def _tried(found: Found) -> Iterator[str]:
+    if PAPERS_SEARCH not in found.units:
+        yield "Bayesian optimisation, the paper's search, was not measured; a quick run leaves it out"
+    for which, one in (found.get(PAPERS_SEARCH, "tried") or {}).items():
+        result = f"`{one['skip']}`" if one["skip"] else "that plain decoding is fastest"
+        yield f"Bayesian optimisation on the prompts `{which}` tried {one['num_tried']} sets and found {result}"
+
+
+def show_counts(found: Found) -> Section:
+    """Table 7."""
+    found = in_order(found)
+    rows = []
+    for way in ROWS:
+        pairs = [[figure(found, unit, way, name) for name in (LENGTH, RATE)] for unit in found.units]
+        means = [_mean([pair[place] for pair in pairs]) for place in (0, 1)]
+        rows.append([way, *(number(value, ".2f") for pair in [*pairs, means] for value in pair)])
+    header = ["method", *(f"{unit} {name}" for unit in [*found.units, "overall"] for name in ("M", "acceptance"))]
+    table = Table("by mix ratio", header, rows)
+    return _section(found, [table] if found.units else [], _is_first(found, list(found.units)))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+# -------------------------------------------------------------------------------------------------------- task by task
+
+
+def show_tasks(found: Found) -> Section:
+    """Figure 1: speed-ups of the stream that goes task by task."""
+    found, unit = in_order(found), unit_name(0.0)
+    tasks = _tasks(found, unit)
+    rows = [[way, *(speed_cell(found, unit, way, task) for task in [*tasks, TOTAL])] for way in WAYS if tasks]
+    known = {way: [_value(speed(found, unit, way, task)) for task in tasks] for way in WAYS}
+    mean = _mean(known[KNN])
+    line = ("knn, mean", mean) if mean is not None else None
+    plot = pictures.bars(
+        [pictures.Panel("speed-up", list(tasks.values()), known, line)],
+        "speed-ups of three ways on a stream that goes task by task",
+    )
+    table = Table("speed-up, task by task", ["method", *tasks.values(), "all"], rows)
+    counts = [found.get(unit, FIXED, "domains", task, "num_prompts") or 0 for task in tasks]
+    trends = [from_enough(trend, min(counts)) for trend in _by_task(tasks, known)]
+    return replace(_section(found, [table], trends), plot=plot)
+
+
+def _by_task(tasks: Mapping[str, str], known: Mapping[str, Sequence[float | None]]) -> Iterator[Trend]:
+    """`ssd-fixed` has the set of the first task."""
+    if len(tasks) < 2:
+        return
+    labels, fixed = list(tasks.values()), known[FIXED]
+    claim = f"ssd-fixed is faster on its own task, {labels[0]}, than on the others"
+    yield is_larger(claim, (labels[0], fixed[0]), ("others", _mean(fixed[1:])), ALIKE)
+    for label, own, other in list(zip(labels, known[KNN], fixed, strict=True))[1:]:
+        yield is_larger(f"knn is faster than ssd-fixed on {label}", (KNN, own), (FIXED, other), ALIKE)
+
+
+def show_task_counts(found: Found) -> Section:
+    """Figure 4: accepted length and rate of the same stream."""
+    found, unit = in_order(found), unit_name(0.0)
+    tasks = _tasks(found, unit)
+    tables, panels = [], []
+    for name, title in ((LENGTH, "mean accepted length"), (RATE, "acceptance rate")):
+        known = {way: [found.get(unit, way, "domains", task, name) for task in tasks] for way in WAYS}
+        totals = {way: figure(found, unit, way, name) for way in WAYS}
+        rows = [[way, *(number(value, ".2f") for value in [*known[way], totals[way]])] for way in WAYS if tasks]
+        tables.append(Table(title, ["method", *tasks.values(), "all"], rows))
+        line = ("knn, all", totals[KNN]) if totals[KNN] is not None else None
+        panels.append(pictures.Panel(title, list(tasks.values()), known, line))
+    plot = pictures.bars(panels, "accepted length and acceptance rate of three ways, task by task")
+    return replace(_section(found, tables, _is_first(found, [unit])), plot=plot)
+
+
+def _tasks(found: Found, unit: str) -> dict[str, str]:
+    """With labels, in the order of the stream."""
+    labels: dict[str, str] = found.get(unit, "labels") or {}
+    return labels
+
+
+def _value(known: Any) -> float | None:
+    return known["value"] if known else None
