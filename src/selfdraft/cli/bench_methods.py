@@ -108,6 +108,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     add: Any = group.add_argument
     add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
+    add("--top-p", metavar="P", type=float, help="sample from the smallest set of tokens with this probability")
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--seconds", metavar="N", type=bench_common.seconds, help="begin no prompt later than so long after the start")
     add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on where it was interrupted")
@@ -118,6 +119,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     check_temperature(options.temperature)
+    check_top_p(options.top_p)
     methods, peers = _methods(options), _peers(options)
     prompts = _prompts(options)
     if options.output:
@@ -135,6 +137,7 @@ def run(options: argparse.Namespace) -> int:
         peer_prompts=options.peer_prompts,
         max_new_tokens=options.max_new_tokens or (QUICK_TOKENS if options.quick else 128),
         temperature=options.temperature,
+        top_p=options.top_p,
         seed=options.seed,
         seconds=options.seconds,
         facts=_facts(options),
@@ -208,3 +211,8 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
 def check_temperature(temperature: float) -> None:
     if not temperature >= 0:
         raise OptionError(f"--temperature must be at least 0, got {temperature}")
+
+
+def check_top_p(top_p: float | None) -> None:
+    if top_p is not None and not 0 < top_p <= 1:
+        raise OptionError(f"--top-p must be above 0 and at most 1, got {top_p}")

@@ -24,6 +24,7 @@ class BenchPlan:
     peer_prompts: int | None = None  # of each domain, for peers: they may be many times slower
     max_new_tokens: int = 128
     temperature: float = 0.0
+    top_p: float | None = None  # None: all tokens
     seed: int = 0
     seconds: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the question: the command's options, the model's name

@@ -30,6 +30,7 @@ def question_of(plan: BenchPlan, engine: Engine, where: Mapping[str, Any]) -> di
         "num_texts": plan.num_texts,
         "max_new_tokens": plan.max_new_tokens,
         "temperature": plan.temperature,
+        **({} if plan.top_p is None else {"top_p": plan.top_p}),
         "seed": plan.seed,
     }
 

@@ -99,7 +99,8 @@ class MethodBench:
 
     def _call(self, number: int) -> dict[str, Any]:
         plan = self._plan
-        return {"max_new_tokens": plan.max_new_tokens, "temperature": plan.temperature, "seed": plan.seed + number}
+        call = {"max_new_tokens": plan.max_new_tokens, "temperature": plan.temperature, "seed": plan.seed + number}
+        return call if plan.top_p is None else {**call, "top_p": plan.top_p}
 
     # ------------------------------------------------------------------------------------------------- prompts
 

@@ -154,23 +154,13 @@ class Workbench:
             methods=methods,
             max_new_tokens=tokens or self.scale.tokens,
             temperature=temperature,
+            top_p=top_p,
             seed=self.seed,
         )
         self.engine.remember(self.profile(knows))
-        bench = MethodBench(self.engine, plan) if top_p is None else _NucleusBench(self.engine, plan, top_p)
+        bench = MethodBench(self.engine, plan)
         ways = bench.run()["ways"]
         return {way["name"]: _slim(way) for way in ways}, bench.records
-
-
-class _NucleusBench(MethodBench):
-    """All ways, plain decoding among them, sample from the smallest set with the probability `top_p`."""
-
-    def __init__(self, engine: Engine, plan: BenchPlan, top_p: float) -> None:
-        super().__init__(engine, plan)
-        self._top_p = top_p
-
-    def _call(self, number: int) -> dict[str, Any]:
-        return {**super()._call(number), "top_p": self._top_p}
 
 
 def _with_own_ids(prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:
