@@ -150,9 +150,9 @@ def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pyt
 
         monkeypatch.setattr(owner, attribute, watched)
 
-    def remember(runner: Any, state: State, strategy: Any) -> None:
+    def remember(runner: Any, state: State, strategy: Any) -> float:
         states.append(state)
-        prefill(runner, state, strategy)
+        return prefill(runner, state, strategy)
 
     monkeypatch.setattr(decode, "prefill", remember)
     watch(decode, "run_drafts")
