@@ -71,7 +71,7 @@ def test_a_recipe_from_end_to_end(bench: Workbench, tmp_path: Path) -> None:
     for one in sections.values():
         assert one.section.ours[0].rows
         text = as_text(one, head)
-        assert f"(pico, a CPU, float32, {one.date})" in text
+        assert f"(pico, a CPU, float32, prompts of ours, {one.date})" in text
         assert published("asd").tables[one.experiment.id].source in text
     assert "there are no prompts of XSum" in as_text(sections["table-3"], head)
     assert [row[0] for row in sections["table-5"].section.ours[0].rows] == list(asd.RULES)

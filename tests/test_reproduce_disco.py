@@ -24,7 +24,7 @@ from selfdraft.bench.reproduce.scale import Scale
 from selfdraft.bench.reproduce.workbench import Workbench
 from selfdraft.lookahead.disco import Classifier
 
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = pytest.mark.xdist_group("reproduce_disco")
 
 SMALL = Scale(prompts=1, learned_prompts=1, tokens=8, lesson_seconds=0.5, lesson_tokens=24, is_quick=True)
 HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})

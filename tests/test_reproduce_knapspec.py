@@ -27,7 +27,7 @@ from selfdraft.bench.reproduce.workbench import Workbench
 from selfdraft.errors import OptionError
 from selfdraft.types import Line, SkipSet
 
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = pytest.mark.xdist_group("reproduce_knapspec")
 
 SCALE = Scale(prompts=1, learned_prompts=1, tokens=10, lesson_seconds=0.4, lesson_tokens=24, is_quick=True)
 PROMPTS = [

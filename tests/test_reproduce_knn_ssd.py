@@ -31,7 +31,7 @@ from selfdraft.bench.search import learning
 from selfdraft.calibrate.kit import EngineKit
 from selfdraft.strategies.anchors import unpack
 
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = pytest.mark.xdist_group("reproduce_knn_ssd")
 
 SMALL = Scale(prompts=1, learned_prompts=1, tokens=6, lesson_seconds=60.0, lesson_tokens=16, is_quick=True)
 HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})

@@ -33,7 +33,7 @@ from selfdraft.bench.reproduce.workbench import Workbench
 from selfdraft.calibrate.texts import look_at
 from selfdraft.types import SkipSet
 
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = pytest.mark.xdist_group("reproduce_swift_figures")
 
 RECIPE = Recipe("swift", FIGURES)
 BY_ID: Mapping[str, Experiment] = {experiment.id: experiment for experiment in FIGURES}

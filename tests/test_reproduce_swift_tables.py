@@ -24,7 +24,7 @@ from selfdraft.bench.reproduce.swift import shown as helpers
 from selfdraft.bench.reproduce.workbench import Workbench
 from selfdraft.registry import AXES, resolve
 
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = pytest.mark.xdist_group("reproduce_swift_tables")
 
 SMALL = Scale(prompts=1, learned_prompts=1, tokens=12, lesson_seconds=0.3, lesson_tokens=8, is_quick=True)
 HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})

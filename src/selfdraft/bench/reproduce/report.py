@@ -82,7 +82,8 @@ def _titled(text: str, table: Table) -> str:
 
 def _where(head: ReproduceHead) -> str:
     names = [head.question.get("model"), head.circumstances.get("device_name"), head.circumstances.get("dtype")]
-    return ", ".join(str(name) for name in names if name)
+    stand_in = None if head.question.get("prompts") else "prompts of ours"
+    return ", ".join(str(name) for name in (*names, stand_in) if name)
 
 
 def _effort(effort: Effort) -> str:
