@@ -46,7 +46,9 @@ def _choice(document: Document) -> str:
     if not rows:
         return "Nothing but plain decoding was measured: there is nothing to choose from yet."
     best = best_of_ours(document)
-    return _plain_is_fastest(rows[0]) if best is None else _use(best)
+    if best is not None:
+        return _use(best)
+    return _plain_is_fastest(rows[0], is_calibrated=document["machine"].get("frontier") is not None)
 
 
 def _use(row: Row) -> str:
@@ -59,13 +61,15 @@ def _use(row: Row) -> str:
     )
 
 
-def _plain_is_fastest(best: Row) -> str:
+def _plain_is_fastest(best: Row, is_calibrated: bool) -> str:
     speed = interval(shown_speedup(best["total"]))
-    return (
+    said = (
         f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best['name']}: {speed}). "
-        "Nothing is lost with --strategy off; to search for what may be skipped on this device, try selfdraft "
-        "calibrate."
+        "Nothing is lost with --strategy off"
     )
+    if is_calibrated:
+        return f"{said}."
+    return f"{said}; to search for what may be skipped on this device, try selfdraft calibrate."
 
 
 def _spread(row: Row) -> str:
