@@ -53,19 +53,5 @@ def profile_digest(profile: Profile | None) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Where two questions part, with both values."""
-    name = next(name for name in (*old, *new) if old.get(name) != new.get(name))
-    before, after = old.get(name), new.get(name)
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return f"{name}: {first_change(before, after)}"
-    return f"{name}: {_short(before)}, now {_short(after)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _as_names(method: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, str | dict) else str(value) for name, value in method.items()}

@@ -6,17 +6,15 @@ goes on behind the last prompt that all ways have finished.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import OptionError
-from .question import first_change
+from ..lines import READING_FAILS, LinesFile
 
 SCHEMA = 1
+_MARK = "selfdraft_bench"
 
 
 @dataclass(frozen=True)
@@ -71,80 +69,56 @@ class Head:
     ways: Sequence[Mapping[str, Any]]
     resumed_at: Sequence[int] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"selfdraft_bench": SCHEMA, **asdict(self)}
-
 
 class RecordFile:
     """Keeps records as they come; each prompt's lines are written at once."""
 
     def __init__(self, file: str | Path) -> None:
-        self.path = Path(file)
+        self._lines = _lines_of(file)
+        self.path = self._lines.path
 
     def check(self, question: Mapping[str, Any]) -> None:
         """Raise where it holds the answers to another question."""
-        if self._is_begun:
-            old, _ = read_records(self.path)
-            now = _as_read(question)
-            if old.question != now:
-                raise OptionError(
-                    f"{self.path} holds the result of another run ({first_change(old.question, now)}); "
-                    "name another file, or replace it with --again"
-                )
+        if self._lines.is_begun:
+            self._lines.check(read_records(self.path)[0].question, question)
 
     def begin(self, head: Head, is_new: bool = False) -> tuple[Head, list[TextRecord]]:
         """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
         kept: list[TextRecord] = []
-        if self._is_begun and not is_new:
+        if self._lines.is_begun and not is_new:
             self.check(head.question)
             old, records = read_records(self.path)
             kept = complete_prompts(records, always_run(head.ways))
             count = len({record.number for record in kept})
             head = replace(old, ways=head.ways, resumed_at=[*old.resumed_at, *([count] if count else [])])
-        self._write_all(head, kept)
+        self._lines.write(asdict(head), map(asdict, kept))
         return head, kept
 
-    @property
-    def _is_begun(self) -> bool:
-        return self.path.exists() and bool(self.path.stat().st_size)
-
     def add(self, records: Iterable[TextRecord]) -> None:
-        lines = "".join(_line(asdict(record)) for record in records)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(lines)
-            stream.flush()
-            os.fsync(stream.fileno())
+        self._lines.add(map(asdict, records))
 
-    def _write_all(self, head: Head, records: Sequence[TextRecord]) -> None:
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            beside.write_text("".join(map(_line, [head.to_json(), *map(asdict, records)])), encoding="utf-8")
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+
+def _lines_of(file: str | Path) -> LinesFile:
+    return LinesFile(file, _MARK, SCHEMA, "selfdraft bench")
 
 
 def is_record_file(file: str | Path) -> bool:
     """By its first line."""
     try:
         with Path(file).open(encoding="utf-8") as stream:
-            return stream.read(32).startswith('{"selfdraft_bench"')
+            return stream.read(32).startswith(f'{{"{_MARK}"')
     except (OSError, UnicodeDecodeError):
         return False
 
 
 def read_records(file: str | Path) -> tuple[Head, list[TextRecord]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
-    hint = f"it must be what `selfdraft bench --output {file}` wrote"
+    lines = _lines_of(file)
     try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
-        head = json.loads(lines[0])
-        if head.pop("selfdraft_bench") != SCHEMA:
-            raise ValueError("it is of another version")
-        records = [TextRecord.from_json(json.loads(line)) for line in lines[1:-1] if line.strip()]
-        return Head(**head), records
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise OptionError(f"cannot read {file} ({type(error).__name__}: {error}); {hint}") from None
+        head, records = lines.read()
+        return Head(**head), [TextRecord.from_json(record) for record in records]
+    except READING_FAILS as error:
+        raise lines.unreadable(error) from None
 
 
 def complete_prompts(records: Sequence[TextRecord], ways: Sequence[str]) -> list[TextRecord]:
@@ -158,11 +132,3 @@ def complete_prompts(records: Sequence[TextRecord], ways: Sequence[str]) -> list
 def always_run(ways: Sequence[Mapping[str, Any]]) -> list[str]:
     """Peers may be asked on some prompts only, and may fail on the way."""
     return [way["name"] for way in ways if way["kind"] != "peer" and not way.get("error")]
-
-
-def _as_read(value: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def _line(value: Mapping[str, Any]) -> str:
-    return json.dumps({key: item for key, item in value.items() if item is not None}) + "\n"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import OptionError
-from ..harness.question import first_change
+from ..lines import READING_FAILS, LinesFile
 
 SCHEMA = 1
 
@@ -44,53 +41,32 @@ class UnitFile:
     """Keeps units as they come, in a file if there is one; what an earlier run that asked the same has is there."""
 
     def __init__(self, file: str | Path | None, head: ReproduceHead, is_new: bool = False) -> None:
-        self._path = Path(file) if file else None
+        self._file = _lines_of(file) if file else None
         self.head = head
         self.lines: dict[tuple[str, str, str], Line] = {}
-        if self._path is None:
+        if self._file is None:
             return
-        if self._path.exists() and self._path.stat().st_size and not is_new:
-            self.head, lines = read_units(self._path)
-            now = json.loads(json.dumps(head.question))
-            if self.head.question != now:
-                raise OptionError(
-                    f"{self._path} holds the result of another run ({first_change(self.head.question, now)}); "
-                    "name another file, or replace it with --again"
-                )
+        if self._file.is_begun and not is_new:
+            self.head, lines = read_units(self._file.path)
+            self._file.check(self.head.question, head.question)
             self.lines = {line.key: line for line in lines}
-        self._write_all()
+        self._file.write(asdict(self.head), map(asdict, self.lines.values()))
 
     def add(self, line: Line) -> None:
         self.lines[line.key] = line
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(_dump(asdict(line)))
-                stream.flush()
-                os.fsync(stream.fileno())
+        if self._file is not None:
+            self._file.add([asdict(line)])
 
-    def _write_all(self) -> None:
-        assert self._path is not None
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        head = {"selfdraft_reproduce": SCHEMA, **asdict(self.head)}
-        try:
-            beside.write_text("".join(map(_dump, [head, *map(asdict, self.lines.values())])), encoding="utf-8")
-            beside.replace(self._path)
-        finally:
-            beside.unlink(missing_ok=True)
+
+def _lines_of(file: str | Path) -> LinesFile:
+    return LinesFile(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
+    found = _lines_of(file)
     try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
-        head = json.loads(lines[0])
-        if head.pop("selfdraft_reproduce") != SCHEMA:
-            raise ValueError("it is of another version")
-        return ReproduceHead(**head), [Line(**json.loads(line)) for line in lines[1:-1] if line.strip()]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        hint = f"it must be what `selfdraft reproduce ... --output {file}` wrote"
-        raise OptionError(f"cannot read {file} ({type(error).__name__}: {error}); {hint}") from None
-
-
-def _dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, allow_nan=False) + "\n"
+        head, lines = found.read()
+        return ReproduceHead(**head), [Line(**line) for line in lines]
+    except READING_FAILS as error:
+        raise found.unreadable(error) from None

@@ -122,21 +122,9 @@ class Workbench:
 
     # ------------------------------------------------------------------------------------------------ measuring
 
-    def compare(
-        self,
-        methods: Methods,
-        prompts: Sequence[BenchPrompt],
-        *,
-        knows: Sequence[Learned] = (),
-        tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float | None = None,
-    ) -> dict[str, Any]:
-        """Figures of each way (by row name, `off` among them): `total`, and by domain; all take turns on each prompt.
-
-        `knows`: what their strategies learned.
-        """
-        return self.compare_texts(methods, prompts, knows=knows, tokens=tokens, temperature=temperature, top_p=top_p)[0]
+    def compare(self, methods: Methods, prompts: Sequence[BenchPrompt], **asked: Any) -> dict[str, Any]:
+        """The figures of `compare_texts` alone."""
+        return self.compare_texts(methods, prompts, **asked)[0]
 
     def compare_texts(
         self,
@@ -148,7 +136,10 @@ class Workbench:
         temperature: float = 0.0,
         top_p: float | None = None,
     ) -> tuple[dict[str, Any], list[TextRecord]]:
-        """Also the record of every text, for figures that follow a stream."""
+        """Figures of each way (by row name, `off` among them): `total`, and by domain; all take turns on each prompt.
+
+        And the record of every text, for what follows a stream. `knows`: what their strategies learned.
+        """
         plan = BenchPlan(
             prompts=_with_own_ids(prompts),
             methods=methods,

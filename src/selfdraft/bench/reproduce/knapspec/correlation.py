@@ -72,7 +72,7 @@ def units(bench: Workbench) -> Iterable[Unit]:
         return _measure(bench, task, references, sets)
 
     for family, sets in FAMILIES.items():
-        yield from bench.for_each([TASK], lambda task, sets=sets: measure(task, sets), prefix=f"{family} ")  # type: ignore[misc]
+        yield from bench.for_each([TASK], partial(measure, sets=sets), prefix=f"{family} ")
 
 
 def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -> Values:

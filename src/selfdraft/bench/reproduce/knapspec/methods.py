@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...report import Table, number
@@ -58,7 +59,7 @@ def main_units(bench: Workbench) -> Iterable[Unit]:
         for temperature in TEMPERATURES:
             yield from bench.for_each(
                 [name],
-                lambda task, t=temperature: measure(task, t),  # type: ignore[misc]
+                partial(measure, temperature=temperature),
                 prefix=f"T={temperature} ",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def latency_units(bench: Workbench) -> Iterable[Unit]:
     for share in SHARES:
         yield from bench.for_each(
             [FIRST_TASK],
-            lambda task, share=share: _of_self_sd(bench, task, share),  # type: ignore[misc]
+            partial(_of_self_sd, bench, share=share),
             prefix=f"{SELF_SD} {share} ",
         )
 

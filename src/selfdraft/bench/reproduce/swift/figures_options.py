@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ...report import Table, number, times
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..scale import Scale
+from ..tasks import Task
 from ..workbench import Workbench
 from .figures_claims import LEAST_PROMPTS, NOT_MEASURED, Course, Speed, faster, speed_of, text_rows, told
 from .figures_common import (
@@ -119,8 +121,11 @@ def _draw_options(figure: Any, courses: Mapping[str, Course]) -> None:
 
 
 def ratio_units(bench: Workbench) -> Iterable[Unit]:
+    def measure(ratio: float, _: Task) -> Values:
+        return _at(bench, ratio)
+
     for ratio in ORDER:
-        yield from bench.for_each([FIRST_TASK], lambda task, ratio=ratio: _at(bench, ratio), prefix=f"{ratio} ")  # type: ignore[misc]
+        yield from bench.for_each([FIRST_TASK], partial(measure, ratio), prefix=f"{ratio} ")
 
 
 def _at(bench: Workbench, ratio: float) -> Values:

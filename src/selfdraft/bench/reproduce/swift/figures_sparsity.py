@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def sparsity_units(bench: Workbench) -> Iterable[Unit]:
     yield from bench.for_each(TASKS, lambda task: _acceptance(bench, task), prefix=ACCEPTANCE)
     tasks = found_tasks(bench, TASKS)
     for ratio in SPEED_RATIOS if tasks else ():
-        yield Unit(f"{SPEED}{ratio}", lambda ratio=ratio: bench.compare(ways(ratio), by_task(tasks)))  # type: ignore[misc]
+        yield Unit(f"{SPEED}{ratio}", partial(bench.compare, ways(ratio), by_task(tasks)))
 
 
 def ways(ratio: float) -> dict[str, Mapping[str, Any]]:
