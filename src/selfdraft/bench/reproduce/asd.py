@@ -13,7 +13,7 @@ import torch
 from ...protocols import Runner
 from ..prompts import encode
 from ..report import Table, number
-from .cells import is_faster, pays, speed_cell
+from .cells import is_faster, pays, speed_cell, told
 from .recipe import Effort, Experiment, Found, Recipe, Section, Trend, Unit, Values
 from .tasks import Task
 from .workbench import Learned, Workbench
@@ -123,7 +123,7 @@ def _show_against(found: Found, names: Mapping[str, str], temperatures: Sequence
             trends.append(pays(f"ASD is faster than plain decoding on {title} at T = {temperature}", found, unit, ASD))
     table = Table("speed-up", ["T", "method", *names.values()], rows)
     efforts = [Effort("prompts a task", found.scale.get("prompts"), paper_prompts)]
-    return Section([table], efforts, [trend for trend in trends if trend.because != "it was not measured"])
+    return Section([table], efforts, told(trends))
 
 
 SUMMARIES = {"cnn-dm": "CNN/DM", "xsum": "XSum"}

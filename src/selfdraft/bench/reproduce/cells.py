@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..report import number, times
 from .recipe import Found, Trend
 
 TOTAL = "total"
+NOT_MEASURED = "it was not measured"
+"""Why a claim cannot be told of which there are no figures."""
 FEW_PROMPTS = 3
 """Of fewer an interval says nothing."""
 
@@ -48,7 +50,7 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     """That a way (unit, way) is faster than another. Where one's interval holds the other it cannot be told."""
     one, two = speed(found, *first), speed(found, *second)
     if one is None or two is None:
-        return Trend(claim, None, "it was not measured")
+        return Trend(claim, None, NOT_MEASURED)
     because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
     if has_few_prompts(found, *first) or has_few_prompts(found, *second):
         return Trend(claim, None, f"too few prompts: {because}")
@@ -61,8 +63,13 @@ def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
     """That a way is faster than plain decoding."""
     known = speed(found, unit, way)
     if known is None:
-        return Trend(claim, None, "it was not measured")
+        return Trend(claim, None, NOT_MEASURED)
     if has_few_prompts(found, unit, way):
         return Trend(claim, None, f"too few prompts: {way} {spread(known)}")
     is_clear = known["low"] > 1.0 or known["high"] < 1.0
     return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")
+
+
+def told(trends: Iterable[Trend]) -> list[Trend]:
+    """Without those of which nothing was measured."""
+    return [trend for trend in trends if trend.because != NOT_MEASURED]

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, is_faster, pays, speed_cell
+from ..cells import figure, is_faster, pays, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
 from .judging import Estimate, is_above, mean_of
@@ -35,7 +35,6 @@ RULES = (HEURISTIC, STATIC_5, STATIC_OPT, DISCO, ORACLE)
 SAMPLED_RULES = (STATIC_5, DISCO, PERPLEXITY)
 BASES = (STATIC_OPT, HEURISTIC)
 TEMPERATURES = (1.0, 0.0)
-_NOT_MEASURED = "it was not measured"
 
 
 def _compared(bench: Workbench, name: str, rules: Sequence[str], temperature: float = 0.0) -> Values:
@@ -58,7 +57,7 @@ def show_latency(found: Found) -> Section:
     return Section(
         [Table("", ["benchmark", "method", "latency (ms)", "speed-up"], rows)],
         _efforts(found),
-        [trend for name in known for trend in _told(_trends(found, name))],
+        [trend for name in known for trend in told(_trends(found, name))],
         [*_lesson_notes(found), *_same_prompts(found), *_errors(found)],
     )
 
@@ -86,11 +85,6 @@ def _trends(found: Found, name: str) -> Iterator[Trend]:
     yield is_faster(f"DISCO is faster than the heuristic {on}", found, (name, DISCO), (name, HEURISTIC))
     yield is_faster(f"the oracle is faster than DISCO {on}", found, (name, ORACLE), (name, DISCO))
     yield pays(f"DISCO is faster than plain decoding {on}", found, name, DISCO)
-
-
-def _told(trends: Iterable[Trend]) -> Iterator[Trend]:
-    """Without what was not measured."""
-    return (trend for trend in trends if trend.because != _NOT_MEASURED)
 
 
 def _efforts(found: Found) -> list[Effort]:
@@ -207,7 +201,7 @@ def show_sampled(found: Found) -> Section:
     for temperature, unit in known.items():
         rows += ([f"{temperature:g}", *row] for row in _rows(found, unit, found.units[unit]["label"], SAMPLED_RULES))
         claims = _sampled_trends if temperature else _perplexity_trends
-        trends += _told(claims(found, unit))
+        trends += told(claims(found, unit))
     notes = [
         "the published speed-up of the perplexity rule is that over the greedy target of table 1: it belongs to T = 0",
         "where tokens are drawn, draft and target draw with the same noise, and the text is that of plain decoding; "

@@ -11,12 +11,12 @@ from ...prompts import BenchPrompt
 from ...report import Table, number
 from ...selection.contexts import weights_at
 from ...ways import OFF
-from ..cells import figure, figure_cell, pays, speed, speed_cell
+from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed, speed_cell
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Tasks
 from ..workbench import Workbench
 from .methods import CLASP, FRUGAL, HELD_AGAINST, KNAPSPEC, SWIFT, TPT_NOTE, against_others, methods_of, share_cell
-from .shared import NOT_MEASURED, References, always, best_of, compare, measured, num_looked_at
+from .shared import References, always, best_of, compare, measured, num_looked_at
 
 LENGTHS, QUICK_LENGTHS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024)
 ARTICLES = "cnn-dm"

@@ -13,10 +13,11 @@ from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...prompts import encode
 from ...report import Table, number, times
+from ..cells import NOT_MEASURED
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .shared import NOT_MEASURED, PAPER_MODELS, References, measured, predicted, with_references
+from .shared import PAPER_MODELS, References, measured, predicted, with_references
 
 TASK = "gsm8k"
 NUM_DRAFTED = 4

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from ....types import SkipSet
 from ...report import Table, number
-from ..cells import figure_cell, is_faster, speed_cell
+from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
 from .methods import share_cell
 from .shared import (
-    NOT_MEASURED,
     PAPER_MODELS,
     References,
     always,

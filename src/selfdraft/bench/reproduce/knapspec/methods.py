@@ -9,13 +9,12 @@ from typing import Any
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, is_faster, pays, speed_cell
+from ..cells import NOT_MEASURED, figure, is_faster, pays, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import TASKS, Task
 from ..workbench import Methods, Workbench
 from .shared import (
-    NOT_MEASURED,
     PAPER_MODELS,
     PAPER_TASKS,
     QUICK_LOOKED,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...report import Table, number
-from ..cells import figure_cell, is_faster, speed_cell
+from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -15,7 +15,6 @@ from .methods import FRUGAL, methods_of, share_cell
 from .shared import (
     INTERVAL,
     MIN_COSINE,
-    NOT_MEASURED,
     PAPER_MODELS,
     References,
     best_of,

@@ -17,6 +17,7 @@ from ....types import LatencyFit, SkipSet
 from ...harness.records import TextRecord
 from ...prompts import BenchPrompt, encode
 from ...totals import ratio
+from ..cells import NOT_MEASURED
 from ..recipe import Trend
 from ..scale import Scale
 from ..workbench import Methods, Workbench
@@ -28,7 +29,6 @@ INTERVAL = 64
 """Rounds from one plan to the next, in its code."""
 LOOKED, QUICK_LOOKED = 32, 16
 """Tokens that a plan looks at, at least."""
-NOT_MEASURED = "it was not measured"
 _TEXT_TOKENS = 48
 
 # ------------------------------------------------------------------------------------------------------- methods

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..cells import FEW_PROMPTS, TOTAL, figure, speed, spread
+from ..cells import FEW_PROMPTS, NOT_MEASURED, TOTAL, figure, speed, spread
 from ..recipe import Found, Trend
 
-UNKNOWN = "it was not measured"
+UNKNOWN = NOT_MEASURED
 CLOSE = 0.01
 """Counts of few tokens that are nearer, as a share, are not told apart; speeds that are nearer than `ALIKE`."""
 ALIKE = 0.05

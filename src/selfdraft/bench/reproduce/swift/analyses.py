@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...report import Table, number
-from ..cells import is_faster
+from ..cells import is_faster, told
 from ..recipe import Effort, Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Methods, Workbench
@@ -34,7 +34,6 @@ from .shown import (
     measured,
     notes,
     skip_ratio,
-    told,
 )
 
 TASK = "cnn-dm"

@@ -15,10 +15,9 @@ from ...bootstrap import Pair, speed_up
 from ...harness.records import TextRecord
 from ...totals import ratio
 from ...ways import OFF
-from ..cells import TOTAL, spread
+from ..cells import NOT_MEASURED, TOTAL, spread
 from ..recipe import Found, Trend
 
-NOT_MEASURED = "it was not measured"
 LEAST_PROMPTS = 3
 """That an interval is believed of."""
 _TEXT = (

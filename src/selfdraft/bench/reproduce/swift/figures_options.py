@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from ...report import Table, number, times
+from ..cells import NOT_MEASURED
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import LEAST_PROMPTS, NOT_MEASURED, Course, Speed, faster, speed_of, text_rows, told
+from .figures_claims import LEAST_PROMPTS, Course, Speed, faster, speed_of, text_rows, told
 from .figures_common import (
     FIRST_TASK,
     PAPER_INTERVAL,

@@ -18,11 +18,11 @@ from ....registry import resolve
 from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...report import Table, number
-from ..cells import speed_cell
+from ..cells import NOT_MEASURED, speed_cell
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import NONE, NOT_MEASURED, Share, faster, is_above, is_more, pays, speed_of, told
+from .figures_claims import NONE, Share, faster, is_above, is_more, pays, speed_of, told
 from .figures_common import by_task, found_tasks, plain_texts
 from .figures_drawing import draw_lines, draw_plain
 

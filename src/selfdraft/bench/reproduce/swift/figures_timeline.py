@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number, times
+from ..cells import NOT_MEASURED
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import LEAST_PROMPTS, NOT_MEASURED, Course, faster, pays, text_rows, told
+from .figures_claims import LEAST_PROMPTS, Course, faster, pays, text_rows, told
 from .figures_common import (
     FIRST_TASK,
     OURS,

@@ -8,13 +8,12 @@ from typing import Any
 
 from ...report import number
 from ...ways import OFF
-from ..cells import figure, figure_cell, pays, speed_cell
+from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed_cell
 from ..recipe import Effort, Found, Trend, Values
 from ..tasks import TASKS, Task
 from ..workbench import Learned, Methods, Workbench
 
 PAPER_PROMPTS, PAPER_CODE_PROMPTS = 1000, 164
-NOT_MEASURED = "it was not measured"
 PAPER_STEPS = 575
 """Of the search on CNN/DM: 552 random ones and 23 by Bayesian optimisation."""
 PAPER_TOKENS = 512
@@ -97,11 +96,6 @@ def does_not_pay(claim: str, found: Found, unit: str, way: str) -> Trend:
     """That a way is no faster than plain decoding."""
     trend = pays(claim, found, unit, way)
     return Trend(claim, None if trend.holds is None else not trend.holds, trend.because)
-
-
-def told(trends: Iterable[Trend]) -> list[Trend]:
-    """Without those of which nothing was measured."""
-    return [trend for trend in trends if trend.because != NOT_MEASURED]
 
 
 def higher_figure(claim: str, found: Found, name: str, first: tuple[str, str], second: tuple[str, str]) -> Trend:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...report import Table, number, times
 from ...ways import OFF
-from ..cells import figure, has_few_prompts, is_faster, pays, speed, speed_cell, spread
+from ..cells import NOT_MEASURED, figure, has_few_prompts, is_faster, pays, speed, speed_cell, spread, told
 from ..recipe import Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
@@ -15,7 +15,6 @@ from .analyses import ANALYSES
 from .lessons import swift_lesson
 from .methods import LOOKAHEAD, PARALLEL, SWIFT, VANILLA, accelerating, jacobi
 from .shown import (
-    NOT_MEASURED,
     PAPER_CODE_PROMPTS,
     alpha_cell,
     does_not_pay,
@@ -29,7 +28,6 @@ from .shown import (
     notes,
     skip_ratio,
     task_label,
-    told,
 )
 
 TEXT_TOKENS = {"cnn-dm": 64, "gsm8k": 64, "tinystories": 128}
