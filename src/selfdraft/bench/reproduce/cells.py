@@ -13,6 +13,8 @@ NOT_MEASURED = "it was not measured"
 """Why a claim cannot be told of which there are no figures."""
 FEW_PROMPTS = 3
 """Of fewer an interval says nothing."""
+CLOSE = 0.01
+"""Figures without an interval that are nearer, as a share, are not told apart."""
 
 
 def speed(found: Found, unit: str, way: str, part: str = TOTAL) -> Mapping[str, float] | None:
@@ -57,6 +59,32 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one["value"] > two["value"], because)
+
+
+def is_larger(
+    claim: str, first: tuple[str, float | None], second: tuple[str, float | None], margin: float = CLOSE
+) -> Trend:
+    """(name, figure) of both; `margin`: what is nearer, as a share, cannot be told."""
+    one, two = first[1], second[1]
+    if one is None or two is None:
+        return Trend(claim, None, NOT_MEASURED)
+    because = f"{first[0]} {one:.2f}, {second[0]} {two:.2f}"
+    is_close = abs(one - two) <= margin * max(abs(one), abs(two))
+    return Trend(claim, None if is_close else one > two, f"too close: {because}" if is_close else because)
+
+
+def from_enough(trend: Trend, num_prompts: int | None) -> Trend:
+    """Told only where there are some prompts to tell it by."""
+    if trend.holds is None or (num_prompts or 0) >= FEW_PROMPTS:
+        return trend
+    return Trend(trend.claim, None, f"too few prompts: {trend.because}")
+
+
+def has_larger_figure(claim: str, found: Found, name: str, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """That a figure without an interval (M, acceptance) of a way (unit, way) is above another's."""
+    one, two = (figure(found, *place, name) for place in (first, second))
+    counts = [figure(found, *place, "num_prompts") or 0 for place in (first, second)]
+    return from_enough(is_larger(claim, (first[1], one), (second[1], two)), min(counts))
 
 
 def pays(claim: str, found: Found, unit: str, way: str) -> Trend:

@@ -19,12 +19,12 @@ from ...search import routing
 from ...search.learning import as_calibration
 from ...search.names import one_set
 from ...search.sets import overlaps
-from ..cells import speed
+from ..cells import CLOSE, is_larger, speed
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
 from . import pictures
-from .judged import ALIKE, CLOSE, is_larger, measured
+from .judged import ALIKE, measured
 from .lessons import (
     MORE,
     PAPER_VECTORS,

@@ -1,30 +1,17 @@
-"""Claims that `cells` has no words for: figures without intervals, and speeds that should be the same."""
+"""Claims that `cells` has no words for: speeds that should be the same, and several speeds as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..cells import FEW_PROMPTS, NOT_MEASURED, TOTAL, figure, speed, spread
+from ..cells import NOT_MEASURED, TOTAL, figure, speed, spread
 from ..recipe import Found, Trend
 
 UNKNOWN = NOT_MEASURED
-CLOSE = 0.01
-"""Counts of few tokens that are nearer, as a share, are not told apart; speeds that are nearer than `ALIKE`."""
 ALIKE = 0.05
+"""Speeds that are nearer, as a share, are the same."""
 
 Interval = Mapping[str, float]
-
-
-def is_larger(
-    claim: str, first: tuple[str, float | None], second: tuple[str, float | None], margin: float = CLOSE
-) -> Trend:
-    """(name, figure) of both; `margin`: what is nearer, as a share, cannot be told."""
-    one, two = first[1], second[1]
-    if one is None or two is None:
-        return Trend(claim, None, UNKNOWN)
-    because = f"{first[0]} {one:.2f}, {second[0]} {two:.2f}"
-    is_close = abs(one - two) <= margin * max(abs(one), abs(two))
-    return Trend(claim, None if is_close else one > two, f"too close: {because}" if is_close else because)
 
 
 def are_alike(claim: str, known: Mapping[str, Interval | None]) -> Trend:
@@ -55,13 +42,6 @@ def together(found: Found, units: Sequence[str], ways: Iterable[str]) -> Found:
         counts = [figure(found, unit, way, "num_prompts") or 0 for unit in units]
         whole[way] = {TOTAL: {"speedup": middle(speeds), "num_prompts": min(counts, default=0)}}
     return Found({TOTAL: whole})
-
-
-def from_enough(trend: Trend, num_prompts: int | None) -> Trend:
-    """Told only where there are some prompts to tell it by."""
-    if trend.holds is None or (num_prompts or 0) >= FEW_PROMPTS:
-        return trend
-    return Trend(trend.claim, None, f"too few prompts: {trend.because}")
 
 
 def measured(trends: Sequence[Trend]) -> list[Trend]:

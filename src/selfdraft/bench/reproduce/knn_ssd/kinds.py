@@ -15,13 +15,13 @@ from ....strategies.kmeans import choose_count
 from ...prompts import by_domain
 from ...report import Table, number
 from ...search.names import KNN
-from ..cells import FEW_PROMPTS, TOTAL, figure, is_faster, pays, speed, speed_cell
+from ..cells import FEW_PROMPTS, TOTAL, figure, from_enough, is_faster, is_larger, pays, speed, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Workbench
 from . import pictures
 from .domains import flat_vectors, mean_count
-from .judged import ALIKE, from_enough, is_larger, measured
+from .judged import ALIKE, measured
 from .lessons import (
     COUNTED,
     FIXED,

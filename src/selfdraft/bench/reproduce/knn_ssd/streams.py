@@ -16,11 +16,11 @@ from ...search.names import FIRST as ON_FIRST
 from ...search.names import MIXED as ON_MIXED
 from ...selection.methods import as_all
 from ...streams import RATIOS, change_share, mixed_prompts
-from ..cells import TOTAL, figure, is_faster, pays, speed, speed_cell
+from ..cells import TOTAL, figure, from_enough, is_faster, is_larger, pays, speed, speed_cell
 from ..recipe import Found, Section, Trend, Unit, Values
 from ..workbench import Learned, Workbench
 from . import pictures
-from .judged import ALIKE, are_alike, from_enough, is_larger, measured, together
+from .judged import ALIKE, are_alike, measured, together
 from .lessons import (
     COUNTED,
     FIXED,

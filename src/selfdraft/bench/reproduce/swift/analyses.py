@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...report import Table, number
-from ..cells import is_faster, told
+from ..cells import has_larger_figure, is_faster, is_larger, told
 from ..recipe import Effort, Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Methods, Workbench
@@ -28,8 +28,6 @@ from .methods import (
 from .shown import (
     efforts,
     figures_row,
-    higher_figure,
-    is_higher,
     is_measured,
     measured,
     notes,
@@ -52,8 +50,8 @@ def show_ablation(found: Found) -> Section:
         is_faster("stopping early makes it faster", found, swift, unstopped),
         is_faster("siblings make it faster", found, swift, (TASK, NO_SIBLINGS)),
         _search_helps(found),
-        higher_figure("without early stopping M grows", found, "mean_generated_length", unstopped, swift),
-        higher_figure("and fewer drafted tokens are accepted", found, "acceptance_rate", swift, unstopped),
+        has_larger_figure("without early stopping M grows", found, "mean_generated_length", unstopped, swift),
+        has_larger_figure("and fewer drafted tokens are accepted", found, "acceptance_rate", swift, unstopped),
     ]
     return Section(
         [Table("", ["method", "M", "alpha", "speed-up"], rows)], efforts(found, [TASK]), told(trends), notes(found)
@@ -136,7 +134,7 @@ def _longer_steps(found: Found, units: Mapping[int, str]) -> Trend:
     first, last = (min(known), max(known)) if len(known) > 1 else (None, None)
     claim = "a step takes longer with a larger window"
     one, two = (None, None) if first is None or last is None else (known[last], known[first])
-    return is_higher(claim, one, two, (f"ms with {last}", f"with {first}"))
+    return is_larger(claim, (f"ms with {last}", one), (f"with {first}", two))
 
 
 # ----------------------------------------------------------------------------------------------------- table 10

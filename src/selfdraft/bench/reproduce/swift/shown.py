@@ -8,7 +8,7 @@ from typing import Any
 
 from ...report import number
 from ...ways import OFF
-from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed_cell
+from ..cells import figure, figure_cell, pays, speed_cell
 from ..recipe import Effort, Found, Trend, Values
 from ..tasks import TASKS, Task
 from ..workbench import Learned, Methods, Workbench
@@ -85,20 +85,7 @@ def notes(found: Found, *others: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- claims
 
 
-def is_higher(claim: str, one: float | None, two: float | None, names: tuple[str, str], form: str = ".2f") -> Trend:
-    """That the first figure is above the second."""
-    if one is None or two is None:
-        return Trend(claim, None, NOT_MEASURED)
-    return Trend(claim, one > two, f"{names[0]} {one:{form}}, {names[1]} {two:{form}}")
-
-
 def does_not_pay(claim: str, found: Found, unit: str, way: str) -> Trend:
     """That a way is no faster than plain decoding."""
     trend = pays(claim, found, unit, way)
     return Trend(claim, None if trend.holds is None else not trend.holds, trend.because)
-
-
-def higher_figure(claim: str, found: Found, name: str, first: tuple[str, str], second: tuple[str, str]) -> Trend:
-    """`is_higher` of a figure of two ways (unit, way)."""
-    one, two = (figure(found, *place, name) for place in (first, second))
-    return is_higher(claim, one, two, (first[1], second[1]))
