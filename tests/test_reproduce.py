@@ -219,11 +219,16 @@ def test_published_numbers_are_whole(name: str) -> None:
 
 def test_a_page_of_results(tmp_path: Path) -> None:
     line = Line("asd", "table-5", "cnn-dm", speeds(**{"all three": (1.2, 1.1, 1.3)}), date="2026-01-02")
-    text = page([Result("cpu.jsonl", HEAD, [line])], {"asd": "It held."}, None, "selfdraft results cpu.jsonl")
-    assert "## asd: Draft on the Fly" in text
+    asked = "selfdraft reproduce all MODEL --quick --experiments table-5 table-1 --seed 2"
+    gpu = ReproduceHead(HEAD.question, {"device_name": "a GPU", "command": asked})
+    results = [Result("cpu.jsonl", HEAD, [line]), Result("gpu.jsonl", gpu, [line])]
+    text = page(results, {"asd": "It held."}, None, "selfdraft results cpu.jsonl gpu.jsonl")
+    assert "## asd\n\nDraft on the Fly" in text
     assert "It held." in text
-    assert "| all three | 1.20x |" in text
-    assert "published (table 5" in text
+    assert text.count("| all three | 1.20x |") == 2
+    assert text.count("published (table 5") == 1
+    assert "| [asd](#asd) | pico, a GPU | 0 | 0 | 3 |" in text
+    assert "    selfdraft reproduce asd MODEL --quick --seed 2 --experiments table-5\n" in text
     assert "swift" not in text
 
 

@@ -63,12 +63,16 @@ def add_parser(commands: Any) -> None:
     add("paper", metavar="PAPER", help=f"{', '.join(RECIPES)}, or {ALL}")
     add("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
-    add("--quick", action="store_true", help="one prompt of each task, few tokens, less than ten minutes a paper")
+    add("--quick", action="store_true", help="few prompts of each task, few tokens, less than ten minutes a paper")
     add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
     add(
         "--prompts", metavar="FILE", nargs="+", default=[], help="JSON lines with id, domain and prompt (default: ours)"
     )
-    add("--per-task", **number, help=f"prompts of each task (default: {WHOLE.prompts}; with --quick: {QUICK.prompts})")
+    add(
+        "--per-task",
+        **number,
+        help=f"prompts of each task (default: {WHOLE.prompts}; with --quick: what there is time for)",
+    )
     add("--max-new-tokens", **number, help=f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}")
     lesson = f"default: {WHOLE.lesson_seconds:g}; with --quick: {QUICK.lesson_seconds:g}"
     add("--lesson-seconds", metavar="N", type=bench_common.seconds, help=f"what may be learned beforehand ({lesson})")
@@ -94,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         where = {"device": options.device, "dtype": options.dtype, "progress": loaded}
         model, tokenizer = loading.load(options.model, **where)
     engine = Engine(model, tokenizer, profile=None, name=options.model or DEFAULT_MODEL)
-    scale = _scale(options)
+    scale = _scale(options, chosen)
     folder = _lessons_folder(engine)
     if options.again:
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,8 +126,8 @@ def _prompts(options: argparse.Namespace) -> list[BenchPrompt]:
     return select_prompts([], files, [], None)
 
 
-def _scale(options: argparse.Namespace) -> Scale:
-    usual = QUICK if options.quick else WHOLE
+def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
+    usual = replace(QUICK, prompts=min(one.quick_prompts for one in chosen)) if options.quick else WHOLE
     asked = {
         "prompts": options.per_task,
         "learned_prompts": options.per_task,

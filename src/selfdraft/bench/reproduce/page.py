@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..harness.table import title
+from ..report import Table, markdown_table
 from .journal import Line, ReproduceHead, read_units
 from .published import published
-from .recipe import Plot, Recipe, Trend
+from .recipe import Experiment, Plot, Recipe
 from .recipes import ALL, recipes
-from .report import HELD, Shown, as_markdown, shown
+from .report import HELD, Shown, ours_as_markdown, published_as_markdown, shown
 
 TITLE = "# The papers' tables, and ours"
+HOW_TO_READ = """\
+Each table of ours says model, device and date; what the paper published follows it, with its source, and is of other
+models, other devices and more prompts. Under our tables stands what the paper claims: whether it holds here, does not,
+or cannot be told (too few prompts, or a difference that is smaller than what prompts differ by). Every output was
+compared with plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -37,41 +44,77 @@ class Result:
 
     @property
     def command(self) -> str:
-        return str(self.head.circumstances.get("command") or "selfdraft reproduce")
+        return str(self.head.circumstances.get("command") or "selfdraft reproduce all")
+
+    def command_of(self, recipe: Recipe, experiment: Experiment) -> str:
+        """Of one table alone."""
+        program, verb, _, *options = shlex.split(self.command)
+        if "--experiments" in options:
+            begin = options.index("--experiments")
+            end = next((i for i, word in enumerate(options) if i > begin and word.startswith("--")), len(options))
+            del options[begin:end]
+        return shlex.join([program, verb, recipe.name, *options, "--experiments", experiment.id])
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A paper's experiments in one file."""
+
+    result: Result
+    sections: Sequence[Shown]
+
+    @property
+    def counts(self) -> Mapping[bool | None, int]:
+        trends = [trend for one in self.sections for trend in one.section.trends]
+        return {holds: sum(trend.holds is holds for trend in trends) for holds in HELD}
 
 
 def page(results: Sequence[Result], notes: Mapping[str, str], pictures: str | None, command: str) -> str:
     """`notes`: a paragraph by recipe, written by a person; `pictures`: where links of pictures point to."""
-    parts = [TITLE, f"Made by `{command}`; written by hand is only the first paragraph on each paper."]
-    for recipe in recipes([ALL]):
-        parts += _paper(recipe, results, notes.get(recipe.name), pictures)
+    papers = [(recipe, found) for recipe in recipes([ALL]) if (found := _measured(recipe, results))]
+    made = f"Made by `{command}`; written by hand is only the paragraph that begins each paper's part."
+    parts = [TITLE, made, HOW_TO_READ, _overview(papers)]
+    for recipe, found in papers:
+        parts += _paper(recipe, found, notes.get(recipe.name), pictures)
     return "\n\n".join(parts) + "\n"
 
 
-def _paper(recipe: Recipe, results: Sequence[Result], note: str | None, pictures: str | None) -> Iterator[str]:
-    found = [(result, result.of(recipe)) for result in results]
-    found = [(result, sections) for result, sections in found if sections]
-    if not found:
-        return
+def _measured(recipe: Recipe, results: Sequence[Result]) -> list[_Measured]:
+    return [_Measured(result, sections) for result in results if (sections := result.of(recipe))]
+
+
+def _overview(papers: Sequence[tuple[Recipe, Sequence[_Measured]]]) -> str:
+    rows = [
+        [f"[{recipe.name}](#{recipe.name})", one.result.where, *(str(count) for count in one.counts.values())]
+        for recipe, found in papers
+        for one in found
+    ]
+    return markdown_table(Table("", ["paper", "measured on", "claims that hold", "do not", "cannot be told"], rows))
+
+
+def _paper(recipe: Recipe, found: Sequence[_Measured], note: str | None, pictures: str | None) -> Iterator[str]:
     paper = published(recipe.name)
-    yield f"## {recipe.name}: {paper.title} (arXiv:{paper.arxiv})"
+    yield f"## {recipe.name}"
+    yield f"{paper.title} (arXiv:{paper.arxiv})"
     if note:
         yield note.strip()
-    for result, sections in found:
-        yield f"On {result.where}: {_held(trend for one in sections for trend in one.section.trends)}"
-    for result, sections in found:
-        yield f"Measured with selfdraft {_commit(result)} by\n\n    {result.command}"
-        for one in sections:
-            yield as_markdown(one, result.head, picture_link(pictures, result, one))
+    yield "\n".join(f"* {one.result.where}: selfdraft {_commit(one.result)}, `{one.result.command}`" for one in found)
+    for experiment in recipe.experiments:
+        yield from _experiment(recipe, experiment, found, pictures)
 
 
-def _held(trends: Iterator[Trend]) -> str:
-    counts = dict.fromkeys(HELD, 0)
-    for trend in trends:
-        counts[trend.holds] += 1
-    return (
-        f"of {sum(counts.values())} claims {counts[True]} hold, {counts[False]} do not, {counts[None]} cannot be told."
-    )
+def _experiment(
+    recipe: Recipe, experiment: Experiment, found: Sequence[_Measured], pictures: str | None
+) -> Iterator[str]:
+    """What was measured, file by file, and what was published once."""
+    mine = [(one.result, section) for one in found for section in one.sections if section.experiment is experiment]
+    if not mine:
+        return
+    yield f"### {recipe.name} {experiment.id}: {experiment.title}"
+    for result, section in mine:
+        yield from ours_as_markdown(section, result.head, picture_link(pictures, result, section))
+        yield f"    {result.command_of(recipe, experiment)}"
+    yield from published_as_markdown(mine[0][1])
 
 
 def _commit(result: Result) -> str:

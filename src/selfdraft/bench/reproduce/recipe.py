@@ -102,8 +102,12 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One paper. `name` is that of the command and of the file of published numbers."""
+    """One paper. `name` is that of the command and of the file of published numbers.
+
+    `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes.
+    """
 
     name: str
     experiments: Sequence[Experiment]
     notes: str = ""
+    quick_prompts: int = 1

@@ -13,6 +13,8 @@ from .recipe import Effort, Experiment, Found, Recipe, Section, Trend
 
 HELD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "cannot be told"}
 
+AsText = Callable[[Table], str]
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -49,27 +51,37 @@ def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead)
 
 
 def as_text(one: Shown, head: ReproduceHead) -> str:
-    return "\n\n".join(_parts(one, head, text_table, lambda text: f"== {text}"))
-
-
-def as_markdown(one: Shown, head: ReproduceHead, picture: str | None = None) -> str:
-    parts = list(_parts(one, head, markdown_table, lambda text: f"### {text}"))
-    if picture and one.section.plot:
-        parts.insert(1, f"![{one.section.plot.alt}]({picture})")
+    title = f"== {one.recipe.name} {one.experiment.id}: {one.experiment.title}"
+    parts = [title, *_tables(one, head, text_table), *_published(one, text_table), *_said(one)]
     return "\n\n".join(parts)
 
 
-def _parts(
-    one: Shown, head: ReproduceHead, table: Callable[[Table], str], heading: Callable[[str], str]
-) -> Iterator[str]:
-    section = one.section
-    yield heading(f"{one.recipe.name} {one.experiment.id}: {one.experiment.title}")
-    for ours in section.ours:
+def ours_as_markdown(one: Shown, head: ReproduceHead, picture: str | None = None) -> Iterator[str]:
+    yield from _tables(one, head, markdown_table)
+    if picture and one.section.plot:
+        yield f"![{one.section.plot.alt}]({picture})"
+    yield from _said(one)
+
+
+def published_as_markdown(one: Shown) -> Iterator[str]:
+    yield from _published(one, markdown_table)
+
+
+def _tables(one: Shown, head: ReproduceHead, table: AsText) -> Iterator[str]:
+    for ours in one.section.ours:
         if ours.rows:
             yield f"{_titled('ours', ours)} ({_where(head)}, {one.date}):\n\n{table(ours)}"
+
+
+def _published(one: Shown, table: AsText) -> Iterator[str]:
     paper = one.paper.tables.get(one.experiment.id)
     if paper is not None:
         yield f"published ({paper.source}; {paper.setup}):\n\n{table(paper.as_table('published'))}"
+
+
+def _said(one: Shown) -> Iterator[str]:
+    """How much was done, what holds, what else is to be said."""
+    section = one.section
     if section.efforts:
         yield "done: " + "; ".join(map(_effort, section.efforts))
     if lines := [*map(_trend, section.trends), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
