@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -21,7 +22,7 @@ from selfdraft.bench.reproduce.recipe import Found, Section
 from selfdraft.bench.reproduce.report import Shown, as_markdown, as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
-from selfdraft.bench.reproduce.workbench import Workbench
+from selfdraft.bench.reproduce.workbench import Learned, Workbench
 from selfdraft.lookahead.disco import Classifier
 
 pytestmark = pytest.mark.xdist_group("reproduce_disco")
@@ -412,6 +413,17 @@ def test_without_a_skip_set_every_fourth_layer_is_left_out(tmp_path: Path, monke
     method = lesson.draft(bench)
     assert method["strategy"] == "uniform"
     assert lesson.shown_draft(method) == "the model itself without every fourth layer"
+
+
+def test_an_elimination_that_found_nothing_is_not_asked_again(tmp_path: Path, monkeypatch: Any) -> None:
+    bench, asked = new_bench(tmp_path), []
+    nothing = Learned("prune", {"error": "no time"}, {})
+    monkeypatch.setattr(Workbench, "learn", lambda *_, **__: asked.append(1) or nothing)
+    assert lesson.draft(bench) == lesson.draft(bench) == {"strategy": "uniform", "tree": "chain", "settings": {}}
+    assert len(asked) == 1
+    longer = replace(bench, scale=replace(SMALL, lesson_seconds=1.0))
+    lesson.draft(longer)
+    assert len(asked) == 2
 
 
 def test_published_numbers_are_numbers() -> None:
