@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -154,6 +154,15 @@ def chosen_skip(frontier: Sequence[Mapping[str, Any]]) -> str:
 def shown_draft(method: Mapping[str, Any]) -> str:
     skip = method["settings"].get("fixed", {}).get("skip")
     return f"the model itself without {skip}" if skip else "the model itself without every fourth layer"
+
+
+def draft_notes(drafts: Iterable[str]) -> list[str]:
+    """Of what drafted, as `shown_draft` says it; for a section."""
+    return [
+        f"drafted by {what}, the same for all tasks; the paper drafts with a separate, smaller model, as `selfdraft "
+        "bench lookahead --drafter model --set model.source=NAME` does"
+        for what in dict.fromkeys(drafts)
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- what tasks teach

@@ -7,7 +7,18 @@ from typing import Any
 
 from ...report import Table, number, times
 from ...ways import OFF
-from ..cells import NOT_MEASURED, figure, has_few_prompts, has_larger_figure, is_faster, pays, speed, speed_cell, spread, told
+from ..cells import (
+    NOT_MEASURED,
+    figure,
+    has_few_prompts,
+    has_larger_figure,
+    is_faster,
+    pays,
+    speed,
+    speed_cell,
+    spread,
+    told,
+)
 from ..recipe import Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
@@ -92,7 +103,9 @@ def _text_trends(found: Found, task: str) -> list[Trend]:
     return [
         pays(f"SWIFT is faster than plain decoding on {label}", found, *swift),
         is_faster(f"SWIFT is faster than Lookahead on {label}", found, swift, lookahead),
-        has_larger_figure(f"SWIFT's M is above Lookahead's on {label}", found, "mean_generated_length", swift, lookahead),
+        has_larger_figure(
+            f"SWIFT's M is above Lookahead's on {label}", found, "mean_generated_length", swift, lookahead
+        ),
         pays(f"Lookahead is faster than plain decoding on {label}", found, *lookahead),
         does_not_pay(f"Parallel is no faster than plain decoding on {label}", found, task, PARALLEL),
     ]
