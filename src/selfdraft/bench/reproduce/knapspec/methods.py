@@ -164,6 +164,7 @@ def _notes(found: Found) -> list[str]:
         f"KnapSpec plans as in the paper whatever that costs{looked}, but, unlike its code, may choose not to "
         "draft; the last column is ours: it plans while that takes at most 5 % of the time",
         "no share accepted: it never drafted",
+        *(["at quick scale only GSM8K is sampled"] if found.scale.get("is_quick") else []),
         "the paper's nucleus sampling has a top-p that the summary does not state; ours is temperature alone",
         "GSM8K stands for its tasks of long answers (AIME, MMLU-Pro), CNN/DM for those of long inputs",
     ]

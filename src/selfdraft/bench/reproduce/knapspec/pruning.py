@@ -65,9 +65,12 @@ def _plans_of(bench: Workbench, text: References, is_turned: bool) -> dict[str, 
 
 
 def _decoded(bench: Workbench, task: Task) -> Values:
-    methods = {kind: knapspec(bench.scale, min_cosine=min_cosine) for kind, min_cosine in COSINES.items()}
-    ways = compare(bench, {**methods, **methods_of(bench.scale, FRUGAL)}, task.measured)
-    return {**ways, "task": task.label}
+    methods: dict[str, Mapping[str, Any]] = {
+        kind: knapspec(bench.scale, min_cosine=min_cosine) for kind, min_cosine in COSINES.items()
+    }
+    if not bench.scale.is_quick:  # there the main table alone has it
+        methods |= methods_of(bench.scale, FRUGAL)
+    return {**compare(bench, methods, task.measured), "task": task.label}
 
 
 # ---------------------------------------------------------------------------------------------------- the table
