@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -21,7 +22,7 @@ from selfdraft.bench.reproduce.recipe import Found, Section
 from selfdraft.bench.reproduce.report import Shown, as_markdown, as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
-from selfdraft.bench.reproduce.workbench import Workbench
+from selfdraft.bench.reproduce.workbench import Learned, Workbench
 from selfdraft.lookahead.disco import Classifier
 
 pytestmark = pytest.mark.xdist_group("reproduce_disco")
@@ -75,6 +76,7 @@ def test_all_tables_and_figures(sections: dict[str, Shown]) -> None:
         assert all(len(row) == len(table.header) for table in one.section.ours for row in table.rows), name
         text = as_text(one, HEAD)
         assert ("published (" in text) == (name in published("disco").tables), name
+        assert "the paper drafts with a separate, smaller model" in text, name
         assert "### disco" in as_markdown(one, HEAD, "picture.png")
 
 
@@ -252,7 +254,7 @@ def latencies(**by_way: float) -> dict[str, Any]:
         }
         for way, ms in by_way.items()
     }
-    return {"label": "a task", "lesson": LESSON, "prompts": ["a"], **ways}
+    return {"label": "a task", "lesson": LESSON, "prompts": list("abc"), **ways}
 
 
 def published_latencies() -> dict[str, dict[str, Any]]:
@@ -289,13 +291,15 @@ def test_published_speed_ups_are_those_of_the_latencies() -> None:
 
 def test_trends_of_table_1() -> None:
     section = latency.show_latency(Found({"mbpp": latencies(off=1.0, **dict.fromkeys(latency.RULES, 0.5))}))
-    assert [trend.holds for trend in section.trends] == [None, None, None, True]
-    slow = latencies(**{"off": 1.0, "static SL-opt": 1.2, "dynHeur SL": 1.6, "DISCO": 1.4, "oracle": 1.5})
+    assert [trend.holds for trend in section.trends] == [None, None, None, None, True]
+    slow = latencies(
+        **{"off": 1.0, "static SL-opt": 1.2, "static SL-5": 1.3, "dynHeur SL": 1.6, "DISCO": 1.4, "oracle": 1.5}
+    )
     section = latency.show_latency(Found({"humaneval": slow}))
-    assert [trend.holds for trend in section.trends] == [False, True, False, False]
+    assert [trend.holds for trend in section.trends] == [False, False, True, False, False]
     assert all("a task, transfer learning" in trend.claim for trend in section.trends)
     both = latency.show_latency(Found({"mbpp": slow, "humaneval": slow}))
-    assert any(note.startswith("1 of the 1 prompts of humaneval") for note in both.notes)
+    assert any(note.startswith("3 of the 3 prompts of humaneval") for note in both.notes)
 
 
 def test_trends_of_table_6() -> None:
@@ -310,7 +314,10 @@ def test_trends_of_table_6() -> None:
     assert holds(10, 12, 11) == [True, True]
     assert holds(-10, -12, -11) == [False, False]
     assert holds(10, -12, 11) == [None, None]
-    assert holds(10) == [None, None]
+    assert holds(10) == holds(10, 16) == [None, None]
+    few = published_latencies()
+    few["mbpp"]["prompts"] = ["a"]
+    assert [trend.holds for trend in latency.show_gains(Found(few)).trends] == [None, None]
 
 
 def test_trends_of_table_2() -> None:
@@ -337,27 +344,31 @@ def lengths(*texts: list[int]) -> dict[str, Any]:
 
 
 def test_how_far_the_oracle_drafts() -> None:
-    found = Found({"mbpp": lengths([0, 20] * 20), "alpaca": lengths([3] * 30, [3, 4] * 5)})
+    found = Found({"mbpp": lengths(*[[0, 20] * 5] * 4), "alpaca": lengths([3] * 20, [3] * 10, [3, 4] * 5)})
     section = oracle.show_spread(found)
     assert section.ours[0].rows == [["a task", "10.0", "10.0", "40"], ["a task", "3.1", "0.3", "40"]]
-    assert [trend.holds for trend in section.trends] == [True, False, True]
-    few = oracle.show_spread(Found({"mbpp": lengths([7]), "alpaca": lengths([3, 5])}))
-    assert [trend.holds for trend in few.trends] == [None, None, None]
+    assert [trend.holds for trend in section.trends] == [True, False]
+    assert section.efforts[0].ours == 3
+    few = oracle.show_spread(Found({"mbpp": lengths([7]), "alpaca": lengths([0, 20] * 40)}))
+    assert [trend.holds for trend in few.trends] == [None, None]
+    assert few.trends[1].because.startswith("too few prompts")
 
 
 def test_histogram() -> None:
-    section = oracle.show_histogram(Found({"mbpp": lengths([0, 0, 1, 40]), "alpaca": lengths([2] * 40)}))
+    section = oracle.show_histogram(Found({"mbpp": lengths([0], [0], [1, 40]), "alpaca": lengths(*[[2] * 10] * 4)}))
     rows = section.ours[0].rows
     assert [rows[0], rows[2], rows[-1]] == [["0", "50.0%", "0.0%"], ["2", "0.0%", "100.0%"], ["16+", "25.0%", "0.0%"]]
     assert [trend.holds for trend in section.trends] == [None, False]
-    assert oracle.show_histogram(Found({"mbpp": lengths(list(range(10)) * 5)})).trends[0].holds is True
+    long = lengths(*[list(range(16, 26))] * 5)  # all of them share a row, none is usual
+    assert oracle.show_histogram(Found({"mbpp": long})).trends[0].holds is True
 
 
 def test_place_and_length() -> None:
     assert oracle.correlation([[0, 1, 2], [0, 2, 4]]) == pytest.approx(0.8, abs=0.1)
     assert oracle.correlation([[3, 3, 3]]) is None
     assert oracle.correlation([[3], [4]]) is None
-    units = {"mbpp": lengths(list(range(40))), "cnn-dm": lengths([1, 9] * 200), "alpaca": lengths([1, 2, 1])}
+    courses = {"mbpp": list(range(40)), "cnn-dm": [1, 9] * 200, "alpaca": [1, 2, 1]}
+    units = {name: lengths(course, course, course) for name, course in courses.items()}
     section = oracle.show_course(Found(units))
     assert [trend.holds for trend in section.trends] == [False, True, None]
     assert [row[1] for row in section.ours[0].rows][:2] == ["0.50", "2.50"]
@@ -377,15 +388,16 @@ def test_one_example() -> None:
 
 
 def test_f1() -> None:
-    def found(count: int, static: float, disco: float) -> Section:
+    def found(count: int, static: float, disco: float, prompts: int = 8) -> Section:
         values = {"static": static, "disco": disco, "any_static": 0.8, "at_half": 0.9}
-        unit = {"label": "a task", "num_tokens": count, "lesson": LESSON, **values}
+        unit = {"label": "a task", "num_prompts": prompts, "num_tokens": count, "lesson": LESSON, **values}
         return quality.show_f1(Found({"mbpp": unit}))
 
     assert found(400, 0.76, 0.88).ours[0].rows == [["a task", "76", "88", "80", "90"]]
     assert [trend.holds for trend in found(400, 0.76, 0.88).trends] == [True]
     assert [trend.holds for trend in found(400, 0.88, 0.76).trends] == [False]
     assert [trend.holds for trend in found(12, 0.76, 0.88).trends] == [None]
+    assert [trend.holds for trend in found(400, 0.76, 0.88, 1).trends] == [None]
 
 
 def test_what_is_clear() -> None:
@@ -393,7 +405,8 @@ def test_what_is_clear() -> None:
     assert is_above("", Estimate(1.0), Estimate(2.0)).holds is False
     assert is_above("", Estimate(2.0, 0.5), Estimate(1.0)).holds is None
     assert is_above("", Estimate(2.0, None), Estimate(1.0)).holds is None
-    assert mean_of([1.0, 3.0]) == Estimate(2.0, pytest.approx(1.0))
+    assert mean_of([1.0, 3.0]) == Estimate(2.0, pytest.approx(6.4))
+    assert mean_of([1.0, 3.0] * 8).error == pytest.approx((16 / 15 / 16) ** 0.5)
     assert share_of(1.0, 2).error == pytest.approx((3 / 4 * 1 / 4 / 4) ** 0.5)
     assert share_of(0.5, 0).error is None
 
@@ -412,6 +425,17 @@ def test_without_a_skip_set_every_fourth_layer_is_left_out(tmp_path: Path, monke
     method = lesson.draft(bench)
     assert method["strategy"] == "uniform"
     assert lesson.shown_draft(method) == "the model itself without every fourth layer"
+
+
+def test_an_elimination_that_found_nothing_is_not_asked_again(tmp_path: Path, monkeypatch: Any) -> None:
+    bench, asked = new_bench(tmp_path), []
+    nothing = Learned("prune", {"error": "no time"}, {})
+    monkeypatch.setattr(Workbench, "learn", lambda *_, **__: asked.append(1) or nothing)
+    assert lesson.draft(bench) == lesson.draft(bench) == {"strategy": "uniform", "tree": "chain", "settings": {}}
+    assert len(asked) == 1
+    longer = replace(bench, scale=replace(SMALL, lesson_seconds=1.0))
+    lesson.draft(longer)
+    assert len(asked) == 2
 
 
 def test_published_numbers_are_numbers() -> None:

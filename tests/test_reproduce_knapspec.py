@@ -295,11 +295,14 @@ def test_the_correlations_stand_in_the_table() -> None:
     names = ("tokens_per_time", "by_width", "tokens_per_layer")
     points = points_of(**dict.fromkeys(names, good), acceptance=good[::-1])
     points = [{**point, "attention": 1, "mlp": 2, "accepted": None} for point in points]
-    section = correlation.show(Found({"knapsack gsm8k": {"points": points}}))
+    section = correlation.show(Found({"knapsack gsm8k": {"points": points, "num_prompts": 3}}))
     assert section.ours[0].rows[0] == ["TPT", "1.00", "1.00", "12"]
     assert section.ours[0].rows[-1] == ["acceptance rate", "-1.00", "1.00", "12"]
     assert len(section.ours[1].rows) == 12
     assert section.trends[1].holds is True
+    few = correlation.show(Found({"knapsack gsm8k": {"points": points, "num_prompts": 1}}))
+    assert few.trends[1].holds is None
+    assert few.trends[1].because.startswith("too few prompts")
 
 
 # ------------------------------------------------------------------------------------------------ claims
@@ -333,12 +336,13 @@ def test_claims_about_the_main_table() -> None:
     assert holds["KnapSpec is faster than SWIFT on GSM8K at T = 0.7"] is None
     assert holds["KnapSpec's speed-up stays when sampling, on GSM8K"] is False
     assert holds["KnapSpec has the most tokens per time on GSM8K at T = 0.0"] is False
-    assert (
-        by_claim(methods.show_main(main_found(1.3, 1.3, 25.1)).trends)[
-            "KnapSpec has the most tokens per time on GSM8K at T = 0.0"
-        ]
-        is None
-    )
+    most = "KnapSpec has the most tokens per time on GSM8K at T = 0.0"
+    assert by_claim(methods.show_main(main_found(1.3, 1.3, 25.1)).trends)[most] is None
+    few = main_found(1.3, 1.3)
+    few.units["T=0.0 gsm8k"]["SWIFT"]["total"]["num_prompts"] = 1
+    assert by_claim(methods.show_main(few).trends)[most] is None
+    slow = {trend.claim: trend for trend in methods.show_main(main_found(0.8, 0.8)).trends}
+    assert slow["KnapSpec's speed-up stays when sampling, on GSM8K"].because.startswith("there is none to stay")
 
 
 def test_who_does_not_draft_says_nothing_about_sampling() -> None:
@@ -359,7 +363,7 @@ def test_claims_about_long_texts() -> None:
         assert [row[0] for row in section.ours[0].rows] == ["256", "256", "512", "512", "512", "512"]
         return by_claim(section.trends)
 
-    collapse = "SWIFT, which knows nothing of lengths, is slower than plain decoding behind long texts"
+    collapse = "SWIFT, which knows nothing of lengths, is slower than plain decoding behind the longest texts"
     assert [holds(0.8)[collapse], holds(1.3)[collapse], holds(1.0, 0.1)[collapse]] == [True, False, None]
     found = holds(0.8)
     assert found["KnapSpec is faster than SWIFT behind 512 tokens"] is True
@@ -368,11 +372,9 @@ def test_claims_about_long_texts() -> None:
 
 
 def test_claims_about_single_sublayers() -> None:
-    def holds(single: float, promised: float, accepted: float | None = 0.8) -> list[bool | None]:
-        sets = {
-            kind: {"skip": "a1,m1", "acceptance": 0.9, "num_drafted": 3, "tokens_per_time": value}
-            for kind, value in (("decoupled", promised), ("bound", 20.0))
-        }
+    def holds(single: float, accepted: float | None = 0.8) -> list[bool | None]:
+        one = {"skip": "a1,m1", "acceptance": 0.9, "num_drafted": 3, "tokens_per_time": 20.0}
+        sets = {"decoupled": one, "bound": one}
         ways = {"decoupled": way(single, 0.02), "bound": way(1.0, 0.02)}
         planned = {
             "decoupled": way(single, 0.02, acceptance_rate=accepted),
@@ -384,24 +386,50 @@ def test_claims_about_single_sublayers() -> None:
         }
         return [trend.holds for trend in decoupling.show(Found(units)).trends]
 
-    assert holds(1.2, 25.0) == [True, True, True]
-    assert holds(0.8, 15.0) == [False, False, False]
-    assert holds(1.01, 20.1) == [None, None, None]
-    assert holds(1.2, 25.0, None) == [True, True, None]
+    assert holds(1.2) == [True, True]
+    assert holds(0.8) == [False, False]
+    assert holds(1.01) == [None, None]
+    assert holds(1.2, None) == [True, None]
 
 
 def test_claims_about_pruning() -> None:
-    def holds(seconds: float, promised: float, speed: float) -> list[bool | None]:
-        def plan(took: float, value: float) -> dict[str, Any]:
-            return {"seconds": took, "num_networks": 3, "best": {"tokens_per_time": value}}
+    def section(seconds: list[float], promised: float | None, speed: float, half: float = 0.02) -> Any:
+        def plan(took: float, value: float | None) -> dict[str, Any]:
+            return {"seconds": took, "num_networks": 3, "tokens_per_time": value}
 
-        plans = {"pruned": plan(seconds, promised), "not pruned": plan(1.0, 20.0)}
-        ways = {"pruned": way(speed, 0.02), "not pruned": way(1.0, 0.02), "task": "GSM8K"}
+        plans = [{"pruned": plan(took, promised), "not pruned": plan(1.0, 20.0)} for took in seconds]
+        ways = {"pruned": way(speed, half), "not pruned": way(1.0, 0.02), "task": "GSM8K"}
         units = {"plan gsm8k": {"plans": plans, "plain_seconds": 0.07, "task": "GSM8K"}, "decoded gsm8k": ways}
-        section = pruning.show(Found(units))
-        assert section.ours[0].rows[1][:5] == ["GSM8K", "not pruned", "1.000", "14.3", "3"]
-        return [trend.holds for trend in section.trends]
+        return pruning.show(Found(units))
 
-    assert holds(0.5, 20.0, 1.0) == [True, True, True, True]
-    assert holds(0.98, 19.0, 0.9) == [None, False, False, False]
-    assert holds(1.5, 20.0, 1.2) == [False, True, False, True]
+    def holds(*asked: Any) -> list[bool | None]:
+        return [trend.holds for trend in section(*asked).trends]
+
+    rows = section([0.5] * 3, 20.0, 1.0).ours[0].rows
+    assert rows[1][:6] == ["GSM8K", "not pruned", "3", "1.000", "14.3", "3.0"]
+    assert holds([0.5, 0.4, 0.6], 20.0, 1.0) == [True, True, True, True]
+    assert holds([0.98, 0.99, 1.01], 19.0, 0.9) == [None, False, False, False]
+    assert holds([1.5, 1.6, 1.4], None, 1.2) == [False, False, False, True]
+    assert holds([0.5, 0.4], 20.0, 1.0, 0.2) == [None, None, None, None]
+
+
+def test_what_is_as_fast_must_be_known_well() -> None:
+    def holds(value: float, half: float, prompts: int = 8) -> bool | None:
+        found = Found({"here": {"one": way(value, half, prompts), "other": way(1.0, 0.01)}})
+        return shared.is_no_slower("", found, ("here", "one"), ("here", "other")).holds
+
+    assert [holds(1.0, 0.04), holds(1.2, 0.1), holds(0.9, 0.02)] == [True, True, False]
+    assert [holds(1.0, 0.1), holds(0.96, 0.02), holds(1.0, 0.04, 1)] == [None, False, None]
+
+
+def test_plans_are_made_behind_several_texts(file: UnitFile) -> None:
+    plans = units_of(file, "pruning")["plan gsm8k"]["plans"]
+    assert [list(one) for one in plans] == [["pruned", "not pruned"], ["not pruned", "pruned"]]
+    assert all(one["seconds"] > 0 for both in plans for one in both.values())
+
+
+def test_only_some_tasks_are_sampled_at_quick_scale(bench: Workbench) -> None:
+    names = [unit.name for unit in methods.main_units(bench)]
+    assert names == ["T=0.0 gsm8k", "T=0.7 gsm8k", "T=0.0 cnn-dm"]
+    whole = replace(bench, scale=replace(SCALE, is_quick=False))
+    assert len(list(methods.main_units(whole))) == 4

@@ -18,12 +18,6 @@ from .oracle import (
 )
 from .quality import f1_units, show_f1
 
-NOTES = (
-    "The paper drafts with a separate, smaller model; here the model drafts for itself without some sub-layers, one "
-    "skip set for all tasks, found by a short elimination. The same rules with a separate draft model: selfdraft bench "
-    "lookahead --drafter model --set model.source=NAME."
-)
-
 RECIPE = Recipe(
     "disco",
     [
@@ -39,5 +33,4 @@ RECIPE = Recipe(
         Experiment("table-6", "what DISCO saves", latency_units, show_gains, shares="table-1"),
         Experiment("table-2", "with a temperature, and by perplexity", sampled_units, show_sampled),
     ],
-    NOTES,
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, is_faster, pays, speed_cell, told
+from ..cells import figure, from_enough, is_faster, pays, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
 from .judging import Estimate, is_above, mean_of
@@ -24,6 +24,7 @@ from .lesson import (
     STATIC_OPT,
     TASKS,
     TEACHERS,
+    draft_notes,
     measured_prompts,
     taught,
     units,
@@ -35,6 +36,8 @@ RULES = (HEURISTIC, STATIC_5, STATIC_OPT, DISCO, ORACLE)
 SAMPLED_RULES = (STATIC_5, DISCO, PERPLEXITY)
 BASES = (STATIC_OPT, HEURISTIC)
 TEMPERATURES = (1.0, 0.0)
+GAINS_NOTE = "made of what table 1 measured; an average is called clear by how tasks differ"
+LATENCY_NOTE = "latency: milliseconds of decoding a token, without reading the prompt"
 
 
 def _compared(bench: Workbench, name: str, rules: Sequence[str], temperature: float = 0.0) -> Values:
@@ -58,7 +61,7 @@ def show_latency(found: Found) -> Section:
         [Table("", ["benchmark", "method", "latency (ms)", "speed-up"], rows)],
         _efforts(found),
         [trend for name in known for trend in told(_trends(found, name))],
-        [*_lesson_notes(found), *_same_prompts(found), *_errors(found)],
+        [LATENCY_NOTE, *_lesson_notes(found), *_same_prompts(found), *_errors(found)],
     )
 
 
@@ -82,6 +85,7 @@ def milliseconds(found: Found, unit: str, way: str) -> float | None:
 def _trends(found: Found, name: str) -> Iterator[Trend]:
     on = f"on {_label(found, name)}"
     yield is_faster(f"DISCO is faster than the best static lookahead {on}", found, (name, DISCO), (name, STATIC_OPT))
+    yield is_faster(f"DISCO is faster than {STATIC_5} {on}", found, (name, DISCO), (name, STATIC_5))
     yield is_faster(f"DISCO is faster than the heuristic {on}", found, (name, DISCO), (name, HEURISTIC))
     yield is_faster(f"the oracle is faster than DISCO {on}", found, (name, ORACLE), (name, DISCO))
     yield pays(f"DISCO is faster than plain decoding {on}", found, name, DISCO)
@@ -95,23 +99,24 @@ def _efforts(found: Found) -> list[Effort]:
     ]
     choosing = [lesson["num_validation"] for lesson in lessons.values()]
     return [
-        Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS),
+        Effort("prompts a task", _num_prompts(found), PAPER_PROMPTS),
         *training,
         *([Effort("prompts a task to choose settings with", min(choosing), PAPER_VALIDATION)] if choosing else []),
     ]
 
 
+def _num_prompts(found: Found) -> int | None:
+    """Of the task that has fewest."""
+    return min((len(one["prompts"]) for one in found.units.values()), default=None)
+
+
 def _lesson_notes(found: Found) -> Iterator[str]:
-    drafts = dict.fromkeys(one["lesson"]["draft"] for one in found.units.values())
-    for drafted_by in drafts:
+    yield from draft_notes(one["lesson"]["draft"] for one in found.units.values())
+    lessons = {unit.split()[-1]: one["lesson"] for unit, one in found.units.items()}  # at any temperature the same
+    for name, lesson in lessons.items():
+        best = lesson["best"]
         yield (
-            f"drafted by {drafted_by}; the paper drafts with a smaller model, as `selfdraft bench lookahead --drafter "
-            "model --set model.source=NAME` does"
-        )
-    for unit, one in found.units.items():
-        lesson, best = one["lesson"], one["lesson"]["best"]
-        yield (
-            f"{unit}: {100 * lesson['match']:.0f}% of drafted tokens were right where it was learned; chosen there: "
+            f"{name}: {100 * lesson['match']:.0f}% of drafted tokens were right where it was learned; chosen there: "
             f"{STATIC_OPT} {best['fixed']['tokens']}, {PERPLEXITY} {best['perplexity']['threshold']:g} up to "
             f"{best['perplexity']['max_tokens']}, DISCO {lesson['threshold']:g} up to {lesson['max_tokens']}"
         )
@@ -151,8 +156,8 @@ def show_gains(found: Found) -> Section:
     return Section(
         [Table("percent of the latency that DISCO saves", ["dataset", *BASES], rows)],
         _efforts(found),
-        [_saves(base, values) for base, values in columns.items() if values],
-        ["made of what table 1 measured; an average is called clear by how tasks differ"] if rows else [],
+        [from_enough(_saves(base, values), _num_prompts(found)) for base, values in columns.items() if values],
+        [GAINS_NOTE, *draft_notes(one["lesson"]["draft"] for one in found.units.values())] if rows else [],
     )
 
 
@@ -209,7 +214,7 @@ def show_sampled(found: Found) -> Section:
     ]
     return Section(
         [Table("", ["T", "benchmark", "method", "latency (ms)", "speed-up"], rows)],
-        [Effort("prompts", found.scale.get("prompts"), PAPER_PROMPTS)],
+        [Effort("prompts", _num_prompts(found), PAPER_PROMPTS)],
         trends,
-        [*notes, *_lesson_notes(found), *_errors(found)] if rows else [],
+        [LATENCY_NOTE, *notes, *_lesson_notes(found), *_errors(found)] if rows else [],
     )

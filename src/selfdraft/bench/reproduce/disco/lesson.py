@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from ....calibrate.tuning import Candidate
 from ....engine.engine import Engine
 from ....fitting import CalibrationPrompt
 from ....lookahead.disco import artefact_name
+from ....profiles.key import ProfileKey
 from ....profiles.profile import Artefact
 from ....profiles.store import Store
 from ....registry import options_for
@@ -44,6 +45,8 @@ MIN_MATCH = 0.7
 """The paper's oracles keep 2.4 tokens a round or more: their drafts are right at least seven times in ten."""
 _LEAST_LEARNED = 8
 """Prompts of a task to learn from, where there are so many: fewer tokens would teach a classifier nothing."""
+_DRAFT = "draft"
+"""The artefact that says what drafts."""
 _DRAFT_LESSONS = 3.0
 """Of the seconds of other lessons: this one is for all tasks."""
 
@@ -112,14 +115,31 @@ def new_engine(bench: Workbench) -> Engine:
 
 
 def draft(bench: Workbench) -> dict[str, Any]:
-    """Without what a short elimination, on prompts of all tasks, found superfluous; else without every fourth layer."""
+    """Without what a short elimination, on prompts of all tasks, found superfluous; else without every fourth layer.
+
+    What was chosen is kept: an elimination that found nothing is not asked again by every unit.
+    """
     prompts = in_turn(prompt for name in TAUGHT for prompt in learned_prompts(bench, name))
     seconds = _DRAFT_LESSONS * bench.scale.lesson_seconds
-    found = bench.learn("disco-prune", {"strategy": "prune"}, prompts, seconds).values
-    skip = chosen_skip(found.get("frontier", ()))
-    if skip:
+    question = {
+        "prompts": digest(as_calibration(prompts, bench.engine)),
+        "seconds": seconds,
+        "tokens": bench.scale.lesson_tokens,
+    }
+    store, key = Store(bench.folder / "disco-draft"), bench.engine.memory.key
+    known = _kept(store, key, _DRAFT)
+    if known is None or known.values["question"] != question:
+        found = bench.learn("disco-prune", {"strategy": "prune"}, prompts, seconds).values
+        known = Artefact({"question": question, "skip": chosen_skip(found.get("frontier", ()))})
+        store.update(key, _DRAFT, known)
+    if skip := known.values["skip"]:
         return {"strategy": "fixed", "tree": "chain", "settings": {"fixed": {"skip": skip}}}
     return {"strategy": "uniform", "tree": "chain", "settings": {}}
+
+
+def _kept(store: Store, key: ProfileKey, name: str) -> Artefact | None:
+    profile = store.load(key)
+    return profile.artefacts.get(name) if profile else None
 
 
 def chosen_skip(frontier: Sequence[Mapping[str, Any]]) -> str:
@@ -136,6 +156,15 @@ def shown_draft(method: Mapping[str, Any]) -> str:
     return f"the model itself without {skip}" if skip else "the model itself without every fourth layer"
 
 
+def draft_notes(drafts: Iterable[str]) -> list[str]:
+    """Of what drafted, as `shown_draft` says it; for a section."""
+    return [
+        f"drafted by {what}, the same for all tasks; the paper drafts with a separate, smaller model, as `selfdraft "
+        "bench lookahead --drafter model --set model.source=NAME` does"
+        for what in dict.fromkeys(drafts)
+    ]
+
+
 # -------------------------------------------------------------------------------------------------- what tasks teach
 
 
@@ -149,8 +178,7 @@ def taught(bench: Workbench, name: str) -> Learned:
     check_enough((prompt.domain, prompt.tokens) for prompt in prompts)
     question = {"prompts": digest(prompts), "tokens": longer(bench, 2), "method": draft(bench)}
     store, key = Store(bench.folder / f"disco-{teacher}"), bench.engine.memory.key
-    profile = store.load(key)
-    known = profile.artefacts.get(CLASSIFIER) if profile else None
+    known = _kept(store, key, CLASSIFIER)
     if known is None or known.values.get("question") != question:
         bench.say(f"disco learns from {len(prompts)} prompts of {teacher}")
         known = _learn(bench, question, prompts)

@@ -14,6 +14,7 @@ from ...lookahead.oracle import MAX_TOKENS, Oracle
 from ...lookahead.turns import Output, Turns
 from ...plot import COLORS
 from ...report import Table, number
+from ..cells import from_enough
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..workbench import Workbench
 from .judging import Estimate, is_above, mean_of, share_of
@@ -23,6 +24,7 @@ from .lesson import (
     STATIC_5,
     TASKS,
     draft,
+    draft_notes,
     encoded,
     longer,
     measured_prompts,
@@ -116,7 +118,10 @@ def show_example(found: Found) -> Section:
         ],
         [Effort("examples", 1, 1), Effort("new tokens", oracle["num_tokens"], None)],
         [_fewer_passes("target", static, oracle), _fewer_passes("draft", static, oracle)],
-        [*_draft_note([found.units["mbpp"]]), "the last token of the oracle's drafts is the one that is refused"],
+        [
+            *draft_notes([found.units["mbpp"]["draft"]]),
+            "the last token of the oracle's drafts is the one that is refused",
+        ],
         Plot(
             lambda figure: _draw_example(figure, static["drafted"], oracle["kept"]),
             "How far the oracle and a static lookahead draft, iteration by iteration of one text",
@@ -150,6 +155,8 @@ class Lengths:
 
     label: str
     texts: Sequence[Sequence[int]]
+    drafted_by: str
+    num_tokens: int
 
     @property
     def rounds(self) -> list[int]:
@@ -170,7 +177,11 @@ class Lengths:
 def lengths_by_task(found: Found) -> dict[str, Lengths]:
     """Of tasks that were measured."""
     known = {name: found.units[name] for name in TASKS if name in found.units}
-    return {name: Lengths(one["label"], one["texts"]) for name, one in known.items() if any(one["texts"])}
+    return {name: _lengths(one) for name, one in known.items() if any(one["texts"])}
+
+
+def _lengths(unit: Values) -> Lengths:
+    return Lengths(unit["label"], unit["texts"], unit["draft"], unit["num_tokens"])
 
 
 def show_spread(found: Found) -> Section:
@@ -184,9 +195,9 @@ def show_spread(found: Found) -> Section:
     ]
     return Section(
         [Table("tokens kept by the oracle", ["dataset", "mean", "standard deviation", "iterations"], rows)],
-        _efforts(found),
-        [*(_varies(one) for one in known.values()), *_code_goes_further(known)],
-        [*_draft_note(found.units.values()), *notes] if rows else [],
+        _efforts(known),
+        [_varies(one) for one in known.values()],
+        [*_notes(known), *notes] if rows else [],
     )
 
 
@@ -197,25 +208,17 @@ def _varies(one: Lengths) -> Trend:
     claim = f"{one.label}: lengths vary widely, by at least half of their mean"
     error = None if mean.error is None else deviation / (2 * rounds) ** 0.5
     half = Estimate(mean.value / 2, None if mean.error is None else mean.error / 2)
-    return is_above(claim, Estimate(deviation, error), half)
+    return from_enough(is_above(claim, Estimate(deviation, error), half), len(one.texts))
 
 
-def _code_goes_further(known: Mapping[str, Lengths]) -> Iterable[Trend]:
-    """With other models in the paper."""
-    for code, other in itertools.product(("mbpp", "humaneval"), ("cnn-dm", "alpaca")):
-        if code in known and other in known:
-            one, two = known[code], known[other]
-            yield is_above(f"further on {one.label} than on {two.label}", mean_of(one.rounds), mean_of(two.rounds))
+def _efforts(known: Mapping[str, Lengths]) -> list[Effort]:
+    num_prompts = min((len(one.texts) for one in known.values()), default=None)
+    num_tokens = sum(one.num_tokens for one in known.values())
+    return [Effort("prompts a task", num_prompts, PAPER_PROMPTS), Effort("new tokens", num_tokens, None)]
 
 
-def _efforts(found: Found) -> list[Effort]:
-    num_tokens = sum(one["num_tokens"] for one in found.units.values())
-    return [Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS), Effort("new tokens", num_tokens, None)]
-
-
-def _draft_note(values: Iterable[Values]) -> list[str]:
-    known = dict.fromkeys(one["draft"] for one in values)
-    return [f"drafted by {what}; the paper's draft is a smaller model" for what in known]
+def _notes(known: Mapping[str, Lengths]) -> list[str]:
+    return draft_notes(one.drafted_by for one in known.values())
 
 
 # --------------------------------------------------------------------------------------------------- figures 3 and 5
@@ -223,14 +226,14 @@ def _draft_note(values: Iterable[Values]) -> list[str]:
 
 def show_course_of_alpaca(found: Found) -> Section:
     known = lengths_by_task(found)
-    return _show_course(found, {name: known[name] for name in ("alpaca",) if name in known})
+    return _show_course({name: known[name] for name in ("alpaca",) if name in known})
 
 
 def show_course(found: Found) -> Section:
-    return _show_course(found, lengths_by_task(found))
+    return _show_course(lengths_by_task(found))
 
 
-def _show_course(found: Found, known: Mapping[str, Lengths]) -> Section:
+def _show_course(known: Mapping[str, Lengths]) -> Section:
     """Buckets that no iteration of any task falls into are left out."""
     if not known:
         return Section([])
@@ -243,9 +246,12 @@ def _show_course(found: Found, known: Mapping[str, Lengths]) -> Section:
     header = ["place in the text", *(one.label for one in known.values())]
     return Section(
         [Table("mean of tokens kept by the oracle", header, rows)],
-        _efforts(found),
+        _efforts(known),
         [_is_weak(one) for one in known.values()],
-        [f"by twentieths of the iterations of a text (paper: buckets of 0.0001); weak is a correlation below {WEAK}"],
+        [
+            *_notes(known),
+            f"by twentieths of the iterations of a text (paper: buckets of 0.0001); weak is a correlation below {WEAK}",
+        ],
         Plot(
             lambda figure: _draw_bars(figure, known, _draw_course),
             "Mean of tokens kept by the oracle, over the place of the iteration in its text",
@@ -268,11 +274,12 @@ def correlation(texts: Sequence[Sequence[int]]) -> float | None:
 
 
 def _is_weak(one: Lengths) -> Trend:
-    claim = f"{one.label}: the place in the text says little about the length"
+    claim = f"{one.label}: the place in the text goes only weakly with the length"
     found = correlation(one.texts)
     if found is None:
         return Trend(claim, None, "too few iterations")
-    return is_above(claim, Estimate(WEAK), Estimate(abs(found), len(one.rounds) ** -0.5))
+    trend = is_above(claim, Estimate(WEAK), Estimate(abs(found), len(one.rounds) ** -0.5))
+    return from_enough(trend, len(one.texts))
 
 
 # -------------------------------------------------------------------------------------------------------- figure 4
@@ -289,8 +296,9 @@ def show_histogram(found: Found) -> Section:
     ]
     return Section(
         [Table("share of iterations", ["tokens kept", *(one.label for one in known.values())], rows)],
-        _efforts(found),
+        _efforts(known),
         [_has_no_usual_length(one) for one in known.values()],
+        _notes(known),
         plot=Plot(
             lambda figure: _draw_bars(figure, known, _draw_histogram),
             "Share of iterations by how many tokens the oracle kept",
@@ -300,9 +308,11 @@ def show_histogram(found: Found) -> Section:
 
 
 def _has_no_usual_length(one: Lengths) -> Trend:
-    largest = max(one.shares)
-    claim = f"{one.label}: no one length is right in half of the iterations"
-    return is_above(claim, Estimate(0.5), share_of(largest, len(one.rounds)))
+    """Of single lengths, also of those that share a row."""
+    count = len(one.rounds)
+    largest = share_of(max(one.figures["histogram"]) / count, count)
+    claim = f"{one.label}: lengths vary widely, no one of them is right in half of the iterations"
+    return from_enough(is_above(claim, Estimate(0.5), largest), len(one.texts))
 
 
 # --------------------------------------------------------------------------------------------------------- drawing
@@ -327,12 +337,17 @@ def _draw_bars(figure: Any, known: Mapping[str, Lengths], draw: Any) -> None:
 def _draw_course(axes: Any, one: Lengths, color: str) -> None:
     middles = [(bucket + 0.5) / NUM_BUCKETS for bucket in range(NUM_BUCKETS)]
     axes.bar(middles, [mean or 0.0 for mean in one.figures["course"]], 0.9 / NUM_BUCKETS, color=color)
+    axes.set_xlim(-0.02, 1.02)
     _dress(axes, "place of the iteration in its text", "mean of tokens kept")
 
 
 def _draw_histogram(axes: Any, one: Lengths, color: str) -> None:
     axes.bar(range(len(one.shares)), one.shares, color=color)
-    _dress(axes, f"tokens kept ({MOST_SHOWN}: or more)", "share of iterations")
+    axes.set_xticks(
+        range(0, MOST_SHOWN + 1, 4), [f"{length}" for length in range(0, MOST_SHOWN, 4)] + [f"{MOST_SHOWN}+"]
+    )
+    axes.set_xlim(-0.6, MOST_SHOWN + 0.6)
+    _dress(axes, "tokens kept", "share of iterations")
 
 
 def _dress(axes: Any, below: str, beside: str) -> None:

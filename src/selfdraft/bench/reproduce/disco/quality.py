@@ -9,6 +9,7 @@ from ....calibrate.tuning import MAX_TOKENS
 from ....lookahead.disco import Classifier
 from ...lookahead.learning import School
 from ...report import Table
+from ..cells import from_enough
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
 from .judging import is_above, share_of
@@ -17,6 +18,7 @@ from .lesson import (
     PAPER_PROMPTS,
     PAPER_TRAINING,
     TAUGHT,
+    draft_notes,
     encoded,
     longer,
     measured_prompts,
@@ -38,13 +40,15 @@ def _f1(bench: Workbench, name: str) -> Values:
     learned = taught(bench, name)
     classifier = Classifier.read(learned.artefacts[CLASSIFIER].content)
     school = School(new_engine(bench), learned.facts["question"]["method"], longer(bench, LONG_TEXTS), bench.say)
-    traces = school.traces(encoded(bench, name, measured_prompts(bench, name)))
+    prompts = measured_prompts(bench, name)
+    traces = school.traces(encoded(bench, name, prompts))
     static_tokens: int = learned.facts["best"]["fixed"]["tokens"]
     return {
         "static": static_f1(traces, static_tokens),
         "disco": classifier_f1(classifier, traces),
         "any_static": max(static_f1(traces, length) for length in range(1, MAX_TOKENS + 1)),
         "at_half": classifier_f1(classifier, traces, 0.5),
+        "num_prompts": len(prompts),
         "num_tokens": sum(int(trace.is_drafted.sum()) for trace in traces),
         "lesson": learned.facts,
     }
@@ -53,11 +57,14 @@ def _f1(bench: Workbench, name: str) -> Values:
 def show_f1(found: Found) -> Section:
     known = {name: found.units[name] for name in TAUGHT if name in found.units}
     rows = [[one["label"], *(f"{100 * one[column]:.0f}" for column in COLUMNS)] for one in known.values()]
+    num_prompts = min((one["num_prompts"] for one in known.values()), default=None)
     efforts = [
         Effort(f"prompts to train with ({one['label']})", one["lesson"]["num_train"], PAPER_TRAINING[name])
         for name, one in known.items()
     ]
     notes = [
+        *draft_notes(one["lesson"]["draft"] for one in known.values()),
+        "a token's label is whether the target said it (the paper's appendix D; its section 4 names total variation)",
         "in percent, at the length and the threshold that promised most speed; then, of any static length the highest, "
         "and the classifier's own at 0.5",
         "on prompts that neither trained nor chose settings; the paper's are those that chose them",
@@ -65,7 +72,7 @@ def show_f1(found: Found) -> Section:
     ]
     return Section(
         [Table("", ["dataset", *COLUMNS.values()], rows)],
-        [Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS), *efforts],
+        [Effort("prompts a task", num_prompts, PAPER_PROMPTS), *efforts],
         [_is_above_static(one) for one in known.values()],
         notes if rows else [],
     )
@@ -73,4 +80,5 @@ def show_f1(found: Found) -> Section:
 
 def _is_above_static(one: Values) -> Trend:
     own, base = (share_of(one[name], one["num_tokens"]) for name in ("disco", "static"))
-    return is_above(f"{one['label']}: DISCO's F1 is above that of the static length", own, base)
+    claim = f"{one['label']}: DISCO's F1 is above that of the static length"
+    return from_enough(is_above(claim, own, base), one["num_prompts"])

@@ -15,8 +15,19 @@ from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed, speed_cell
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Tasks
 from ..workbench import Workbench
-from .methods import CLASP, FRUGAL, HELD_AGAINST, KNAPSPEC, SWIFT, TPT_NOTE, against_others, methods_of, share_cell
-from .shared import References, always, best_of, compare, measured, num_looked_at
+from .methods import (
+    CLASP,
+    FRUGAL,
+    HELD_AGAINST,
+    KNAPSPEC,
+    SWIFT,
+    SWIFT_NOTE,
+    TPT_NOTE,
+    against_others,
+    methods_of,
+    share_cell,
+)
+from .shared import References, always, best_of, compare, measured, num_looked_at, num_prompts
 
 LENGTHS, QUICK_LENGTHS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024)
 ARTICLES = "cnn-dm"
@@ -99,14 +110,9 @@ def show(found: Found) -> Section:
     efforts = [
         Effort("lengths", len(lengths), None),
         Effort("longest text, tokens", max(lengths, default=None), None),
-        Effort("prompts a length", _num_prompts(found), None),
+        Effort("prompts a length", num_prompts(found), None),
     ]
     return Section([Table("", columns, rows)], efforts, measured(_trends(found, lengths)), _notes(found), _plot(found))
-
-
-def _num_prompts(found: Found) -> int | None:
-    prompts = found.scale.get("prompts")
-    return None if prompts is None else min(prompts, MAX_PROMPTS)
 
 
 def _rows(found: Found, length: int) -> list[list[str]]:
@@ -152,7 +158,7 @@ def _trends(found: Found, lengths: Sequence[int]) -> list[Trend]:
 def _collapses(found: Found, lengths: Sequence[int]) -> Trend:
     """Judged behind the longest text."""
     known = [length for length in lengths if speed(found, _unit(found, length, SWIFT), SWIFT)]
-    claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding behind long texts"
+    claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding behind the longest texts"
     if not known:
         return Trend(claim, None, NOT_MEASURED)
     trend = pays(claim, found, _unit(found, known[-1], SWIFT), SWIFT)
@@ -164,6 +170,7 @@ def _notes(found: Found) -> list[str]:
     shorter = [f"at quick scale texts have {', '.join(map(str, QUICK_LENGTHS))} tokens"]
     return [
         TPT_NOTE,
+        SWIFT_NOTE,
         f"{ALWAYS}: the knapsack's best set behind another text of that length; it drafts whether it pays or not, as "
         "the paper's code does; KnapSpec itself may choose not to draft",
         "a length counts the new tokens; articles stand one behind the other, cut to it, and a question behind them",
@@ -198,7 +205,8 @@ def _draw(drawn: Any, found: Found, lengths: Sequence[int]) -> None:
         axes.set_ylabel(label)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#E5E5E5", linewidth=0.8)
-    panels[0].legend(fontsize=8, frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
 
 
 def _value(found: Found, length: int, way: str, name: str) -> float | None:

@@ -13,11 +13,11 @@ from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...prompts import encode
 from ...report import Table, number, times
-from ..cells import NOT_MEASURED
+from ..cells import NOT_MEASURED, from_enough
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .shared import PAPER_MODELS, References, measured, predicted, with_references
+from .shared import PAPER_MODELS, SUMMARY_NOTE, References, measured, predicted, with_references
 
 TASK = "gsm8k"
 NUM_DRAFTED = 4
@@ -90,7 +90,11 @@ def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -
             expected = predicted(skip, matches[name], NUM_DRAFTED, fit, length, num_layers)
             found = {"speedup": total["speedup"]["value"], "accepted": total["acceptance_rate"]}
             points.append({"skip": name, "attention": len(skip.attention), "mlp": len(skip.mlp), **expected, **found})
-    return {"points": points, "different": sum(way["total"]["different"] for way in ways.values() if "total" in way)}
+    return {
+        "points": points,
+        "num_prompts": len(prompts),
+        "different": sum(way["total"]["different"] for way in ways.values() if "total" in way),
+    }
 
 
 def in_every_round(skip: str) -> dict[str, Any]:
@@ -145,9 +149,10 @@ def _of(points: Sequence[Point], predictor: str) -> float | None:
 def show(found: Found) -> Section:
     families = {family: _points(found, family) for family in FAMILIES}
     points = [point for some in families.values() for point in some]
+    count = min((one["num_prompts"] for one in found.units.values()), default=None)
     trends = [
-        is_better("TPT goes with throughput more closely than TPL", points, "tokens_per_time", "tokens_per_layer"),
-        is_better("TPT goes with throughput more closely than acceptance", points, "tokens_per_time", "acceptance"),
+        is_better(f"TPT is more highly correlated with throughput than {title}", points, "tokens_per_time", other)
+        for other, title in (("tokens_per_layer", "TPL"), ("acceptance", "the acceptance rate"))
     ]
     tables = [
         Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], _summary(points)),
@@ -156,9 +161,10 @@ def show(found: Found) -> Section:
     plot = Plot(lambda figure: _draw(figure, families), "predicted against measured throughput", (12.0, 3.6))
     return Section(
         tables,
-        [Effort("models", 1, PAPER_MODELS), Effort("sets", len(points), None)],
-        measured(trends),
+        [Effort("models", 1, PAPER_MODELS), Effort("sets", len(points), None), Effort("prompts", count, None)],
+        [from_enough(trend, count) for trend in measured(trends)],
         [
+            SUMMARY_NOTE,
             "predicted with the share of the target's choices that a set meets on prompts which are not measured; "
             f"{NUM_DRAFTED} tokens drafted in every round",
             "throughput: against plain decoding that took turns with the set, so that the device's moods cancel",
@@ -204,4 +210,5 @@ def _draw(figure: Any, families: Mapping[str, Sequence[Point]]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#E5E5E5", linewidth=0.8)
     panels[0].set_ylabel("measured speed-up")
-    panels[0].legend(fontsize=7, frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)

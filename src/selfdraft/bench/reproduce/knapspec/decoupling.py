@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ....types import SkipSet
-from ...report import Table, number
+from ...report import Table
 from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
@@ -17,9 +17,9 @@ from .shared import (
     always,
     best_of,
     compare,
-    is_more,
     knapspec,
     measured,
+    num_prompts,
     with_references,
 )
 
@@ -69,7 +69,7 @@ def show(found: Found) -> Section:
     ]
     return Section(
         tables,
-        [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", found.scale.get("prompts"), None)],
+        [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", num_prompts(found), None)],
         measured(trends),
         [
             "best set: what the knapsack of either kind finds best on a text that is not measured; it always drafts; "
@@ -103,15 +103,12 @@ def _reached(found: Found, unit: str, kind: str) -> list[str]:
 
 def _trends(found: Found, name: str, title: str) -> list[Trend]:
     best, planned = f"{BEST} {name}", f"{PLANNED} {name}"
-    single, bound = (found.get(best, "sets", kind, "tokens_per_time") for kind in KINDS)
-    because = f"{DECOUPLED} {number(single, '.2f')} and {BOUND} {number(bound, '.2f')}"
     drafted = [found.get(planned, kind, "total", "acceptance_rate") for kind in KINDS]
     claim = f"KnapSpec is faster where it may take sub-layers one by one, on {title}"
     as_planned = is_faster(claim, found, (planned, DECOUPLED), (planned, BOUND))
     if drafted == [None, None] and as_planned.because != NOT_MEASURED:
         as_planned = Trend(claim, None, f"neither drafts: {as_planned.because}")
     return [
-        is_more(f"apart, sub-layers promise more tokens per time on {title}", single, bound, because),
         is_faster(f"the best set of single sub-layers is faster on {title}", found, (best, DECOUPLED), (best, BOUND)),
         as_planned,
     ]

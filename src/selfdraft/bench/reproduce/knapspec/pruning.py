@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number
-from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell
+from ..cells import NOT_MEASURED, figure_cell, from_enough, speed_cell
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -16,12 +16,14 @@ from .shared import (
     INTERVAL,
     MIN_COSINE,
     PAPER_MODELS,
+    SUMMARY_NOTE,
     References,
     best_of,
     compare,
-    is_more,
+    is_no_slower,
     knapspec,
     measured,
+    num_prompts,
     with_references,
 )
 
@@ -29,42 +31,46 @@ PRUNED, UNPRUNED = "pruned", "not pruned"
 COSINES: Mapping[str, float] = {PRUNED: MIN_COSINE, UNPRUNED: -1.0}
 TASKS_USED, QUICK_TASKS = ("gsm8k", "cnn-dm"), ("gsm8k",)
 PLAN, DECODED = "plan", "decoded"
-NUM_TIMED = 3
-"""Plans of which the middle one counts; one at quick scale."""
-SAVES = 0.05
-"""Less than that is the device's mood."""
+NUM_TEXTS = 3
+"""Behind which both kinds plan."""
 
 
 def units(bench: Workbench) -> Iterable[Unit]:
-    bench = with_references(bench)
+    bench = with_references(bench, NUM_TEXTS)
     for name in QUICK_TASKS if bench.scale.is_quick else TASKS_USED:
         yield from bench.for_each([name], lambda task: _plans(bench, task), prefix=f"{PLAN} ")
         yield from bench.for_each([name], lambda task: _decoded(bench, task), prefix=f"{DECODED} ")
 
 
 def _plans(bench: Workbench, task: Task) -> Values:
-    """Both kinds take turns, behind one plan that is not counted: it reads the text."""
-    references, runner = References(bench, task.learned), bench.engine.runner
-    references.networks()
-    seconds: dict[str, list[float]] = {kind: [] for kind in COSINES}
-    plans: dict[str, dict[str, Any]] = {}
-    for _ in range(1 if bench.scale.is_quick else NUM_TIMED):
-        for kind, min_cosine in COSINES.items():
-            began = runner.seconds()
-            networks = references.networks(min_cosine=min_cosine)
-            seconds[kind].append(runner.seconds() - began)
-            best = best_of(networks)
-            plans[kind] = {"num_networks": len(networks), "best": best.to_json() if best else None}
-    for kind, plan in plans.items():
-        plan["seconds"] = statistics.median(seconds[kind])
-    plain = bench.latency.plain_seconds(references.length)
+    """Of each text, by kind. The very first plan of all is not counted: it warms up."""
+    texts = [References(bench, [prompt]) for prompt in task.learned[:NUM_TEXTS]]
+    texts[0].networks()
+    plans = [_plans_of(bench, text, is_turned=bool(number % 2)) for number, text in enumerate(texts)]
+    plain = statistics.fmean(bench.latency.plain_seconds(text.length) for text in texts)
     return {"plans": plans, "plain_seconds": plain, "task": task.label}
 
 
+def _plans_of(bench: Workbench, text: References, is_turned: bool) -> dict[str, dict[str, Any]]:
+    """`is_turned`: the other kind comes first."""
+    runner, plans = bench.engine.runner, {}
+    _ = text.probe  # it reads the text, once for both
+    for kind in list(COSINES)[:: -1 if is_turned else 1]:
+        began = runner.seconds()
+        networks = text.networks(min_cosine=COSINES[kind])
+        seconds, best = runner.seconds() - began, best_of(networks)
+        speed = best.tokens_per_time if best else None
+        plans[kind] = {"seconds": seconds, "num_networks": len(networks), "tokens_per_time": speed}
+    return plans
+
+
 def _decoded(bench: Workbench, task: Task) -> Values:
-    methods = {kind: knapspec(bench.scale, min_cosine=min_cosine) for kind, min_cosine in COSINES.items()}
-    ways = compare(bench, {**methods, **methods_of(bench.scale, FRUGAL)}, task.measured)
-    return {**ways, "task": task.label}
+    methods: dict[str, Mapping[str, Any]] = {
+        kind: knapspec(bench.scale, min_cosine=min_cosine) for kind, min_cosine in COSINES.items()
+    }
+    if not bench.scale.is_quick:  # there the main table alone has it
+        methods |= methods_of(bench.scale, FRUGAL)
+    return {**compare(bench, methods, task.measured), "task": task.label}
 
 
 # ---------------------------------------------------------------------------------------------------- the table
@@ -77,23 +83,31 @@ def show(found: Found) -> Section:
         plans += [row for kind in COSINES if (row := _plan_row(found, f"{PLAN} {name}", kind))]
         decoded += [row for kind in (*COSINES, FRUGAL) if (row := _decoded_row(found, f"{DECODED} {name}", kind))]
         trends += _trends(found, name, title)
-    alone = ["task", "KnapSpec", "s a plan", "in plain passes", "sub-networks", "expected TPT", "at one in 64 rounds"]
+    alone = ["task", "KnapSpec", "texts", "s a plan", "in plain passes", "sub-networks", "expected TPT"]
     tables = [
-        Table("a plan alone", alone, plans),
+        Table("a plan alone, mean over texts", [*alone, f"at one in {INTERVAL} rounds"], plans),
         Table("decoding", ["task", "KnapSpec", "speed-up", "TPT", "in the DP"], decoded),
     ]
-    efforts = [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", found.scale.get("prompts"), None)]
+    efforts = [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", num_prompts(found), None)]
     return Section(tables, efforts, measured(trends), _notes(found))
 
 
 def _plan_row(found: Found, unit: str, kind: str) -> list[str]:
-    one, plain = found.get(unit, "plans", kind), found.get(unit, "plain_seconds")
-    if one is None or not plain:
+    plain = found.get(unit, "plain_seconds")
+    seconds, networks = (_of_texts(found, unit, kind, name) for name in ("seconds", "num_networks"))
+    if not seconds or not plain:
         return []
-    expected = found.get(unit, "plans", kind, "best", "tokens_per_time")
-    share = one["seconds"] / (one["seconds"] + INTERVAL * plain)
-    counts = [f"{one['seconds'] / plain:.1f}", f"{one['num_networks']}"]
-    return [found.get(unit, "task"), kind, f"{one['seconds']:.3f}", *counts, number(expected, ".2f"), f"{share:.1%}"]
+    expected, took = _of_texts(found, unit, kind, "tokens_per_time"), statistics.fmean(seconds)
+    counts = [f"{took / plain:.1f}", f"{statistics.fmean(networks):.1f}"]
+    promised = number(statistics.fmean(expected) if expected else None, ".2f")
+    share = f"{took / (took + INTERVAL * plain):.1%}"
+    return [found.get(unit, "task"), kind, f"{len(seconds)}", f"{took:.3f}", *counts, promised, share]
+
+
+def _of_texts(found: Found, unit: str, kind: str, name: str) -> list[float]:
+    """Of each text, as far as there is one."""
+    values = [plans[kind][name] for plans in found.get(unit, "plans") or ()]
+    return [value for value in values if value is not None]
 
 
 def _decoded_row(found: Found, unit: str, kind: str) -> list[str]:
@@ -105,47 +119,41 @@ def _decoded_row(found: Found, unit: str, kind: str) -> list[str]:
 
 def _trends(found: Found, name: str, title: str) -> list[Trend]:
     plan, decoded = f"{PLAN} {name}", f"{DECODED} {name}"
-    on, off = (found.get(plan, "plans", kind) or {} for kind in COSINES)
-    without, with_it = off.get("seconds"), on.get("seconds")
-    because = f"{number(without, '.3f')} s without, {number(with_it, '.3f')} s with it"
+    saved, lost = (_percent_less(found, plan, name) for name in ("seconds", "tokens_per_time"))
+    passes = [took / found.get(plan, "plain_seconds") for took in _of_texts(found, plan, PRUNED, "seconds")]
+    kept = f"what is pruned is not missed (less than 1 % of the expected TPT is lost) on {title}"
+    like = f"a plan takes about as long as a plain pass (less than ten of them) on {title}"
+    slower = f"decoding is no slower with pruning on {title}"
     return [
-        is_more(f"pruning saves time of a plan on {title}", without, with_it, because, SAVES),
-        _finds_as_good(on.get("best"), off.get("best"), title),
-        _is_like_a_pass(found, plan, title),
-        _is_no_worse(found, decoded, title),
+        _of_all(f"pruning saves time of a plan on {title}", saved, [one > 0 for one in saved], "% saved"),
+        _of_all(kept, lost, [one < 1 for one in lost], "% lost"),
+        _of_all(like, passes, [one < 10 for one in passes], "of them"),
+        is_no_slower(slower, found, (decoded, PRUNED), (decoded, UNPRUNED)),
     ]
 
 
-def _finds_as_good(on: Mapping[str, Any] | None, off: Mapping[str, Any] | None, title: str) -> Trend:
-    claim = f"what is pruned is not missed on {title}"
-    if not on or not off:
+def _percent_less(found: Found, unit: str, name: str) -> list[float]:
+    """With pruning than without, text by text."""
+    pairs = [[plans[kind][name] or 0.0 for kind in COSINES] for plans in found.get(unit, "plans") or ()]
+    return [100 * (1 - on / off) for on, off in pairs if off]
+
+
+def _of_all(claim: str, values: Sequence[float], agree: Sequence[bool], unit: str) -> Trend:
+    """Told where all texts agree, and there are some."""
+    if not values:
         return Trend(claim, None, NOT_MEASURED)
-    speeds = on["tokens_per_time"], off["tokens_per_time"]
-    return Trend(claim, speeds[0] >= 0.99 * speeds[1], "expected TPT {:.2f} with it, {:.2f} without".format(*speeds))
-
-
-def _is_like_a_pass(found: Found, unit: str, title: str) -> Trend:
-    claim = f"a plan takes about as long as a plain pass (less than ten of them) on {title}"
-    seconds, plain = found.get(unit, "plans", PRUNED, "seconds"), found.get(unit, "plain_seconds")
-    if not seconds or not plain:
-        return Trend(claim, None, NOT_MEASURED)
-    return Trend(claim, seconds < 10 * plain, f"{seconds / plain:.1f} of them")
-
-
-def _is_no_worse(found: Found, unit: str, title: str) -> Trend:
-    """What cannot be told apart is no worse."""
-    claim = f"decoding is no slower with pruning on {title}"
-    without = is_faster(claim, found, (unit, UNPRUNED), (unit, PRUNED))
-    is_close = without.because.startswith("too close")
-    return Trend(claim, True if is_close else None if without.holds is None else not without.holds, without.because)
+    because = f"text by text {', '.join(f'{value:.1f}' for value in values)} {unit}"
+    return from_enough(Trend(claim, agree[0] if len(set(agree)) == 1 else None, because), len(values))
 
 
 def _notes(found: Found) -> list[str]:
     tokens = found.scale.get("tokens")
     short = [f"texts of {tokens} tokens bear a whole plan each: over longer ones its share is smaller"]
     return [
+        SUMMARY_NOTE,
         "in the DP: seconds of planning (and of what a strategy notes after each round) over those of decoding",
         f"at one in {INTERVAL} rounds, as its code plans: the share beside so many plain passes",
         "what is pruned: states with a cosine below 0.5; in both cases at most half of all seconds are skipped",
+        "a plan alone: behind texts that decoding is not measured with; of them all must agree for a claim to be told",
         *(short if tokens and tokens <= INTERVAL else []),
     ]

@@ -17,8 +17,9 @@ from ....types import LatencyFit, SkipSet
 from ...harness.records import TextRecord
 from ...prompts import BenchPrompt, encode
 from ...totals import ratio
-from ..cells import NOT_MEASURED
-from ..recipe import Trend
+from ...ways import OFF
+from ..cells import NOT_MEASURED, figure, is_faster, speed, spread
+from ..recipe import Found, Trend
 from ..scale import Scale
 from ..workbench import Methods, Workbench
 
@@ -29,6 +30,9 @@ INTERVAL = 64
 """Rounds from one plan to the next, in its code."""
 LOOKED, QUICK_LOOKED = 32, 16
 """Tokens that a plan looks at, at least."""
+NO_LOSS = 0.05
+"""What loses less is as fast."""
+SUMMARY_NOTE = "what is known of the paper is a summary of it; of this it states no numbers"
 _TEXT_TOKENS = 48
 
 # ------------------------------------------------------------------------------------------------------- methods
@@ -173,12 +177,32 @@ def best_of(networks: Sequence[Network]) -> Network | None:
     return max(networks, key=lambda one: one.tokens_per_time, default=None)
 
 
-def with_references(bench: Workbench) -> Workbench:
-    """With at least two prompts of each task that are not measured."""
-    return replace(bench, scale=replace(bench.scale, learned_prompts=max(2, bench.scale.learned_prompts)))
+def with_references(bench: Workbench, count: int = 2) -> Workbench:
+    """With at least so many prompts of each task that are not measured."""
+    return replace(bench, scale=replace(bench.scale, learned_prompts=max(count, bench.scale.learned_prompts)))
 
 
 # ------------------------------------------------------------------------------------------------- claims
+
+
+def num_prompts(found: Found) -> int | None:
+    """That were measured, in the unit that has fewest."""
+    counts = [figure(found, unit, OFF, "num_prompts") for unit in found.units]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def is_no_slower(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """That a way (unit, way) loses less than `NO_LOSS` against another: a wide interval says nothing."""
+    other_way = is_faster(claim, found, second, first)
+    one, two = speed(found, *first), speed(found, *second)
+    if one is None or two is None or other_way.because.startswith("too few"):
+        return other_way
+    because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
+    if one["low"] >= (1 - NO_LOSS) * two["value"]:
+        return Trend(claim, True, because)
+    if other_way.holds:
+        return Trend(claim, False, because)
+    return Trend(claim, None, f"too wide: {because}")
 
 
 def is_more(claim: str, one: float | None, other: float | None, because: str, margin: float = 0.01) -> Trend:
