@@ -30,7 +30,8 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("files", metavar="FILE.jsonl", nargs="+", help="what `selfdraft reproduce --output` wrote")
+    what = "what `selfdraft reproduce --output` wrote; of a folder all such files in it"
+    add("files", metavar="FILE.jsonl", nargs="+", help=what)
     add("--output", metavar="FILE.md", help="default: the terminal")
     add("--pictures", metavar="FOLDER", help="draw the figures there; beside --output, or below; needs matplotlib")
     add("--notes", metavar="FOLDER", help="a paragraph on each paper: swift.md, knn-ssd.md, ...")
@@ -40,7 +41,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.output:
         check_output(options.output)
-    results = [Result.read(file) for file in options.files]
+    results = [Result.read(file) for file in find_files(options.files)]
     notes = read_notes(options.notes) if options.notes else {}
     text = page(results, notes, _link(options), command_of(options))
     if options.pictures:
@@ -50,6 +51,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(text, end="")
     return 0
+
+
+def find_files(names: list[str]) -> list[Path]:
+    """Those named, and those in folders."""
+    found = []
+    for path in map(Path, names):
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise OptionError(f"the folder {path} has no .jsonl; name what `selfdraft reproduce --output` wrote")
+        found += inside
+    return found
 
 
 def command_of(options: argparse.Namespace) -> str:

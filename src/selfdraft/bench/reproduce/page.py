@@ -125,7 +125,9 @@ def _commit(result: Result) -> str:
 
 
 def picture_name(result: Result, one: Shown) -> str:
-    return f"{Path(result.name).stem}-{one.recipe.name}-{one.experiment.id}.png"
+    stem = Path(result.name).stem
+    paper = "" if stem.startswith(one.recipe.name) else f"-{one.recipe.name}"
+    return f"{stem}{paper}-{one.experiment.id}.png"
 
 
 def picture_link(pictures: str | None, result: Result, one: Shown) -> str | None:
