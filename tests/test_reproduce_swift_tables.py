@@ -350,12 +350,12 @@ def test_claims_about_parts() -> None:
     claims = held(show("table-8", units))
     assert claims["stopping early makes it faster"] is True
     assert claims["siblings make it faster"] is None
-    assert claims["and M larger"] is True
+    assert claims["siblings make M larger"] is True
     assert claims["the search makes it faster than evenly spaced layers"] is False
     units[CNN]["SWIFT"]["skips"] = units[CNN]["w/o optimization"]["skips"] = [{"skip": "a1", "share": 1.0}]
     assert held(show("table-8", units))["the search makes it faster than evenly spaced layers"] is None
     assert claims["without early stopping M grows"] is True
-    assert claims["and fewer drafted tokens are accepted"] is True
+    assert claims["stopping early, more drafts are accepted"] is True
     assert not any("SWIFT skips" in note for note in show("table-8", units).notes)
     swift["total"].update(skipped_attention=0.4, skipped_mlp=0.4)
     assert any("SWIFT skips 0.40 of the sub-layers" in note for note in show("table-8", units).notes)

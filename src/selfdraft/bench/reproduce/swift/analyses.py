@@ -53,10 +53,10 @@ def show_ablation(found: Found) -> Section:
     trends = [
         is_faster("stopping early makes it faster", found, swift, unstopped),
         is_faster("siblings make it faster", found, swift, alone),
-        has_larger_figure("and M larger", found, "mean_generated_length", swift, alone),
+        has_larger_figure("siblings make M larger", found, "mean_generated_length", swift, alone),
         _search_helps(found),
         has_larger_figure("without early stopping M grows", found, "mean_generated_length", unstopped, swift),
-        has_larger_figure("and fewer drafted tokens are accepted", found, "acceptance_rate", swift, unstopped),
+        has_larger_figure("stopping early, more drafts are accepted", found, "acceptance_rate", swift, unstopped),
     ]
     return Section(
         [Table("", ["method", "M", "alpha", "speed-up"], rows)],

@@ -86,9 +86,9 @@ def notes(found: Found, *others: str) -> list[str]:
     """How SWIFT was measured, and what else is to be said."""
     seconds, count = (found.scale.get(name) for name in ("lesson_seconds", "learned_prompts"))
     usual = (
-        f"SWIFT searched beforehand, for {number(seconds, 'g')} s at most and on {number(count, 'd')} other prompts of "
-        "the task at most; speed-ups leave it out, in the paper's long streams it is 0.8 % of the time. It drafts also "
-        "where plain decoding is faster, as there"
+        f"SWIFT searched beforehand on other prompts of the task ({number(count, 'd')} at most), for "
+        f"{number(seconds, 'g')} s at most; speed-ups leave it out, in the paper's long streams it is 0.8 % of the "
+        "time. It drafts also where plain decoding is faster, as there"
     )
     return [usual, *others]
 

@@ -156,8 +156,8 @@ def show_code(found: Found) -> Section:
             [
                 pays("SWIFT is faster than plain decoding, greedy", found, *one),
                 pays("SWIFT is faster than plain decoding, sampled", found, *two),
-                is_faster("it gains more in greedy decoding than when sampling", found, one, two),
-                has_larger_figure("M is smaller when sampling", found, "mean_generated_length", one, two),
+                is_faster("SWIFT gains more in greedy decoding than when sampling", found, one, two),
+                has_larger_figure("SWIFT's M is smaller when sampling", found, "mean_generated_length", one, two),
             ]
         ),
         notes(
