@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ....strategies.swift_search import SwiftOptions
 from ...report import Table, number
-from ..cells import has_larger_figure, is_faster, is_larger, told
+from ..cells import NOT_MEASURED, has_larger_figure, is_faster, is_larger, told
 from ..recipe import Effort, Experiment, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Methods, Workbench
@@ -26,6 +27,7 @@ from .methods import (
     with_siblings,
 )
 from .shown import (
+    EXAMPLES,
     efforts,
     figures_row,
     is_measured,
@@ -35,6 +37,7 @@ from .shown import (
 )
 
 TASK = "cnn-dm"
+SAME_RATIO = 0.01
 
 # ------------------------------------------------------------------------------------------------------ table 8
 
@@ -46,16 +49,31 @@ def ablation_units(bench: Workbench) -> Iterable[Unit]:
 def show_ablation(found: Found) -> Section:
     rows = [[way, *figures_row(found, TASK, way)] for way in parts() if is_measured(found, TASK, way)]
     swift, unstopped = (TASK, SWIFT), (TASK, NO_STOPPING)
+    alone = (TASK, NO_SIBLINGS)
     trends = [
         is_faster("stopping early makes it faster", found, swift, unstopped),
-        is_faster("siblings make it faster", found, swift, (TASK, NO_SIBLINGS)),
+        is_faster("siblings make it faster", found, swift, alone),
+        has_larger_figure("siblings make M larger", found, "mean_generated_length", swift, alone),
         _search_helps(found),
         has_larger_figure("without early stopping M grows", found, "mean_generated_length", unstopped, swift),
-        has_larger_figure("and fewer drafted tokens are accepted", found, "acceptance_rate", swift, unstopped),
+        has_larger_figure("stopping early, more drafts are accepted", found, "acceptance_rate", swift, unstopped),
     ]
     return Section(
-        [Table("", ["method", "M", "alpha", "speed-up"], rows)], efforts(found, [TASK]), told(trends), notes(found)
+        [Table("", ["method", "M", "alpha", "speed-up"], rows)],
+        efforts(found, [TASK]),
+        told(trends),
+        notes(found, *_ratio_notes(found), EXAMPLES),
     )
+
+
+def _ratio_notes(found: Found) -> list[str]:
+    searched, evenly = (skip_ratio(found, TASK, way) for way in (SWIFT, NO_SEARCH))
+    if searched is None or evenly is None or abs(searched - evenly) < SAME_RATIO:
+        return []
+    return [
+        f"SWIFT skips {searched:.2f} of the sub-layers, {NO_SEARCH} {evenly:.2f}: by its own rule it skips fewer while "
+        "too few drafted tokens are accepted"
+    ]
 
 
 def _search_helps(found: Found) -> Trend:
@@ -68,18 +86,24 @@ def _search_helps(found: Found) -> Trend:
 
 # ------------------------------------------------------------------------------------------------------ table 9
 
-WINDOWS = (32, 16, 128, 64)
-"""The most telling ones first."""
+WINDOWS = (32, 16, 64, 128)
+"""The usual one first; the larger the more text is needed before anything can be scored."""
 PAPER_WINDOW = 32
+FEW_STEPS = SwiftOptions().interval
+"""Of fewer none comes from Bayesian optimisation, and what was found is chance."""
+NOTICEABLE = 0.1
+"""By how much, as a share, mean times of steps must differ."""
 
 
 def window_units(bench: Workbench) -> Iterable[Unit]:
-    """Each window with a search of its own; that of the usual one is the same as elsewhere."""
+    """Each window with a search of its own, that of the usual one as elsewhere; without a step nothing is measured."""
     for window in WINDOWS:
         options = {} if window == PAPER_WINDOW else {"window": window}
 
         def measure(task: Task, options: dict[str, int] = options, way: str = _window_way(window)) -> Values:
             lesson = swift_lesson(bench, task, **options)
+            if not lesson.facts["num_steps"]:
+                return {"lesson": dict(lesson.facts)}
             return measured(bench, task, {way: accelerating(**options)}, lesson)
 
         yield from bench.for_each([TASK], measure, prefix=f"{window} ")
@@ -94,28 +118,40 @@ def show_windows(found: Found) -> Section:
     rows = [
         [str(window), *figures_row(found, unit, _window_way(window)), *_step_cells(found, unit)]
         for window, unit in units.items()
-        if is_measured(found, unit, _window_way(window))
+        if found.get(unit, "lesson") is not None
     ]
     trends = [_usual_window_is_faster(found, window, units) for window in units if window != PAPER_WINDOW]
     return Section(
         [Table("", ["window", "M", "alpha", "speed-up", "ms a step", "ms a token", "steps"], rows)],
-        efforts(found, list(units.values())),
+        efforts(found, list(units.values()), steps=None),
         told([*trends, _longer_steps(found, units)]),
         notes(
             found,
             "ms a step: of one step of the search; ms a token: the same over all tokens of the search's texts. The "
             "paper's latency is over all tokens of 1000 texts, most of them behind the search",
-            "a search begins once a text has as many new tokens as the window: a large one has fewer steps in its time",
+            "steps begin once a text has as many new tokens as the window: a large one has fewer in its time. "
+            "In the paper all come to their end; where none was made nothing was measured here",
+            EXAMPLES,
         ),
     )
 
 
 def _usual_window_is_faster(found: Found, window: int, units: Mapping[int, str]) -> Trend:
-    """Where one of the two made no step in its time there is nothing to compare."""
+    """It cannot be told where a search has hardly begun, or where both found the same set."""
     usual, other = ((units[one], _window_way(one)) for one in (PAPER_WINDOW, window))
     trend = is_faster(f"a window of {PAPER_WINDOW} is faster than one of {window}", found, usual, other)
-    idle = [way for unit, way in (usual, other) if found.get(unit, "lesson", "num_steps") == 0]
-    return Trend(trend.claim, None, f"no step was made with {' and '.join(idle)}") if idle else trend
+    if trend.because == NOT_MEASURED:
+        return trend
+    lessons = {way: found.get(unit, "lesson") or {} for unit, way in (usual, other)}
+    few = [f"{one.get('num_steps')} with {way}" for way, one in lessons.items() if not _is_searched(one)]
+    if few:
+        return Trend(trend.claim, None, f"too few steps: {' and '.join(few)}")
+    sets = [lesson.get("skip") for lesson in lessons.values()]
+    return Trend(trend.claim, None, "both found the same set") if sets[0] == sets[1] else trend
+
+
+def _is_searched(lesson: Mapping[str, Any]) -> bool:
+    return bool(lesson.get("is_over")) or (lesson.get("num_steps") or 0) >= FEW_STEPS
 
 
 def _step_ms(found: Found, unit: str, of: str) -> float | None:
@@ -129,20 +165,25 @@ def _step_cells(found: Found, unit: str) -> list[str]:
 
 
 def _longer_steps(found: Found, units: Mapping[int, str]) -> Trend:
-    """Between the smallest and the largest window that were searched with."""
-    known = {window: ms for window, unit in units.items() if (ms := _step_ms(found, unit, "num_steps")) is not None}
-    first, last = (min(known), max(known)) if len(known) > 1 else (None, None)
+    """Between the smallest and the largest window that made more than a few steps."""
+    counts = {window: found.get(unit, "lesson", "num_steps") or 0 for window, unit in units.items()}
+    known = {window: _step_ms(found, units[window], "num_steps") for window, n in counts.items() if n >= FEW_STEPS}
     claim = "a step takes longer with a larger window"
-    one, two = (None, None) if first is None or last is None else (known[last], known[first])
-    return is_larger(claim, (f"ms with {last}", one), (f"with {first}", two))
+    if len(known) < 2:
+        has_more = sum(map(bool, counts.values())) > 1
+        return Trend(claim, None, "too few steps" if has_more else NOT_MEASURED)
+    first, last = min(known), max(known)
+    return is_larger(claim, (f"ms with {last}", known[last]), (f"with {first}", known[first]), NOTICEABLE)
 
 
 # ----------------------------------------------------------------------------------------------------- table 10
 
 PAPER_ITERATIONS = 1000
 PAPER_SELF_SD_SECONDS = 7.5 * 3600
-LONGER = 5
+LONGER = 3
 """Times SWIFT's seconds that Self-SD may search for table 10, where there is time."""
+PAPER_TEXTS = 8
+"""That Self-SD tries each set on."""
 KINDS = {
     LAYER_SKIP: ("yes", "yes"),
     SELF_SD: ("no", "yes"),
@@ -177,7 +218,6 @@ def show_layer_skipping(found: Found) -> Section:
         is_faster("SWIFT is faster than Self-SD", found, swift, plain),
         is_faster("SWIFT is faster than Self-SD with siblings", found, swift, widened),
         is_faster("siblings make Self-SD faster", found, widened, plain),
-        is_faster("LayerSkip is faster than SWIFT", found, (TASK, LAYER_SKIP), swift),
     ]
     header = ["method", "plug-and-play", "same distribution", "r", "M", "alpha", "speed-up"]
     return Section(
@@ -187,14 +227,16 @@ def show_layer_skipping(found: Found) -> Section:
         notes(
             found,
             "LayerSkip here: the first layers draft, without the training that the paper's has; so it needs nothing "
-            "beforehand and leaves the model as it is",
+            "beforehand and leaves the model as it is, and tells nothing of the paper's",
             *_search_notes(found, TASK),
+            EXAMPLES,
         ),
     )
 
 
 def _search_efforts(found: Found, unit: str) -> list[Effort]:
     return [
+        Effort("texts that Self-SD tries a set on", found.get(unit, "search", "num_prompts"), PAPER_TEXTS),
         Effort("sets that Self-SD tried", found.get(unit, "search", "num_steps"), PAPER_ITERATIONS),
         Effort("seconds it searched", _whole(found.get(unit, "search", "seconds")), PAPER_SELF_SD_SECONDS),
     ]
@@ -224,6 +266,7 @@ def _search_notes(found: Found, *units: str) -> list[str]:
 SEARCHES: Mapping[str, Mapping[str, int]] = {SELF_SD: {}, SELF_SD_FEW: {"num_prompts": 1, "num_tokens": 8}}
 """Self-SD as it is, and with one short text for each set that it tries."""
 PAPER_SEARCH_STEPS = {SELF_SD: 5, SELF_SD_FEW: 30}
+PAPER_TRIED_ON = {SELF_SD: PAPER_TEXTS, SELF_SD_FEW: 1}
 
 
 def equal_time_units(bench: Workbench) -> Iterable[Unit]:
@@ -244,7 +287,10 @@ def show_equal_time(found: Found) -> Section:
             if is_measured(found, unit, way):
                 rows.append([way, "-", *_search_cells(found, unit, "search", "seconds"), *_cells(found, unit, way)])
             trends.append(is_faster(f"SWIFT is faster than {way}", found, (unit, SWIFT), (unit, way)))
-        more.append(Effort(f"sets that {name} tried", found.get(unit, "search", "num_steps"), PAPER_SEARCH_STEPS[name]))
+        more += [
+            Effort(f"texts that {name} tries a set on", found.get(unit, "search", "num_prompts"), PAPER_TRIED_ON[name]),
+            Effort(f"sets that {name} tried", found.get(unit, "search", "num_steps"), PAPER_SEARCH_STEPS[name]),
+        ]
     first = [unit for unit in units.values() if is_measured(found, unit, SWIFT)][:1]
     rows += [[SWIFT, *_swift_cells(found, unit), *_cells(found, unit, SWIFT)] for unit in first]
     header = ["method", "random steps", "Bayesian steps", "seconds", "r", "M", "alpha", "speed-up"]
@@ -257,6 +303,7 @@ def show_equal_time(found: Found) -> Section:
             "seconds: of Self-SD the whole search, which may take as long as SWIFT's texts and steps together; of "
             "SWIFT its steps alone, for its texts are needed anyway",
             *_search_notes(found, *units.values()),
+            EXAMPLES,
         ),
     )
 

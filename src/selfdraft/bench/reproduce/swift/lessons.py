@@ -75,7 +75,8 @@ def _practise(
 def self_sd_lesson(
     bench: Workbench, task: Task, *, seconds: float, num_prompts: int = 8, num_tokens: int = 32
 ) -> Mapping[str, Any]:
-    """The fastest set that drafts (`skip`; None: none was tried), sets tried, seconds, its speed and the plain one.
+    """The fastest set that drafts (`skip`; None: none was tried), sets tried, seconds, its speed and the plain one;
+    `num_prompts`: that there were to try each set on.
 
     Unlike `draft-verify` it does not decode plainly where that was faster: the paper's Self-SD drafts in any case.
     """
@@ -103,6 +104,7 @@ def _search(
     return {
         "skip": best,
         "num_steps": len(speeds),
+        "num_prompts": min(options.num_prompts, len(prompts)),
         "seconds": time.monotonic() - began,
         "tokens_per_second": None if best is None else speeds[best],
         "plain": plain,

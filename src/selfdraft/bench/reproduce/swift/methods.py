@@ -13,7 +13,7 @@ from ....registry import resolve
 Method = dict[str, Any]
 
 VANILLA, PARALLEL, LOOKAHEAD, SWIFT = "Vanilla", "Parallel", "Lookahead", "SWIFT"
-LAYER_SKIP, SELF_SD, SELF_SD_FEW = "LayerSkip", "Self-SD", "Self-SD c"
+LAYER_SKIP, SELF_SD, SELF_SD_FEW = "LayerSkip, untrained", "Self-SD", "Self-SD c"
 NO_STOPPING, NO_SIBLINGS, NO_SEARCH = "w/o early-stopping", "w/o dynamic ver.", "w/o optimization"
 RATIO, MAX_DRAFTED = 0.45, 25
 EXIT_RATIO = 0.8

@@ -15,15 +15,20 @@ from ..workbench import Learned, Methods, Workbench
 
 PAPER_PROMPTS, PAPER_CODE_PROMPTS = 1000, 164
 PAPER_STEPS = 575
-"""Of the search on CNN/DM: 552 random ones and 23 by Bayesian optimisation."""
+"""Of the search on CNN/DM, the only one that it tells of: 552 random ones and 23 by Bayesian optimisation."""
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval."""
 
+EXAMPLES = (
+    "the paper puts one example before a prompt of CNN/DM and TinyStories, five before one of GSM8K; none is added here"
+)
+
 
 def measured(bench: Workbench, task: Task, methods: Methods, lesson: Learned, **call: Any) -> Values:
-    """Figures of all ways; `lesson`: what SWIFT's search took, `task`: what the row is called."""
+    """Figures of all ways; `lesson`: what SWIFT's search took, `task`: the row's name, `asked`: tokens at most."""
     found = bench.compare(methods, task.measured, knows=[lesson], **call)
-    return {**found, "task": task.label, "lesson": dict(lesson.facts)}
+    tokens = call.get("tokens") or bench.scale.tokens
+    return {**found, "task": task.label, "asked": {"tokens": tokens}, "lesson": dict(lesson.facts)}
 
 
 def task_label(found: Found, unit: str, task: str) -> str:
@@ -60,24 +65,30 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def efforts(
-    found: Found, units: Sequence[str], prompts: int = PAPER_PROMPTS, tokens: int = PAPER_TOKENS
+    found: Found,
+    units: Sequence[str],
+    prompts: int = PAPER_PROMPTS,
+    tokens: int = PAPER_TOKENS,
+    steps: int | None = PAPER_STEPS,
 ) -> list[Effort]:
-    """Of the paper: `prompts` a task, and new `tokens` of a text at most."""
+    """Of the paper: `prompts` a task, new `tokens` of a text at most, `steps` of the search; None: it does not say."""
     counts = [count for unit in units if (count := figure(found, unit, OFF, "num_prompts")) is not None]
-    steps = mean(found.get(unit, "lesson", "num_steps") for unit in units)
+    most = [count for unit in units if (count := found.get(unit, "asked", "tokens")) is not None]
+    own_steps = mean(found.get(unit, "lesson", "num_steps") for unit in units)
     return [
-        Effort("prompts a task", max(counts, default=None), prompts),
-        Effort("new tokens of a text at most", found.scale.get("tokens"), tokens),
-        Effort("steps of SWIFT's search", None if steps is None else round(steps), PAPER_STEPS),
+        Effort("prompts a task", min(counts, default=None), prompts),
+        Effort("new tokens of a text at most", max(most, default=None), tokens),
+        Effort("steps of SWIFT's search", None if own_steps is None else round(own_steps), steps),
     ]
 
 
 def notes(found: Found, *others: str) -> list[str]:
     """How SWIFT was measured, and what else is to be said."""
-    seconds = found.scale.get("lesson_seconds")
+    seconds, count = (found.scale.get(name) for name in ("lesson_seconds", "learned_prompts"))
     usual = (
-        f"SWIFT searched on other prompts beforehand, for {number(seconds, 'g')} s at most; speed-ups leave it out, in "
-        "the paper's long streams it is 0.8 % of the time. It drafts also where plain decoding is faster, as there"
+        f"SWIFT searched beforehand on other prompts of the task ({number(count, 'd')} at most), for "
+        f"{number(seconds, 'g')} s at most; speed-ups leave it out, in the paper's long streams it is 0.8 % of the "
+        "time. It drafts also where plain decoding is faster, as there"
     )
     return [usual, *others]
 
