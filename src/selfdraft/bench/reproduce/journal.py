@@ -10,6 +10,8 @@ from typing import Any
 from ..lines import READING_FAILS, LinesFile
 
 SCHEMA = 1
+NO_TIME = "no time was left for it"
+"""Of units that were never begun. The same command measures them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class UnitFile:
         if self._file.is_begun and not is_new:
             self.head, lines = read_units(self._file.path)
             self._file.check(self.head.question, head.question)
-            self.lines = {line.key: line for line in lines}
+            self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
         self._file.write(asdict(self.head), map(asdict, self.lines.values()))
 
     def add(self, line: Line) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import SelfdraftError
-from .journal import Line, UnitFile
+from .journal import NO_TIME, Line, UnitFile
 from .recipe import Experiment, Recipe, Unit
 from .workbench import Workbench, num_different
 
@@ -39,6 +39,7 @@ class Reproduction:
                 self._run_experiment(recipe, experiment, number, len(todo), len(todo) - number)
             for number, (recipe, experiment) in enumerate(todo):  # what others left of their time
                 self._run_experiment(recipe, experiment, number, len(todo), 1)
+            self._name_what_is_left(todo)
         except KeyboardInterrupt:
             if not self.file.lines:
                 raise
@@ -60,6 +61,13 @@ class Reproduction:
             self.file.add(self._measured(recipe.name, experiment.kept_as, unit))
         self.progress(number + 1, count, label)
 
+    def _name_what_is_left(self, todo: Sequence[tuple[Recipe, Experiment]]) -> None:
+        for recipe, experiment in todo:
+            for unit in experiment.units(self.bench):
+                line = Line(recipe.name, experiment.kept_as, unit.name, missing=NO_TIME, date=_now())
+                if line.key not in self.file.lines:
+                    self.file.add(line)
+
     @property
     def _seconds_left(self) -> float:
         if self.seconds is None:
@@ -68,7 +76,7 @@ class Reproduction:
 
     def _measured(self, paper: str, experiment: str, unit: Unit) -> Line:
         """What cannot be measured here (a model without room for a context, say) is a line with its reason."""
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        date = _now()
         if unit.measure is None:
             return Line(paper, experiment, unit.name, missing=unit.missing, date=date)
         began = time.perf_counter()
@@ -82,3 +90,7 @@ class Reproduction:
     @property
     def has_difference(self) -> bool:
         return any(num_different(line.values) for line in self.file.lines.values())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
