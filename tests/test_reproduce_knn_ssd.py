@@ -17,9 +17,10 @@ from learned import latency
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.prompts import BenchPrompt
+from selfdraft.bench.reproduce.cells import is_larger
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.knn_ssd import RECIPE, beyond, domains, kinds, pictures, streams
-from selfdraft.bench.reproduce.knn_ssd.judged import are_alike, is_larger, middle
+from selfdraft.bench.reproduce.knn_ssd.judged import are_alike, middle
 from selfdraft.bench.reproduce.knn_ssd.lessons import TASKS, knows, route, tasks_of, taught
 from selfdraft.bench.reproduce.published import published
 from selfdraft.bench.reproduce.recipe import Found, Section, Trend
