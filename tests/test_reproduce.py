@@ -75,6 +75,9 @@ def test_a_recipe_from_end_to_end(bench: Workbench, tmp_path: Path) -> None:
         assert published("asd").tables[one.experiment.id].source in text
     assert "there are no prompts of XSum" in as_text(sections["table-3"], head)
     assert [row[0] for row in sections["table-5"].section.ours[0].rows] == list(asd.RULES)
+    assert {row[1] for row in sections["table-4"].section.ours[0].rows} == {"D&V", "ASD"}
+    assert "draft & verify tried" in as_text(sections["table-4"], head)
+    assert [effort.paper for effort in sections["table-4"].section.efforts] == [164, 39600]
 
 
 def test_what_was_measured_is_not_measured_again(bench: Workbench, tmp_path: Path, monkeypatch: Any) -> None:
@@ -178,6 +181,28 @@ def test_claims_about_two_speeds() -> None:
     assert pays("", few, "u", "a").holds is None
     slow = Found({"u": speeds(slow=(0.8, 0.7, 0.9), unsure=(1.1, 0.9, 1.3), fast=(1.2, 1.1, 1.3))})
     assert [pays("", slow, "u", name).holds for name in ("slow", "unsure", "fast")] == [False, None, True]
+
+
+def test_who_keeps_up() -> None:
+    def holds(own: tuple[float, float, float], other: tuple[float, float, float], num_prompts: int = 8) -> bool | None:
+        return asd.keeps_up("", Found({"u": speeds(num_prompts, **{"ASD": own, "D&V": other})}), "u").holds
+
+    paper = (1.495, 1.49, 1.50)
+    assert holds((1.6, 1.55, 1.65), paper) is True
+    assert holds((1.443, 1.43, 1.45), paper) is True  # as published
+    assert holds((1.3, 1.25, 1.35), paper) is False
+    assert holds((1.4, 1.1, 1.7), paper) is None  # too wide to tell
+    assert holds((1.443, 1.43, 1.45), paper, num_prompts=2) is None
+
+
+def test_similarities_are_judged_by_enough_prompts() -> None:
+    def holds(num_prompts: int) -> list[bool | None]:
+        seconds = {"attention_seconds": 2e-4, "mlp_seconds": 1e-4}
+        values = {"attention": [0.5, 0.9, 0.97], "mlp": [0.7, 0.8, 0.75], **seconds, "num_prompts": num_prompts}
+        return [trend.holds for trend in asd.show_similarities(Found({"cnn-dm": values})).trends]
+
+    assert holds(4) == [True, True, True, True]
+    assert holds(1) == [None, None, None, True]
 
 
 # -------------------------------------------------------------------------------------------------------------- tasks

@@ -16,16 +16,18 @@ import pytest
 from learned import latency
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
-from selfdraft.bench.prompts import BenchPrompt
+from selfdraft.bench.prompts import BenchPrompt, by_domain
+from selfdraft.bench.reproduce.cells import is_larger
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.knn_ssd import RECIPE, beyond, domains, kinds, pictures, streams
-from selfdraft.bench.reproduce.knn_ssd.judged import are_alike, is_larger, middle
+from selfdraft.bench.reproduce.knn_ssd.judged import are_alike, middle
 from selfdraft.bench.reproduce.knn_ssd.lessons import TASKS, knows, route, tasks_of, taught
 from selfdraft.bench.reproduce.published import published
 from selfdraft.bench.reproduce.recipe import Found, Section, Trend
 from selfdraft.bench.reproduce.report import Shown, as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
+from selfdraft.bench.reproduce.tasks import Tasks
 from selfdraft.bench.reproduce.workbench import Workbench
 from selfdraft.bench.search import learning
 from selfdraft.calibrate.kit import EngineKit
@@ -138,10 +140,16 @@ def test_what_a_picture_shows(sections: dict[str, Shown]) -> None:
 
 def test_streams_are_measured_once(file: Path, sections: dict[str, Shown]) -> None:
     lines = [line for line in read_units(file)[1] if line.unit.startswith("r=")]
-    assert [line.unit for line in lines] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
+    assert [line.unit for line in lines] == ["r=0.0", "r=1.0"]
     assert {line.experiment for line in lines} == {"table-2"}
     for name in ("table-1", "table-2", "table-3", "table-7", "figure-1", "figure-4"):
         assert sections[name].found.units == sections["table-2"].found.units
+    assert "not measured: r=0.3, r=0.7; a quick run" in as_text(sections["table-2"], HEAD)
+
+
+def test_a_whole_run_has_all_ratios(tmp_path: Path) -> None:
+    whole = workbench(tmp_path, prompts(), replace(SMALL, is_quick=False))
+    assert [unit.name for unit in streams.stream_units(whole)] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
 
 
 def test_nothing_is_measured_again(bench: Workbench, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +317,10 @@ def test_claims_of_the_stream_that_goes_task_by_task() -> None:
     section = streams.show_tasks(Found({"r=0.0": values}))
     assert held(section, "own task") is False
     assert held(section, "on GSM8K") is False
+    values["ssd-fixed"]["domains"]["gsm8k"] = way(1.2, width=0.3)["total"]
+    section = streams.show_tasks(Found({"r=0.0": values}))
+    assert held(section, "own task") is None
+    assert held(section, "on GSM8K") is None
 
 
 def matrix(own: float, other: float) -> Found:
@@ -325,6 +337,10 @@ def test_claims_of_sets_on_others_tasks() -> None:
     assert [trend.holds for trend in domains.show_matrix(matrix(0.9, 0.5)).trends] == [True, True]
     assert [trend.holds for trend in domains.show_matrix(matrix(0.5, 0.9)).trends] == [False, False]
     assert [trend.holds for trend in domains.show_matrix(matrix(0.9, 0.9)).trends] == [None, None]
+    found = matrix(0.9, 0.5)
+    del found.units["cnn-dm"]["cnn-dm"], found.units["cnn-dm"]["match"]["cnn-dm"]  # its own set was not found
+    (trend,) = (one for one in domains.show_matrix(found).trends if "meets more" in one.claim)
+    assert trend.because == "own 0.90, others 0.50"
 
 
 def test_claims_of_routing() -> None:
@@ -360,7 +376,7 @@ def test_claims_of_strangers_and_clusters() -> None:
     assert held(section, "plain decoding where a task is left out") is True
     few = {**stream(knn=1.3, num_prompts=2), "routes": {"wmt": 2}, "label": "XSum"}
     section = beyond.show_strangers(Found({"xsum": few, "without wmt": few}))
-    assert [trend.holds for trend in section.trends] == [None, None, False, None, None]
+    assert [trend.holds for trend in section.trends] == [None] * 5
     near = beyond.show_strangers(Found({"xsum": {**values, "routes": {"cnn-dm": 2, "wmt": 1}}}))
     assert held(near, "are sent to") is True
     units = {f"{n} clusters": {**stream(knn=s), "sizes": [n]} for n, s in ((1, 1.05), (5, 1.23), (7, 1.24))}
@@ -368,19 +384,34 @@ def test_claims_of_strangers_and_clusters() -> None:
     assert [trend.holds for trend in section.trends] == [True, True]
     assert [row[0] for row in section.ours[0].rows] == ["1", "5", "7"]
     units["7 clusters"] = {**stream(knn=1.0), "sizes": [7]}
-    assert [trend.holds for trend in beyond.show_clusters(Found(units)).trends] == [False, False]
+    assert [trend.holds for trend in beyond.show_clusters(Found(units)).trends] == [False, True]
+    units["7 clusters"] = {**stream(knn=1.5), "sizes": [7]}
+    assert [trend.holds for trend in beyond.show_clusters(Found(units)).trends] == [True, False]
+    units["7 clusters"] = {**stream(knn=1.29), "sizes": [7]}
+    assert [trend.holds for trend in beyond.show_clusters(Found(units)).trends] == [True, None]
 
 
 def test_claims_of_kinds() -> None:
-    values: dict[str, Any] = {"points": {"a": [[0.0, 0.0]], "b": [[1.0, 1.0]]}, "explained": 0.5, "silhouette": 0.3}
-
-    def holds(best_count: int, is_labelled: bool, silhouette: float = 0.3) -> list[bool | None]:
-        found = {**values, "best_count": best_count, "is_labelled": is_labelled, "silhouette": silhouette}
+    def holds(best_count: int, is_labelled: bool, silhouette: float = 0.3, num_vectors: int = 21) -> list[bool | None]:
+        points = {"a": [[0.0, 0.0]], "b": [[1.0, 1.0]] * (num_vectors - 1)}
+        known = {"points": points, "explained": 0.5, "silhouette": silhouette}
+        found = {**known, "best_count": best_count, "is_labelled": is_labelled}
         return [trend.holds for trend in kinds.show_vectors(Found({kinds.VECTORS: found})).trends]
 
     assert holds(7, False) == [True, None]
     assert holds(2, True) == [False, True]
-    assert holds(2, True, -0.1) == [False, False]
+    assert holds(2, True, 0.05) == [False, False]
+    assert holds(2, False, num_vectors=12) == [None, None]
+
+
+def test_kinds_are_those_that_prompts_name(tmp_path: Path) -> None:
+    texts = [replace(one, domain=("algebra", "geometry")[number % 2]) for number, one in enumerate(prompts())]
+    bench = workbench(tmp_path, texts)
+    (unit,) = kinds.stream_units(bench)
+    assert unit.measure is not None
+    measured = Tasks(texts, 6, 8, bench.seed).find("math")
+    assert measured is not None
+    assert unit.measure()["kinds"] == {name: len(found) for name, found in by_domain(measured.measured).items()}
 
 
 def test_figures_without_intervals() -> None:

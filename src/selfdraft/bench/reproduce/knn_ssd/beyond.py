@@ -10,11 +10,11 @@ from functools import partial
 from ...prompts import BenchPrompt
 from ...report import Table
 from ...search.names import KNN, one_set
-from ..cells import TOTAL, figure, is_faster, pays, speed
+from ..cells import TOTAL, figure, from_enough, is_faster, pays, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Learned, Methods, Workbench
-from .judged import are_alike, measured, together
+from .judged import gains_nothing, together
 from .lessons import (
     COUNTED,
     FIXED,
@@ -29,6 +29,7 @@ from .lessons import (
     knn_way,
     knows,
     missing_units,
+    num_looked_at,
     route,
     set_notes,
     tasks_of,
@@ -62,7 +63,8 @@ def stranger_units(bench: Workbench) -> Iterator[Unit]:
 def _new_task(bench: Workbench, task: Task) -> Values:
     known = taught(bench)
     methods = {MIXED: one_set(str(known.general.skip)), KNN: knn_way()}
-    return _measured(bench, task, known, knows(known), methods)
+    (more,) = tasks_of(bench, [task.name], num_looked_at(bench))
+    return _measured(bench, task, known, knows(known), methods, more.measured)
 
 
 def _left_out(bench: Workbench, task: Task) -> Values:
@@ -73,9 +75,17 @@ def _left_out(bench: Workbench, task: Task) -> Values:
     return _measured(bench, task, known, knows(known, [task.name]), methods)
 
 
-def _measured(bench: Workbench, task: Task, known: Taught, learned: Learned, methods: Methods) -> Values:
+def _measured(
+    bench: Workbench,
+    task: Task,
+    known: Taught,
+    learned: Learned,
+    methods: Methods,
+    routed: Sequence[BenchPrompt] | None = None,
+) -> Values:
+    """`routed`: prompts of which it is told where they are sent; None: those that are measured."""
     found = bench.compare(methods, task.measured, knows=[learned])
-    routes = Counter(one.route for one in route(bench, learned, task.measured))
+    routes = Counter(one.route for one in route(bench, learned, routed or task.measured))
     return {**found, "routes": dict(routes), "label": task.label, **known.figures()}
 
 
@@ -129,15 +139,16 @@ def _both(first: str, second: str) -> list[tuple[str, str]]:
 
 
 def _is_sent(values: Values, label: str, likely: str) -> Trend:
-    routes = values["routes"]
-    share = routes.get(likely, 0) / max(1, sum(routes.values()))
-    return Trend(f"prompts of {label} are sent to {likely}", share > 0.5, f"{share:.0%} are")
+    routes, count = values["routes"], sum(values["routes"].values())
+    share = routes.get(likely, 0) / max(1, count)
+    claim = f"prompts of {label} are sent to {likely}"
+    return from_enough(Trend(claim, share > 0.5, f"{share:.0%} of {count} are"), count)
 
 
 def _section(found: Found, table: Table, effort: Effort, trends: Sequence[Trend], notes: Sequence[str] = ()) -> Section:
     if any_value(found, "lesson") is None:
         return Section([])
-    return Section([table], efforts(found, effort), measured(trends), [*notes, *set_notes(found)])
+    return Section([table], efforts(found, effort), told(trends), [*notes, *set_notes(found)])
 
 
 # ------------------------------------------------------------------------------------------------------------ table 6
@@ -191,8 +202,8 @@ def show_clusters(found: Found) -> Section:
         units = [(unit_name(count), KNN) for count in (known[-1], known[0])]
         trends.append(is_faster(f"{known[-1]} clusters are faster than {known[0]}", found, *units))
     if {5, 7} <= set(known):
-        both = {unit_name(count): speed(found, unit_name(count), KNN) for count in (5, 7)}
-        trends.append(are_alike("behind five clusters nothing is gained", both))
+        units = [(unit_name(count), KNN) for count in (7, 5)]
+        trends.append(gains_nothing("seven clusters are not faster than five", found, *units))
     header = ["clusters", *COUNTED, "prompts in each"]
     num_prompts = figure(found, unit_name(known[0]), KNN, "num_prompts") if known else None
     table = Table(any_value(found, "label") or "", header, rows)

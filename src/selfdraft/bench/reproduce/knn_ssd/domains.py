@@ -19,14 +19,13 @@ from ...search import routing
 from ...search.learning import as_calibration
 from ...search.names import one_set
 from ...search.sets import overlaps
-from ..cells import CLOSE, is_larger, speed
+from ..cells import TOTAL, figure, from_enough, is_faster, is_larger, speed, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
 from . import pictures
-from .judged import ALIKE, measured
+from .judged import middle
 from .lessons import (
-    MORE,
     PAPER_VECTORS,
     TASKS,
     Taught,
@@ -34,6 +33,7 @@ from .lessons import (
     efforts,
     knows,
     missing_units,
+    num_looked_at,
     route,
     set_notes,
     tasks_of,
@@ -77,8 +77,8 @@ def _on_task(bench: Workbench, task: Task) -> Values:
 
 
 def _matches(bench: Workbench, known: Taught, prompts: Sequence[BenchPrompt]) -> dict[str, float | None]:
-    told = Told(lambda done, total, label: None, 0, 0, "")
-    texts = list(write(bench.engine, as_calibration(prompts, bench.engine), bench.scale.tokens, told))
+    untold = Told(lambda done, total, label: None, 0, 0, "")
+    texts = list(write(bench.engine, as_calibration(prompts, bench.engine), bench.scale.tokens, untold))
     looks = Looks(bench.engine.runner, [text for text in texts if text.num_generated])
     return {name: looks.match(one.skip) if looks.texts and one.skip else None for name, one in known.sets.items()}
 
@@ -104,26 +104,44 @@ def show_matrix(found: Found) -> Section:
         ],
         "the set of each task on every task: speed-up, and the share of the target's choices that it meets",
     )
-    trends = [
-        *_own_is_best("a task's own set meets more of the target's choices than the others'", tasks, matches),
-        *_own_is_best("a task's own set is faster than the others'", tasks, speeds, ALIKE),
-    ]
+    trends = [_own_meets_more(found, tasks, matches), _own_is_faster(found, list(tasks), sets)]
     tables = [*(tables if tasks else []), *_sets_table(found)]
-    return Section(tables, efforts(found), measured(trends), set_notes(found), plot)
+    return Section(tables, efforts(found), told(trends), set_notes(found), plot)
 
 
-def _own_is_best(
-    claim: str, tasks: Mapping[str, str], rows: Mapping[str, Sequence[float | None]], margin: float = CLOSE
-) -> Iterator[Trend]:
-    """By the means over all tasks: of own sets, and of all others."""
+def _own_meets_more(found: Found, tasks: Mapping[str, str], rows: Mapping[str, Sequence[float | None]]) -> Trend:
+    """By the means over all tasks: of own sets, and of the others there. A task counts that has both."""
     own: list[float] = []
     others: list[float] = []
-    for name, row in rows.items():
-        for task, value in zip(tasks, row, strict=True):
-            if value is not None:
-                (own if name == task else others).append(value)
-    if own and others:
-        yield is_larger(claim, ("own", statistics.fmean(own)), ("others", statistics.fmean(others)), margin)
+    for place, task in enumerate(tasks):
+        value = rows[task][place] if task in rows else None
+        known = [row[place] for name, row in rows.items() if name != task]
+        rest = [one for one in known if one is not None]
+        if value is not None and rest:
+            own.append(value)
+            others.append(statistics.fmean(rest))
+    means = [statistics.fmean(values) if values else None for values in (own, others)]
+    claim = "a task's own set meets more of the target's choices than the others'"
+    num_prompts = sum(figure(found, task, task, "num_prompts") or 0 for task in tasks)
+    return from_enough(is_larger(claim, ("own", means[0]), ("others", means[1])), num_prompts)
+
+
+def _own_is_faster(found: Found, tasks: Sequence[str], sets: Sequence[str]) -> Trend:
+    """As above, by intervals."""
+    pairs = [(task, name) for task in tasks if speed(found, task, task) for name in sets if speed(found, task, name)]
+    groups = {"own": [pair for pair in pairs if len(set(pair)) == 1], "others": [p for p in pairs if len(set(p)) == 2]}
+    whole = {
+        name: {
+            TOTAL: {
+                "speedup": middle([one for pair in group if (one := speed(found, *pair))]),
+                "num_prompts": min((figure(found, *pair, "num_prompts") or 0 for pair in group), default=0),
+            }
+        }
+        for name, group in groups.items()
+    }
+    return is_faster(
+        "a task's own set is faster than the others'", Found({TOTAL: whole}), (TOTAL, "own"), (TOTAL, "others")
+    )
 
 
 def _sets_table(found: Found) -> Iterator[Table]:
@@ -161,7 +179,7 @@ def vector_units(bench: Workbench) -> Iterator[Unit]:
 def _vectors(bench: Workbench) -> Values:
     """Vectors that were learned from, and where prompts that were not are sent."""
     known = taught(bench)
-    tasks = tasks_of(bench, TASKS, MORE * bench.scale.prompts)
+    tasks = tasks_of(bench, TASKS, num_looked_at(bench))
     found = route(bench, knows(known), [one for task in tasks for one in task.measured])
     thresholds = {one.name: one.threshold for one in known.domains}
     strangers = [one.similarity is None or one.similarity < thresholds[one.route] for one in found]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..cells import NOT_MEASURED, TOTAL, figure, speed, spread
+from ..cells import NOT_MEASURED, TOTAL, figure, has_few_prompts, is_faster, speed, spread
 from ..recipe import Found, Trend
 
-UNKNOWN = NOT_MEASURED
 ALIKE = 0.05
 """Speeds that are nearer, as a share, are the same."""
 
@@ -18,13 +17,24 @@ def are_alike(claim: str, known: Mapping[str, Interval | None]) -> Trend:
     """Speeds by name: within 5 % of each other they are; farther apart, and no interval holds all, they are not."""
     found = {name: one for name, one in known.items() if one is not None}
     if len(found) < 2:
-        return Trend(claim, None, UNKNOWN)
+        return Trend(claim, None, NOT_MEASURED)
     values = [one["value"] for one in found.values()]
     because = ", ".join(f"{name} {spread(one)}" for name, one in found.items())
     if max(values) <= (1 + ALIKE) * min(values):
         return Trend(claim, True, because)
     is_apart = max(one["low"] for one in found.values()) > min(one["high"] for one in found.values())
     return Trend(claim, False if is_apart else None, because if is_apart else f"too close: {because}")
+
+
+def gains_nothing(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """That a way (unit, way) is not faster than another by more than 5 %."""
+    trend = is_faster(claim, found, first, second)
+    one, two = speed(found, *first), speed(found, *second)
+    if one is None or two is None or has_few_prompts(found, *first):
+        return trend
+    limit, because = (1 + ALIKE) * two["value"], trend.because.removeprefix("too close: ")
+    is_close = one["low"] <= limit <= one["high"]
+    return Trend(claim, None if is_close else one["high"] < limit, f"too close: {because}" if is_close else because)
 
 
 def middle(known: Sequence[Interval]) -> Interval | None:
@@ -44,5 +54,11 @@ def together(found: Found, units: Sequence[str], ways: Iterable[str]) -> Found:
     return Found({TOTAL: whole})
 
 
-def measured(trends: Sequence[Trend]) -> list[Trend]:
-    return [trend for trend in trends if trend.because != UNKNOWN]
+def of_part(found: Found, unit: str, parts: Sequence[str]) -> Found:
+    """The domains of a unit as if each were one: so their claims are judged as others are."""
+    ways = {way: values["domains"] for way, values in found.units.get(unit, {}).items() if _has_domains(values)}
+    return Found({part: {way: {TOTAL: own[part]} for way, own in ways.items() if part in own} for part in parts})
+
+
+def _has_domains(values: object) -> bool:
+    return isinstance(values, Mapping) and "domains" in values

@@ -51,6 +51,12 @@ def tasks_of(bench: Workbench, names: Iterable[str], num_measured: int | None = 
     return [_labelled(task) for task in map(tasks.find, names) if task is not None]
 
 
+def num_looked_at(bench: Workbench) -> int:
+    """Of each task, to see where they are sent."""
+    count = bench.scale.prompts
+    return max(MORE, count) if bench.scale.is_quick else MORE * count
+
+
 def _labelled(task: Task) -> Task:
     measured, learned = ([replace(one, domain=task.name) for one in group] for group in (task.measured, task.learned))
     return replace(task, measured=measured, learned=learned)
@@ -168,7 +174,7 @@ def efforts(found: Found, prompts: Effort | None = None) -> list[Effort]:
     if lesson is None or lesson["num_steps"] is None:
         return known
     count = round(lesson["num_steps"] / lesson["num_sets"], 1)
-    return [*known, Effort("sets that the search of a domain went through", count, PAPER_SEARCHED)]
+    return [*known, Effort("steps of a domain's search", count, PAPER_SEARCHED)]
 
 
 def counted(found: Found, unit: str, way: str) -> list[str]:
@@ -188,8 +194,9 @@ def set_notes(found: Found) -> list[str]:
     """How sets were found, and which were not."""
     sets = any_value(found, "sets") or {}
     notes = [
-        "all sets come of `prune`, the paper's of Bayesian optimisation; of what it finds, a domain has the set that "
-        "promises most behind 512 tokens, and always drafts"
+        "all sets come of `prune`, a step of which drops one sub-layer more, the paper's of Bayesian optimisation, a "
+        "step of which times one set; of what `prune` finds, a domain has the set that promises most behind 512 "
+        "tokens, and always drafts"
     ]
     if nothing := [name for name, skip in sets.items() if not skip]:
         notes.append(f"no set was found in the time for {', '.join(nothing)}: plain decoding instead")

@@ -13,6 +13,8 @@ from ...plot import COLORS
 from ..recipe import Plot
 
 MARKERS = "osD^vPX*"
+_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+"""Under numbers, so that no line goes through them."""
 Points = Mapping[str, Sequence[Sequence[float]]]
 
 
@@ -26,8 +28,8 @@ class Panel:
     line: tuple[str, float] | None = None
 
 
-def bars(panels: Sequence[Panel], alt: str) -> Plot | None:
-    """One panel above the other; None where there is nothing to draw."""
+def bars(panels: Sequence[Panel], alt: str, by: str = "task") -> Plot | None:
+    """`by`: what the groups are. One panel above the other; None where there is nothing to draw."""
     if not any(value is not None for panel in panels for values in panel.series.values() for value in values):
         return None
 
@@ -35,8 +37,9 @@ def bars(panels: Sequence[Panel], alt: str) -> Plot | None:
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for one, panel in zip(axes, panels, strict=True):
             _draw_bars(one, panel)
+        axes[-1].set_xlabel(by)
         handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
+        axes[0].legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, fontsize=9)
         figure.tight_layout()
 
     return Plot(draw, alt, (8.0, 1.0 + 3.0 * len(panels)))
@@ -49,10 +52,10 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
         places = [group + (position - (len(panel.series) - 1) / 2) * width for group, _ in known]
         heights = [value for _, value in known]
         drawn = axes.bar(places, heights, width * 0.9, label=name, color=COLORS[position % len(COLORS)])
-        axes.bar_label(drawn, fmt="{:.2f}", padding=2, fontsize=8, rotation=90)
+        axes.bar_label(drawn, fmt="{:.2f}", padding=2, fontsize=8, rotation=90, bbox=_PAPER)
     if panel.line is not None:
         label, height = panel.line
-        axes.axhline(height, color="black", linestyle="--", linewidth=1, label=label)
+        axes.axhline(height, color="black", linestyle="--", linewidth=1, zorder=0.5, label=label)
     axes.set_xticks(range(len(panel.groups)), panel.groups)
     axes.set_ylabel(panel.label)
     axes.margins(y=0.2)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ....profiles.profile import Artefact
 from ...prompts import in_turn
 from ...report import Table, number, times
-from ...search.names import DRAFT_VERIFY, KNN, draft_verify
 from ...search.names import FIRST as ON_FIRST
+from ...search.names import KNN, one_set
 from ...search.names import MIXED as ON_MIXED
-from ...selection.methods import as_all
 from ...streams import RATIOS, change_share, mixed_prompts
-from ..cells import TOTAL, figure, from_enough, is_faster, is_larger, pays, speed, speed_cell
+from ..cells import TOTAL, figure, from_enough, is_faster, is_larger, pays, speed, speed_cell, told
 from ..recipe import Found, Section, Trend, Unit, Values
-from ..workbench import Learned, Workbench
+from ..swift.lessons import self_sd_lesson
+from ..tasks import Task
+from ..workbench import Workbench
 from . import pictures
-from .judged import ALIKE, are_alike, measured, together
+from .judged import ALIKE, are_alike, of_part, together
 from .lessons import (
     COUNTED,
     FIXED,
     LENGTH,
     MIXED,
     OFF,
+    PAPER_SEARCHED,
     RATE,
     TASKS,
     WAYS,
@@ -55,11 +56,12 @@ def unit_name(ratio: float) -> str:
 
 
 def stream_units(bench: Workbench, ratios: Sequence[float] = TELLING_FIRST) -> Iterator[Unit]:
+    """A quick run has the ends alone: what stands between them is the same prompts in another order."""
     yield from missing_units(bench)
     if reason := too_few_tasks(bench):
         yield Unit("streams", missing=reason)
         return
-    for ratio in ratios:
+    for ratio in ratios[:2] if bench.scale.is_quick else ratios:
         yield Unit(unit_name(ratio), partial(_stream, bench, ratio))
 
 
@@ -84,15 +86,17 @@ def both_searches_units(bench: Workbench) -> Iterator[Unit]:
 
 
 def _by_papers_search(bench: Workbench) -> Values:
-    """`draft-verify`, which may find that plain decoding is fastest."""
+    """Of each search the fastest set that drafts, as in the paper."""
     tasks = tasks_of(bench, TASKS)
-    learned = in_turn(one for task in tasks for one in task.learned)
-    lessons = {which: bench.learn(f"knn-ssd-{which}", draft_verify(which), learned) for which in BAYES.values()}
-    sets = {which: one.values["sets"][which] for which, one in lessons.items() if one.values}
-    known = Learned(DRAFT_VERIFY, {}, {DRAFT_VERIFY: Artefact({"sets": sets})})
+    mixed = in_turn(one for task in tasks for one in task.learned)
+    learned = {ON_FIRST: tasks[0].learned, ON_MIXED: mixed}
+    tried = {
+        which: self_sd_lesson(bench, Task(f"knn-ssd-{which}", which, [], prompts), seconds=bench.scale.lesson_seconds)
+        for which, prompts in learned.items()
+    }
+    methods = {name: one_set(tried[which]["skip"] or "") for name, which in BAYES.items()}
     prompts = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
-    methods = {name: as_all(draft_verify(which)) for name, which in BAYES.items()}
-    return {**bench.compare(methods, prompts, knows=[known]), "tried": sets}
+    return {**bench.compare(methods, prompts), "tried": tried}
 
 
 # -------------------------------------------------------------------------------------------------------------- shown
@@ -107,7 +111,7 @@ def in_order(found: Found) -> Found:
 def _section(found: Found, tables: Sequence[Table], trends: Sequence[Trend], notes: Sequence[str] = ()) -> Section:
     if any_value(found, "lesson") is None:
         return Section([])
-    return Section(tables, efforts(found), measured(trends), [*notes, *set_notes(found)])
+    return Section(tables, efforts(found), told(trends), [*notes, *set_notes(found)])
 
 
 def show_overall(found: Found) -> Section:
@@ -161,14 +165,18 @@ def show_ratios(found: Found) -> Section:
     changes = ["another task next", *(number(found.get(unit, "changes"), ".0%") for unit in found.units)]
     tables = [Table("expected speed-up", header, expected), Table("measured speed-up", header, [*clock, changes])]
     ends = [unit_name(RATIOS[0]), unit_name(RATIOS[-1])]
+    speeds = {unit: speed(found, unit, KNN) for unit in found.units}
+    alike = are_alike("knn's speed does not depend on the mix ratio", speeds)
     trends = [
-        are_alike("knn's speed does not depend on the mix ratio", {unit: speed(found, unit, KNN) for unit in ends}),
+        from_enough(alike, _num_prompts(found, found.units, KNN)),
         is_faster("ssd-fixed is slower where tasks change more often", found, *((unit, FIXED) for unit in ends)),
         *(is_faster(f"knn is faster than {MIXED} at {unit}", found, (unit, KNN), (unit, MIXED)) for unit in ends),
     ]
     notes = ["no way takes anything along from one prompt to the next, so that the order alone changes nothing"]
     if found.scale.get("prompts") == 1:
         notes.append("with one prompt a task the next is always of another: the ratios cannot differ")
+    if left_out := [unit_name(ratio) for ratio in RATIOS if unit_name(ratio) not in found.units]:
+        notes.append(f"not measured: {', '.join(left_out)}; a quick run has the first and the last ratio alone")
     return _section(found, tables if found.units else [], trends, notes)
 
 
@@ -193,24 +201,33 @@ def show_one_ratio(found: Found) -> Section:
 
 
 def _is_first(found: Found, units: Sequence[str]) -> list[Trend]:
-    """Of what is accepted, in the mean of some streams."""
+    """Of what is accepted, in the mean of some streams, which have the same prompts."""
     return [
-        is_larger(
-            f"knn has a larger {title} than {way}",
-            (KNN, _mean([figure(found, unit, KNN, name) for unit in units])),
-            (way, _mean([figure(found, unit, way, name) for unit in units])),
+        from_enough(
+            is_larger(
+                f"knn has a larger {title} than {way}",
+                (KNN, _mean([figure(found, unit, KNN, name) for unit in units])),
+                (way, _mean([figure(found, unit, way, name) for unit in units])),
+            ),
+            _num_prompts(found, units, KNN),
         )
         for name, title in ((LENGTH, "accepted length"), (RATE, "acceptance rate"))
         for way in (FIXED, MIXED)
     ]
 
 
+def _num_prompts(found: Found, units: Iterable[str], way: str) -> int:
+    """Of the stream that has fewest."""
+    return min((figure(found, unit, way, "num_prompts") or 0 for unit in units), default=0)
+
+
 def _tried(found: Found) -> Iterator[str]:
     if PAPERS_SEARCH not in found.units:
         yield "Bayesian optimisation, the paper's search, was not measured; a quick run leaves it out"
     for which, one in (found.get(PAPERS_SEARCH, "tried") or {}).items():
-        result = f"`{one['skip']}`" if one["skip"] else "that plain decoding is fastest"
-        yield f"Bayesian optimisation on the prompts `{which}` tried {one['num_tried']} sets and found {result}"
+        told = f"tried {one['num_steps']} sets of the paper's {PAPER_SEARCHED} and found `{one['skip']}`"
+        share = number(one["tokens_per_second"] and one["tokens_per_second"] / one["plain"], ".2f")
+        yield f"Bayesian optimisation on the prompts `{which}` {told}, {share} times as fast as plain decoding there"
 
 
 def show_counts(found: Found) -> Section:
@@ -247,20 +264,19 @@ def show_tasks(found: Found) -> Section:
         "speed-ups of three ways on a stream that goes task by task",
     )
     table = Table("speed-up, task by task", ["method", *tasks.values(), "all"], rows)
-    counts = [found.get(unit, FIXED, "domains", task, "num_prompts") or 0 for task in tasks]
-    trends = [from_enough(trend, min(counts)) for trend in _by_task(tasks, known)]
-    return replace(_section(found, [table], trends), plot=plot)
+    return replace(_section(found, [table], list(_by_task(of_part(found, unit, list(tasks)), tasks))), plot=plot)
 
 
-def _by_task(tasks: Mapping[str, str], known: Mapping[str, Sequence[float | None]]) -> Iterator[Trend]:
-    """`ssd-fixed` has the set of the first task."""
+def _by_task(found: Found, tasks: Mapping[str, str]) -> Iterator[Trend]:
+    """`found`: by task. `ssd-fixed` has the set of the first one."""
     if len(tasks) < 2:
         return
-    labels, fixed = list(tasks.values()), known[FIXED]
-    claim = f"ssd-fixed is faster on its own task, {labels[0]}, than on the others"
-    yield is_larger(claim, (labels[0], fixed[0]), ("others", _mean(fixed[1:])), ALIKE)
-    for label, own, other in list(zip(labels, known[KNN], fixed, strict=True))[1:]:
-        yield is_larger(f"knn is faster than ssd-fixed on {label}", (KNN, own), (FIXED, other), ALIKE)
+    first, *others = tasks
+    claim = f"ssd-fixed is faster on its own task, {tasks[first]}, than on the others"
+    both = Found({**found.units, "others": together(found, others, [FIXED]).units[TOTAL]})
+    yield is_faster(claim, both, (first, FIXED), ("others", FIXED))
+    for task in others:
+        yield is_faster(f"knn is faster than ssd-fixed on {tasks[task]}", found, (task, KNN), (task, FIXED))
 
 
 def show_task_counts(found: Found) -> Section:
