@@ -15,7 +15,7 @@ from selfdraft.bench.prompts import BenchPrompt
 from selfdraft.bench.report import Table
 from selfdraft.bench.reproduce import asd
 from selfdraft.bench.reproduce.cells import is_faster, pays
-from selfdraft.bench.reproduce.journal import Line, ReproduceHead, UnitFile, read_units
+from selfdraft.bench.reproduce.journal import NO_TIME, Line, ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.page import Result, page
 from selfdraft.bench.reproduce.published import published
 from selfdraft.bench.reproduce.recipe import Experiment, Found, Recipe, Section, Unit
@@ -25,6 +25,7 @@ from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
 from selfdraft.bench.reproduce.tasks import TASKS, Tasks
 from selfdraft.bench.reproduce.workbench import Workbench, num_different
+from selfdraft.bench.search.learning import School
 from selfdraft.cli.main import main
 from selfdraft.errors import ModelError, OptionError
 
@@ -159,7 +160,26 @@ def test_time_is_shared_among_experiments(bench: Workbench) -> None:
     file = UnitFile(None, HEAD)
     units = [Unit("a", dict), Unit("b", dict), Unit("c", missing="costs nothing")]
     run(bench, file, an_experiment(units), an_experiment(units, "table-3"), seconds=0.0)
-    assert {key[2] for key in file.lines} <= {"c"}
+    reasons = {key[2]: line.missing for key, line in file.lines.items()}
+    assert reasons == {"a": NO_TIME, "b": NO_TIME, "c": "costs nothing"}
+
+
+def test_what_no_time_was_left_for_is_measured_by_the_same_command(bench: Workbench, tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    run(bench, UnitFile(path, HEAD), an_experiment([Unit("a", dict)]), seconds=0.0)
+    assert [line.missing for line in read_units(path)[1]] == [NO_TIME]
+    run(bench, UnitFile(path, HEAD), an_experiment([Unit("a", lambda: {"x": 1})]))
+    assert [(line.missing, line.values) for line in read_units(path)[1]] == [(None, {"x": 1})]
+
+
+def test_what_could_not_be_learned_is_not_tried_again(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(School, "_find", lambda self, lesson, prompts: tried.append(lesson.name) or fail())
+    for _ in range(2):
+        learned = bench.learn("swift", {"strategy": "swift"}, PROMPTS)
+        assert "no room" in learned.facts["error"]
+        assert not learned.values
+    assert tried == ["swift"]
 
 
 def test_a_difference_is_seen_wherever_it_stands() -> None:

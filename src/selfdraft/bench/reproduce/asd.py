@@ -246,4 +246,5 @@ RECIPE = Recipe(
         ),
         Experiment("table-5", "its three rules", ablation_units, show_ablation),
     ],
+    quick_prompts=8,
 )

@@ -13,7 +13,7 @@ NOT_MEASURED = "it was not measured"
 """Why a claim cannot be told of which there are no figures."""
 FEW_PROMPTS = 3
 """Of fewer an interval says nothing."""
-CLOSE = 0.01
+CLOSE = 0.03
 """Figures without an interval that are nearer, as a share, are not told apart."""
 
 
@@ -53,7 +53,8 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     one, two = speed(found, *first), speed(found, *second)
     if one is None or two is None:
         return Trend(claim, None, NOT_MEASURED)
-    because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
+    names = (first[1], second[1]) if first[1] != second[1] else (first[0], second[0])
+    because = f"{names[0]} {spread(one)}, {names[1]} {spread(two)}"
     if has_few_prompts(found, *first) or has_few_prompts(found, *second):
         return Trend(claim, None, f"too few prompts: {because}")
     if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:

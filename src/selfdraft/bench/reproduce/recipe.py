@@ -109,5 +109,4 @@ class Recipe:
 
     name: str
     experiments: Sequence[Experiment]
-    notes: str = ""
     quick_prompts: int = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Workbench:
     folder: Path
     seed: int = 0
     say: Callable[[str], None] = lambda text: None
+    _failed: dict[str, Learned] = field(default_factory=dict)
 
     # -------------------------------------------------------------------------------------------------- prompts
 
@@ -106,14 +107,19 @@ class Workbench:
         """Let a strategy learn from prompts that are not measured; asked the same again, it is read.
 
         `name` tells the lessons of one strategy apart; `seconds`, `num_tokens`: other than those of the scale. Raises
-        nothing: what could not be learned has an `error`.
+        nothing: what could not be learned has an `error`, and is not tried again in this run.
         """
+        allowed = self.scale.lesson_seconds if seconds is None else seconds
+        lesson = Lesson(name, dict(method), prompts, allowed, num_tokens or self.scale.lesson_tokens)
+        if repr(lesson) in self._failed:
+            return self._failed[repr(lesson)]
         school = School(self.engine, Store(self.folder / as_file_name(name)), self.say)
         school.take_latency(self.latency)
-        allowed = self.scale.lesson_seconds if seconds is None else seconds
-        school.learn(Lesson(name, dict(method), prompts, allowed, num_tokens or self.scale.lesson_tokens))
-        facts, known = school.facts[name], school.profile.artefacts
-        return Learned(str(method["strategy"]), asdict(facts), known)
+        school.learn(lesson)
+        learned = Learned(lesson.strategy, asdict(school.facts[name]), school.profile.artefacts)
+        if learned.facts["error"]:
+            self._failed[repr(lesson)] = learned
+        return learned
 
     def profile(self, knows: Sequence[Learned] = ()) -> Profile:
         """What passes take, and these lessons."""

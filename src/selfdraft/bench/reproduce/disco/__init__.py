@@ -33,4 +33,5 @@ RECIPE = Recipe(
         Experiment("table-6", "what DISCO saves", latency_units, show_gains, shares="table-1"),
         Experiment("table-2", "with a temperature, and by perplexity", sampled_units, show_sampled),
     ],
+    quick_prompts=3,
 )

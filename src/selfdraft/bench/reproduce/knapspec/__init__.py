@@ -22,4 +22,5 @@ RECIPE = Recipe(
         ),
         Experiment("contexts", "speed-up and tokens per time against the length", contexts.units, contexts.show),
     ],
+    quick_prompts=3,
 )

@@ -30,4 +30,5 @@ RECIPE = Recipe(
         Experiment("figure-7", "MATH, kind by kind", kinds.stream_units, kinds.show_kinds, shares="table-4"),
         Experiment("table-2", "speed-ups by mix ratio", streams.stream_units, streams.show_ratios),
     ],
+    quick_prompts=3,
 )
