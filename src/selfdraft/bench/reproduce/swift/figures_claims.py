@@ -6,7 +6,7 @@ A prompt or two say nothing of the spread: what they show is printed, and no cla
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -15,11 +15,9 @@ from ...bootstrap import Pair, speed_up
 from ...harness.records import TextRecord
 from ...totals import ratio
 from ...ways import OFF
-from ..cells import NOT_MEASURED, TOTAL, spread
+from ..cells import FEW_PROMPTS, NOT_MEASURED, TOTAL, spread
 from ..recipe import Found, Trend
 
-LEAST_PROMPTS = 3
-"""That an interval is believed of."""
 _TEXT = (
     *("domain", "num_tokens", "decode_seconds", "optimise_seconds", "draft_seconds", "verify_seconds"),
     *("num_draft_steps", "num_accepted"),
@@ -62,7 +60,7 @@ def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
     if one is None or other is None:
         return Trend(claim, None, NOT_MEASURED)
     because = f"{one}, {other}"
-    if min(one.num_prompts, other.num_prompts) < LEAST_PROMPTS:
+    if min(one.num_prompts, other.num_prompts) < FEW_PROMPTS:
         return Trend(claim, None, f"too few prompts: {because}")
     if one.holds(other) or other.holds(one):
         return Trend(claim, None, f"too close: {because}")
@@ -73,15 +71,10 @@ def pays(claim: str, one: Speed | None) -> Trend:
     """That it is faster than plain decoding."""
     if one is None:
         return Trend(claim, None, NOT_MEASURED)
-    if one.num_prompts < LEAST_PROMPTS:
+    if one.num_prompts < FEW_PROMPTS:
         return Trend(claim, None, f"too few prompts: {one}")
     is_clear = one.low > 1.0 or one.high < 1.0
     return Trend(claim, one.value > 1.0 if is_clear else None, str(one))
-
-
-def told(trends: Iterable[Trend]) -> list[Trend]:
-    """Without claims about what was not measured."""
-    return [trend for trend in trends if trend.because != NOT_MEASURED]
 
 
 # --------------------------------------------------------------------------------------------------------- shares
@@ -153,6 +146,12 @@ class Course:
 
     def __len__(self) -> int:
         return len(self.own)
+
+    @property
+    def without_search(self) -> Course:
+        """As if scoring candidates took no time."""
+        own = [{**row, "decode_seconds": row["decode_seconds"] - row["optimise_seconds"]} for row in self.own]
+        return replace(self, own=own)
 
     def called(self, label: str) -> Course:
         return replace(self, label=label)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ....calibrate.texts import Text
 from ....errors import ProfileError
 from ...prompts import BenchPrompt, encode
-from ..recipe import Found, Unit
+from ..recipe import Effort, Found, Unit
 from ..scale import Scale
 from ..tasks import Task, Tasks
-from ..workbench import Learned, Workbench
+from ..workbench import Workbench
+from .lessons import self_sd_lesson
+from .methods import SELF_SD, Method
+from .methods import self_sd as ways_of_self_sd
+from .shown import PAPER_TOKENS
 
-SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
-SELF_SD_METHOD = {"strategy": "draft-verify"}
+OURS = "SWIFT, ours"
 FIRST_TASK = "cnn-dm"
 PAPER_WINDOW, QUICK_WINDOW = 32, 16
-PAPER_STEPS, PAPER_INTERVAL, PAPER_ITERATIONS = 1000, 25, 1000
 _PROBED_TOKENS = 64
 
 
@@ -46,6 +48,14 @@ def ours(scale: Scale) -> dict[str, Any]:
 def text_tokens(scale: Scale) -> int:
     """Of a text that is long enough to be searched on: nothing is scored before a window is full."""
     return max(scale.tokens, 2 * window_of(scale))
+
+
+def token_effort(found: Found, is_stream: bool = True) -> Effort:
+    """`is_stream`: texts are searched on while they are measured."""
+    tokens = found.scale.get("tokens")
+    if tokens is not None and is_stream:
+        tokens = max(tokens, 2 * (QUICK_WINDOW if found.scale.get("is_quick") else PAPER_WINDOW))
+    return Effort("new tokens of a text at most", tokens, PAPER_TOKENS)
 
 
 def stream_prompts(bench: Workbench, name: str, quick_count: int) -> Sequence[BenchPrompt]:
@@ -84,24 +94,22 @@ def plain_texts(bench: Workbench, prompts: Sequence[BenchPrompt]) -> list[Text]:
 # ------------------------------------------------------------------------------------------------------- lessons
 
 
-def practised(bench: Workbench, task: Task) -> Learned:
-    """SWIFT behind a search on prompts that are not measured; several figures show something of it."""
-    return _known("SWIFT", bench.learn("swift-practice", swift(bench.scale), task.learned))
+def self_sd(bench: Workbench, task: Task, seconds: float) -> tuple[Method, Mapping[str, Any]]:
+    """Self-SD with the best set that it tried, even where that is slower than plain decoding; and what its search took.
+
+    Tables have the same lessons, so that each is learned once.
+    """
+    search = self_sd_lesson(bench, task, seconds=seconds)
+    if not search["skip"]:
+        raise ProfileError("Self-SD has no set to try: the model has too few layers")
+    return ways_of_self_sd(SELF_SD, search["skip"])[SELF_SD], search
 
 
-def self_sd(bench: Workbench, task: Task, seconds: float | None = None) -> Learned:
-    allowed = bench.scale.lesson_seconds if seconds is None else seconds
-    name = f"self-sd-{task.name}-{allowed:g}s"
-    return _known("Self-SD", bench.learn(name, SELF_SD_METHOD, task.learned, allowed))
-
-
-def self_sd_set(learned: Learned) -> dict[str, Any]:
-    """Its `skip` (empty: nothing was faster than plain decoding), and how many sets were tried."""
-    found = learned.values["sets"]["mixed"]
-    return {"skip": found["skip"], "num_tried": found["num_tried"], "seconds": learned.facts["seconds"]}
-
-
-def _known(name: str, learned: Learned) -> Learned:
-    if not learned.values:
-        raise ProfileError(f"{name} learned nothing: {learned.facts['error'] or 'no time was left'}")
-    return learned
+def self_sd_note(search: Mapping[str, Any] | None) -> list[str]:
+    """What its own search says of the set."""
+    if not search or search["tokens_per_second"] > search["plain"]:
+        return []
+    return [
+        f"no set that Self-SD tried was faster than plain decoding ({search['plain']:.1f} tokens/s); the best of them "
+        f"drafts here ({search['tokens_per_second']:.1f} when it was tried)"
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,122 +12,118 @@ from ....strategies.matching import choices
 from ....types import SkipSet
 from ...report import Table, number
 from ...strips import beside_strip, draw_strips
-from ..cells import figure_cell, speed_cell
+from ..cells import figure_cell, from_enough, speed_cell, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
+from ..scale import Scale
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Speed, faster, speed_of, told
-from .figures_common import (
-    FIRST_TASK,
-    PAPER_ITERATIONS,
-    PAPER_STEPS,
-    SELF_SD,
-    SELF_SD_METHOD,
-    SWIFT,
-    plain_texts,
-    practised,
-    self_sd,
-    self_sd_set,
-    swift,
-    text_tokens,
-    window_note,
-)
+from .analyses import LONGER
+from .figures_claims import Speed, faster, speed_of
+from .figures_common import FIRST_TASK, plain_texts, self_sd, self_sd_note, token_effort
 from .figures_drawing import draw_lines, draw_plain
+from .lessons import swift_lesson
+from .methods import SELF_SD, SWIFT, accelerating
 
-SHARES = (1.0, 0.25, 0.5)
-"""Of the seconds that lessons have; what Self-SD learns in all of them first."""
-_LEAST_SECONDS = 0.1
+SHORTER = 0.25
 PAPER_SECONDS = 116
+PAPER_ITERATIONS = 100
+"""Of Self-SD, the most that the text names."""
+PAPER_SHOWN_STEPS = 512
 
 # ------------------------------------------------------------------------------------------------ 11: optimisation
 
 
 def latency_units(bench: Workbench) -> Iterable[Unit]:
-    yield from bench.for_each([FIRST_TASK], lambda task: _of_swift(bench, task), prefix=f"{SWIFT} ")
-    for share in SHARES:
-        yield from bench.for_each(
-            [FIRST_TASK],
-            partial(_of_self_sd, bench, share=share),
-            prefix=f"{SELF_SD} {share} ",
-        )
+    return bench.for_each([FIRST_TASK], lambda task: _latency(bench, task))
 
 
-def _of_swift(bench: Workbench, task: Task) -> Values:
-    """Behind a search on other prompts; its seconds are those of scoring candidates, the texts were wanted anyway."""
-    learned = practised(bench, task)
-    seconds = sum(text["optimise_seconds"] for text in learned.values["texts"])
-    tokens = text_tokens(bench.scale)
-    found = bench.compare({SWIFT: swift(bench.scale)}, task.measured, knows=[learned], tokens=tokens)
-    return {**found, "seconds": seconds, "num_tried": learned.values["step"]}
+def searches(scale: Scale) -> list[float]:
+    """Seconds that Self-SD may search; tables have the longer ones as well."""
+    shares = (SHORTER, 1) if scale.is_quick else (SHORTER, 1, LONGER)
+    return [share * scale.lesson_seconds for share in shares]
 
 
-def _of_self_sd(bench: Workbench, task: Task, share: float) -> Values:
-    learned = self_sd(bench, task, max(_LEAST_SECONDS, share * bench.scale.lesson_seconds))
-    tokens = text_tokens(bench.scale)
-    found = bench.compare({SELF_SD: SELF_SD_METHOD}, task.measured, knows=[learned], tokens=tokens)
-    return {**found, **self_sd_set(learned)}
+def _latency(bench: Workbench, task: Task) -> Values:
+    """SWIFT and Self-SD take turns, each behind its searches; SWIFT's texts are wanted anyway, scoring them is not."""
+    lesson = swift_lesson(bench, task)
+    found = [self_sd(bench, task, seconds) for seconds in searches(bench.scale)]
+    ways = {f"{SELF_SD} {place}": method for place, (method, _) in enumerate(found)}
+    figures = bench.compare({SWIFT: accelerating(), **ways}, task.measured, knows=[lesson])
+    known = {way: dict(search) for way, (_, search) in zip(ways, found, strict=True)}
+    return {**figures, "searches": known, "lesson": dict(lesson.facts)}
 
 
-def _units(found: Found) -> list[tuple[str, str]]:
-    """(unit, way) of what was measured, SWIFT first, then by seconds."""
-    known = [(f"{SWIFT} {FIRST_TASK}", SWIFT)]
-    known += [(f"{SELF_SD} {share} {FIRST_TASK}", SELF_SD) for share in sorted(SHARES)]
-    return [(unit, way) for unit, way in known if unit in found.units]
+def _searched(found: Found) -> dict[str, tuple[int | None, float | None]]:
+    """(sets tried, seconds) of each way, SWIFT first, then by seconds."""
+    own = found.get(FIRST_TASK, "lesson")
+    known = {SWIFT: (own["num_steps"], own["optimise_seconds"])} if own else {}
+    searches = found.get(FIRST_TASK, "searches") or {}
+    return {**known, **{way: (one["num_steps"], one["seconds"]) for way, one in searches.items()}}
 
 
 def show_latency(found: Found) -> Section:
+    known = _searched(found)
     rows = [
         [
-            way,
-            number(found.get(unit, "num_tried"), "d"),
-            number(found.get(unit, "seconds"), ".1f"),
-            speed_cell(found, unit, way),
-            figure_cell(found, unit, way, "acceptance_rate"),
+            SWIFT if way == SWIFT else SELF_SD,
+            number(num_tried, "d"),
+            number(seconds, ".1f"),
+            speed_cell(found, FIRST_TASK, way),
+            figure_cell(found, FIRST_TASK, way, "acceptance_rate"),
         ]
-        for unit, way in _units(found)
+        for way, (num_tried, seconds) in known.items()
     ]
     header = ["method", "sets tried", "optimisation (s)", "speed-up", "accepted"]
-    most = max((found.get(unit, "num_tried") for unit, way in _units(found) if way == SELF_SD), default=None)
-    seconds = found.get(f"{SWIFT} {FIRST_TASK}", "seconds")
-    is_idle = any(found.get(unit, "skip") == "" for unit, _ in _units(found))
-    idle = ["where Self-SD found nothing faster than plain decoding it drafts nothing; the paper's always drafts"]
+    most, seconds = _longest(found), known.get(SWIFT, (None, None))[1]
     return Section(
         [Table("", header, rows)],
         [
-            Effort("sets that Self-SD tried", most, PAPER_ITERATIONS),
+            Effort("sets that Self-SD tried", known[most][0] if most else None, PAPER_ITERATIONS),
             Effort("SWIFT's seconds of optimisation", None if seconds is None else round(seconds, 1), PAPER_SECONDS),
+            token_effort(found, is_stream=False),
         ],
         told(_claims_of_latency(found)),
-        [*(idle if is_idle else []), *window_note(found)],
+        [
+            "SWIFT's seconds are those of scoring candidates, Self-SD's those of its whole search",
+            *self_sd_note(found.get(FIRST_TASK, "searches", most) if most else None),
+        ],
         Plot(lambda figure: _draw_latency(figure, found), "Speed-up by seconds of optimisation.", (6.4, 4.0))
         if rows
         else None,
     )
 
 
-def _claims_of_latency(found: Found) -> Iterable[Trend]:
-    def at(share: float) -> Speed | None:
-        unit = f"{SELF_SD} {share} {FIRST_TASK}"
-        return speed_of(found, unit, SELF_SD, label=f"{SELF_SD}, {number(found.get(unit, 'seconds'), '.0f')} s")
+def _longest(found: Found) -> str | None:
+    """Self-SD behind its longest search."""
+    return next(reversed(found.get(FIRST_TASK, "searches") or {}), None)
 
-    unit = f"{SWIFT} {FIRST_TASK}"
-    label = f"{SWIFT}, {number(found.get(unit, 'seconds'), '.0f')} s"
-    most, least = at(max(SHARES)), at(min(SHARES))
-    yield faster(
-        "SWIFT is faster than Self-SD behind its longest search", speed_of(found, unit, SWIFT, label=label), most
-    )
-    yield faster("Self-SD gains by a longer search", most, least)
+
+def _claims_of_latency(found: Found) -> Iterable[Trend]:
+    def at(way: str) -> Speed | None:
+        name = SWIFT if way == SWIFT else SELF_SD
+        return speed_of(found, FIRST_TASK, way, label=f"{name}, {number(known[way][1], '.1f')} s")
+
+    known, most = _searched(found), _longest(found)
+    if most is None:
+        return
+    yield faster("SWIFT is faster than Self-SD behind its longest search", at(SWIFT), at(most))
+    least = next(iter(found.get(FIRST_TASK, "searches")))
+    longer, shorter = (found.get(FIRST_TASK, "searches", way, "skip") for way in (most, least))
+    claim = "Self-SD gains by a longer search"
+    is_same = longer == shorter  # then chance alone would tell them apart
+    yield Trend(claim, None, "it found no better set") if is_same else faster(claim, at(most), at(least))
 
 
 def _draw_latency(figure: Any, found: Found) -> None:
     axes = figure.subplots()
     points: dict[str, list[tuple[float, float]]] = {SWIFT: [], SELF_SD: []}
-    for unit, way in _units(found):
-        known = speed_of(found, unit, way)
-        if known is not None:
-            points[way].append((found.get(unit, "seconds"), known.value))
+    for way, (_, seconds) in _searched(found).items():
+        known = speed_of(found, FIRST_TASK, way)
+        if known is not None and seconds is not None:
+            points[SWIFT if way == SWIFT else SELF_SD].append((seconds, known.value))
     draw_plain(axes)
     draw_lines(axes, points, "seconds of optimisation", "speed-up")
+    axes.set_xlim(left=0)
 
 
 # ----------------------------------------------------------------------------------------------------- 12: strips
@@ -140,7 +135,7 @@ def strip_units(bench: Workbench) -> Iterable[Unit]:
 
 def _strips(bench: Workbench, task: Task) -> Values:
     """The sets that the search had at several steps, and how they do on texts that it has not seen."""
-    known = practised(bench, task).values
+    known = swift_lesson(bench, task).values
     taken = sorted((int(step), text) for step, text in known["snapshots"].items())
     sets = {step: SkipSet.parse(text) for step, text in taken}
     sets[known["step"]] = SkipSet.parse(known["skip"])
@@ -153,6 +148,7 @@ def _strips(bench: Workbench, task: Task) -> Values:
     return {
         "num_layers": bench.engine.runner.num_layers,
         "num_tokens": hits.shape[1],
+        "num_prompts": len(task.measured),
         "sets": rows,
         "gained": int((last & ~first).sum()),
         "lost": int((first & ~last).sum()),
@@ -194,12 +190,12 @@ def show_strips(found: Found) -> Section:
     header = ["step", "attention skipped", "MLP skipped", "as at first", "matchness", "match on other texts"]
     return Section(
         [Table("the set in use", header, rows)],
-        [Effort("steps", values["sets"][-1]["step"], PAPER_STEPS)],
-        [_is_refined(values)],
         [
-            "matchness is that of the tokens it was searched on; other texts tell what the set is worth",
-            *window_note(found),
+            Effort("steps", values["sets"][-1]["step"], PAPER_SHOWN_STEPS),
+            Effort("tokens of other texts", values["num_tokens"], None),
         ],
+        [_is_refined(values)],
+        ["matchness is that of the tokens it was searched on; other texts tell what the set is worth"],
         Plot(
             lambda figure: _draw_strips(figure, sets, values["num_layers"]),
             "Sub-layers that the set in use skips, step by step.",
@@ -210,11 +206,15 @@ def show_strips(found: Found) -> Section:
 
 def _is_refined(values: Values) -> Trend:
     """Only tokens that one of both sets meets and the other does not tell them apart."""
-    gained, lost = values["gained"], values["lost"]
-    first, last = (values["sets"][place]["hits"] / values["num_tokens"] for place in (0, -1))
+    claim, gained, lost = "the search ends with a better set than it began with", values["gained"], values["lost"]
+    first, last = (values["sets"][place] for place in (0, -1))
+    shares = [one["hits"] / values["num_tokens"] for one in (first, last)]
+    because = f"{shares[0]:.2f} at first, {shares[1]:.2f} in the end, of {values['num_tokens']} tokens of other texts"
+    sizes = [len(SkipSet.parse(one["skip"]).numbers) for one in (first, last)]
+    if sizes[1] < sizes[0]:
+        return Trend(claim, None, f"it skips {sizes[1]} sub-layers instead of {sizes[0]}, which is no merit: {because}")
     is_clear = (gained - lost) ** 2 > 4 * (gained + lost)
-    because = f"{first:.2f} at first, {last:.2f} in the end, of {values['num_tokens']} tokens of other texts"
-    return Trend("the set becomes better step by step", gained > lost if is_clear else None, because)
+    return from_enough(Trend(claim, gained > lost if is_clear else None, because), values["num_prompts"])
 
 
 def _draw_strips(figure: Any, sets: Sequence[tuple[Mapping[str, Any], SkipSet]], num_layers: int) -> None:

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...page.chart import BLUE, GREEN, MARKERS, ORANGE, PINK, RED, SKY
+from .figures_common import OURS
+from .methods import SELF_SD, SWIFT
 
 SERIES = (BLUE, RED, GREEN, PINK, ORANGE, SKY)
 PART_COLORS = {"optimise": ORANGE, "draft": BLUE, "verify": GREEN, "other": "#C3C9CF"}
+OWN_COLORS = {SWIFT: BLUE, OURS: GREEN, SELF_SD: RED}
+"""The same in every figure."""
 Point = tuple[float, float]
 
 
@@ -18,18 +22,27 @@ def tidy(axes: Any) -> None:
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
 
 
-def draw_lines(axes: Any, lines: Mapping[str, Iterable[Point]], x_label: str, y_label: str, first: int = 0) -> None:
-    """One for each name; `first`: of the colours, where a panel beside this one has the others."""
-    for place, (name, points) in enumerate(lines.items(), start=first):
+def color_of(name: str, place: int) -> str:
+    return OWN_COLORS.get(name, SERIES[place % len(SERIES)])
+
+
+def add_legend(axes: Any, num_columns: int = 2) -> None:
+    """Above the panel, where nothing is drawn."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, ncols=num_columns, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def draw_lines(axes: Any, lines: Mapping[str, Iterable[Point]], x_label: str, y_label: str) -> None:
+    """One for each name."""
+    for place, (name, points) in enumerate(lines.items()):
         known = sorted(points)
         if known:
-            style = {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
+            style = {"color": color_of(name, place), "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
             axes.plot(*zip(*known, strict=True), linewidth=1.8, label=name, **style)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     tidy(axes)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9)
+    add_legend(axes)
 
 
 def draw_plain(axes: Any) -> None:
@@ -44,14 +57,13 @@ def draw_groups(axes: Any, groups: Sequence[str], bars: Mapping[str, Sequence[fl
         shift = (place - (len(bars) - 1) / 2) * width
         known = [(group + shift, value) for group, value in enumerate(values) if value is not None]
         if known:
-            drawn = axes.bar(*zip(*known, strict=True), width * 0.9, color=SERIES[place % len(SERIES)], label=name)
+            drawn = axes.bar(*zip(*known, strict=True), width * 0.9, color=color_of(name, place), label=name)
             axes.bar_label(drawn, fmt="{:.2f}", fontsize=8)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(y_label)
     tidy(axes)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9, ncols=2)
+    add_legend(axes)
 
 
 def draw_split(axes: Any, split: Mapping[str, Mapping[str, float]]) -> None:
@@ -64,7 +76,7 @@ def draw_split(axes: Any, split: Mapping[str, Mapping[str, float]]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of a token")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    add_legend(axes, num_columns=4)
 
 
 def draw_matrix(

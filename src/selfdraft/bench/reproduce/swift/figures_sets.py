@@ -17,11 +17,11 @@ from ...prompts import encode
 from ...report import Table, number
 from ...search.names import one_set
 from ...search.sets import USUAL_LENGTH, most_promising
-from ..cells import speed_cell
+from ..cells import speed_cell, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Speed, faster, speed_of, told
+from .figures_claims import Speed, faster, speed_of
 from .figures_common import by_task, found_tasks
 from .figures_drawing import draw_matrix
 
@@ -86,11 +86,12 @@ def show_sets(found: Found) -> Section:
     labels = {name: found.get(name, "label") or name for name in TASKS}
     speeds = [[labels[one], *(speed_cell(found, one, SET, name) for name in columns)] for one in names]
     matrix = Table("speed-up of the set of a task", ["set of", *(f"on {labels[name]}" for name in columns)], speeds)
+    counts = [known.num_prompts for one in names for name in columns if (known := speed_of(found, one, SET, name))]
     origin = "single sub-layers, in one look" if found.scale.get("is_quick") else "`prune`"
     return Section(
         [matrix, _sets_table(found, names, labels)],
         [
-            Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS),
+            Effort("prompts a task", min(counts, default=None), PAPER_PROMPTS),
             Effort("seconds of a search", found.scale.get("lesson_seconds"), 27000),
         ],
         told(_claims(found, names, columns)),
@@ -134,7 +135,11 @@ def _claims(found: Found, names: Sequence[str], columns: Sequence[str]) -> Itera
     yield faster("the set of stories is worth less on calculations", story, reasoning)
     for name in columns:
         own = speed_of(found, name, SET, name, label=f"set of {name}")
-        others = [speed_of(found, one, SET, name, label=f"set of {one}") for one in names if one != name]
+        others = [
+            speed_of(found, one, SET, name, label=f"set of {one}")
+            for one in names
+            if found.get(one, "skip") != found.get(name, "skip")  # else chance alone would tell them apart
+        ]
         yield faster(f"on {name} its own set is the fastest", own, _fastest(others))
 
 

@@ -1,6 +1,7 @@
-"""Figure 2a: evenly spaced layers are skipped; how often the target's token is the draft's first, or among its best.
+"""Figure 2a: evenly spaced layers are skipped; what is accepted and gained with one candidate a token, or several.
 
-Shares are told by teacher forcing: behind every token of the target's own text, with the target's keys and values.
+And by teacher forcing, which takes one pass a set: how often the target's token is the draft's first, or among its
+best, behind every token of the target's own text, with the target's keys and values.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ....registry import resolve
 from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...report import Table, number
-from ..cells import NOT_MEASURED, speed_cell
+from ..cells import NOT_MEASURED, figure, figure_cell, from_enough, has_larger_figure, is_larger, speed_cell, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import NONE, Share, faster, is_above, is_more, pays, speed_of, told
+from .figures_claims import Share, faster, pays, speed_of
 from .figures_common import by_task, found_tasks, plain_texts
 from .figures_drawing import draw_lines, draw_plain
 
@@ -33,6 +34,7 @@ SPEED_RATIOS = (0.5, 0.3, 0.1, 0.4, 0.2, 0.6)
 """The paper's half first, and what shows the course soonest."""
 HALF, ENOUGH = 0.5, 0.9
 TOP_1, TOP_K = "top-1", "top-k"
+WAYS = (TOP_1, TOP_K)
 ACCEPTANCE, SPEED = "acceptance ", "speed "
 PAPER_PROMPTS = 1000
 
@@ -40,10 +42,12 @@ PAPER_PROMPTS = 1000
 
 
 def sparsity_units(bench: Workbench) -> Iterable[Unit]:
-    yield from bench.for_each(TASKS, lambda task: _acceptance(bench, task), prefix=ACCEPTANCE)
-    tasks = found_tasks(bench, TASKS)
-    for ratio in SPEED_RATIOS if tasks else ():
-        yield Unit(f"{SPEED}{ratio}", partial(bench.compare, ways(ratio), by_task(tasks)))
+    """What the claims are about first; what is quickly had next."""
+    prompts = by_task(found_tasks(bench, TASKS))
+    speeds = [Unit(f"{SPEED}{ratio}", partial(bench.compare, ways(ratio), prompts)) for ratio in SPEED_RATIOS]
+    yield from speeds[:1] if prompts else ()
+    yield from bench.for_each(TASKS, lambda task: _shares_of(bench, task), prefix=ACCEPTANCE)
+    yield from speeds[1:] if prompts else ()
 
 
 def ways(ratio: float) -> dict[str, Mapping[str, Any]]:
@@ -60,7 +64,7 @@ def even_sets(num_layers: int) -> dict[float, SkipSet]:
     return {ratio: SkipSet.of(found, found) for ratio, found in layers.items() if found}
 
 
-def _acceptance(bench: Workbench, task: Task) -> Values:
+def _shares_of(bench: Workbench, task: Task) -> Values:
     """Of each set, over all generated tokens: how often the target's token is among its best 1, 5, 10."""
     runner = bench.engine.runner
     sets, texts = even_sets(runner.num_layers), plain_texts(bench, task.measured)
@@ -92,30 +96,34 @@ def top_hits(probe: Probe, skip: SkipSet, wanted: Sequence[int], tops: Sequence[
 
 def show_sparsity(found: Found) -> Section:
     shares, skipped = _shares(found), _skipped(found)
+    known = [ratio for ratio in RATIOS if ratio in shares or f"{SPEED}{ratio}" in found.units]
     rows = [
         [
             skipped.get(ratio, f"{ratio:.0%}"),
+            *(figure_cell(found, f"{SPEED}{ratio}", way, "acceptance_rate") for way in WAYS),
+            *(speed_cell(found, f"{SPEED}{ratio}", way) for way in WAYS),
             *(number(shares[ratio][top].value if ratio in shares else None, ".2f") for top in TOPS),
-            *(speed_cell(found, f"{SPEED}{ratio}", way) for way in (TOP_1, TOP_K)),
         ]
-        for ratio in RATIOS
-        if ratio in shares or f"{SPEED}{ratio}" in found.units
+        for ratio in known
     ]
-    names = [f"top-{top}" for top in TOPS]
-    header = ["sub-layers skipped", *names, f"speed-up {TOP_1}", f"speed-up {TOP_K}"]
+    columns = [f"{what} {way}" for what in ("accepted", "speed-up") for way in WAYS]
+    counts = [figure(found, f"{SPEED}{ratio}", TOP_K, "num_prompts") or 0 for ratio in known]
     num_tokens = sum(found.get(ACCEPTANCE + task, "num_tokens") or 0 for task in TASKS)
     return Section(
-        [Table("share of the target's tokens that the draft has", header, rows)],
-        [Effort("prompts a task", found.scale.get("prompts"), PAPER_PROMPTS), Effort("tokens", num_tokens, None)],
-        told(_claims(found, shares)),
+        [Table("", ["sub-layers skipped", *columns, *(f"among the best {top}" for top in TOPS)], rows)],
         [
-            "shares are told by teacher forcing on the target's own texts",
+            Effort("prompts of all three tasks", max(counts, default=None), len(TASKS) * PAPER_PROMPTS),
+            Effort("tokens of teacher forcing", num_tokens, None),
+        ],
+        told(_claims(found)),
+        [
             f"{TOP_K}: up to ten candidates, the fewer the surer the draft is; {TOP_1}: a chain that stops alike",
+            "accepted: of the draft tokens; among the best: of all tokens of the target's texts, by teacher forcing",
         ],
         Plot(
             lambda figure: _draw(figure, found, shares),
             "Share of accepted tokens and speed-up by the share of sub-layers skipped.",
-            (10.0, 4.0),
+            (10.0, 4.4),
         )
         if rows
         else None,
@@ -144,34 +152,49 @@ def _skipped(found: Found) -> dict[float, str]:
     }
 
 
-def _claims(found: Found, shares: Mapping[float, Mapping[int, Share]]) -> Iterable[Trend]:
-    half, unit = shares.get(HALF, dict.fromkeys(TOPS, NONE)), f"{SPEED}{HALF}"
-    yield is_above("with half skipped more than 90 % of the tokens are among the ten best", half[10], ENOUGH)
-    yield _gain(is_more("ten candidates meet more tokens than one", half[10], half[1]), shares)
+def _claims(found: Found) -> Iterable[Trend]:
+    unit = f"{SPEED}{HALF}"
+    rate, count = (figure(found, unit, TOP_K, name) for name in ("acceptance_rate", "num_prompts"))
+    claim = "with half skipped and several candidates more than 90 % of the draft tokens are accepted"
+    yield from_enough(is_larger(claim, (TOP_K, rate), ("the bound", ENOUGH)), count)
+    claim = "several candidates make more draft tokens accepted than one"
+    yield _gain(has_larger_figure(claim, found, "acceptance_rate", (unit, TOP_K), (unit, TOP_1)), found)
     top_k, top_1 = (speed_of(found, unit, way, label=f"{way}, half skipped") for way in (TOP_K, TOP_1))
     yield pays("evenly spaced layers, half of them skipped, pay with several candidates", top_k)
     yield faster("several candidates are faster than one", top_k, top_1)
 
 
-def _gain(trend: Trend, shares: Mapping[float, Mapping[int, Share]]) -> Trend:
+def _gain(trend: Trend, found: Found) -> Trend:
     """With the mean over all ratios, as the paper tells it."""
-    gains = [share[10].hits / share[1].hits - 1 for share in shares.values() if share[1].hits]
+    pairs = [[figure(found, f"{SPEED}{ratio}", way, "acceptance_rate") for way in (TOP_K, TOP_1)] for ratio in RATIOS]
+    gains = [top_k / top_1 - 1 for top_k, top_1 in pairs if top_k is not None and top_1]
     if not gains or trend.because == NOT_MEASURED:
         return trend
-    return Trend(trend.claim, trend.holds, f"{trend.because}; on average {statistics.mean(gains):.0%} more")
+    words = f"over {len(gains)} shares skipped {statistics.mean(gains):+.0%}" if len(gains) > 1 else f"{gains[0]:+.0%}"
+    return Trend(trend.claim, trend.holds, f"{trend.because}; {words}")
 
 
 def _draw(figure: Any, found: Found, shares: Mapping[float, Mapping[int, Share]]) -> None:
     left, right = figure.subplots(1, 2)
-    lines = {
-        f"top-{top}": [(ratio, value) for ratio, share in shares.items() if (value := share[top].value) is not None]
+    rates: dict[str, list[tuple[float, float]]] = {
+        f"accepted, {way}": [
+            (ratio, rate)
+            for ratio in RATIOS
+            if (rate := found.get(f"{SPEED}{ratio}", way, "total", "acceptance_rate")) is not None
+        ]
+        for way in WAYS
+    }
+    forced: dict[str, list[tuple[float, float]]] = {
+        f"among the best {top}": [
+            (ratio, value) for ratio, share in shares.items() if (value := share[top].value) is not None
+        ]
         for top in TOPS
     }
-    draw_lines(left, lines, "share of the layers skipped", "share of the target's tokens")
+    draw_lines(left, {**rates, **forced}, "share of the layers skipped", "share of the tokens")
     left.set_ylim(0, 1.02)
     speeds = {
         way: [(ratio, known.value) for ratio in RATIOS if (known := speed_of(found, f"{SPEED}{ratio}", way))]
-        for way in (TOP_1, TOP_K)
+        for way in WAYS
     }
     draw_plain(right)
-    draw_lines(right, speeds, "share of the layers skipped", "speed-up", first=len(TOPS))
+    draw_lines(right, speeds, "share of the layers skipped", "speed-up")

@@ -6,28 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number, times
-from ..cells import NOT_MEASURED
+from ..cells import FEW_PROMPTS, NOT_MEASURED, from_enough, is_larger, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import LEAST_PROMPTS, Course, faster, pays, text_rows, told
-from .figures_common import (
-    FIRST_TASK,
-    OURS,
-    PAPER_STEPS,
-    SWIFT,
-    ours,
-    practised,
-    stream_prompts,
-    swift,
-    text_tokens,
-    window_note,
-)
-from .figures_drawing import SERIES, draw_lines, draw_plain, draw_split
+from .figures_claims import Course, faster, pays, text_rows
+from .figures_common import FIRST_TASK, OURS, ours, stream_prompts, swift, text_tokens, token_effort, window_note
+from .figures_drawing import color_of, draw_lines, draw_plain, draw_split
+from .lessons import swift_lesson
+from .methods import SWIFT
+from .shown import PAPER_STEPS
 
 STREAM, SEARCH = f"stream {FIRST_TASK}", f"search {FIRST_TASK}"
 WAYS = (SWIFT, OURS)
-QUICK_TEXTS, PAPER_TEXTS = LEAST_PROMPTS, 1000
+QUICK_TEXTS, PAPER_TEXTS = FEW_PROMPTS, 1000
 MOST_ROWS = 12
 """Of the table that follows the stream."""
 ENOUGH, LITTLE = 0.95, 0.01
@@ -42,21 +34,24 @@ def timeline_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _stream(bench: Workbench) -> Values:
-    methods = {SWIFT: swift(bench.scale), OURS: ours(bench.scale)}
+    methods = {SWIFT: swift(bench.scale)}
+    if not bench.scale.is_quick:
+        methods[OURS] = ours(bench.scale)
     prompts = stream_prompts(bench, FIRST_TASK, QUICK_TEXTS)
     figures, records = bench.compare_texts(methods, prompts, tokens=text_tokens(bench.scale))
     return {**figures, "texts": text_rows(records)}
 
 
 def _search(bench: Workbench, task: Task) -> Values:
-    """Matchness of the set in use: at first, and behind each text of a search by the paper's rules."""
-    known = practised(bench, task).values
+    """Matchness of the set in use: at first, and behind each text of the search that the tables have as well."""
+    known = swift_lesson(bench, task).values
     return {
         "first": known["steps"][0]["best"] if known["steps"] else None,
         "texts": [text["matchness"] for text in known["texts"]],
         "steps": [[step["step"], step["best"]] for step in known["steps"]],
         "num_steps": known["step"],
         "phase": known["phase"],
+        "ratios": [step["ratio"] for step in (*known["steps"][:1], *known["steps"][-1:])],
     }
 
 
@@ -71,12 +66,13 @@ def show_timeline(found: Found) -> Section:
         [_split_table(courses), _course_table(courses), _matchness_table(search)],
         [
             Effort("texts", num_texts, PAPER_TEXTS),
+            token_effort(found),
             Effort("steps of the search", search.get("num_steps"), PAPER_STEPS),
         ],
         told([*_claims(courses.get(SWIFT)), *_claims_of_search(search)]),
         [
             "by the paper's rules matchness is the best that any candidate ever had, so it cannot fall",
-            f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
+            *_notes(courses, search),
             *window_note(found),
         ],
         Plot(
@@ -87,6 +83,18 @@ def show_timeline(found: Found) -> Section:
         if courses
         else None,
     )
+
+
+def _notes(courses: Mapping[str, Course], search: Values) -> list[str]:
+    judged = f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most"
+    apart = "matchness is told of a search on other prompts, the one behind which the tables are measured"
+    first, *_, last = search.get("ratios") or (None, None)
+    lowered = f"too few drafts were accepted, so the skip ratio fell from {first} to {last} while it searched"
+    return [
+        *([judged] if OURS in courses else []),
+        *([apart] if search else []),
+        *([lowered] if first != last else []),
+    ]
 
 
 def _split_table(courses: Mapping[str, Course]) -> Table:
@@ -138,16 +146,24 @@ def _claims(course: Course | None) -> Iterable[Trend]:
     behind = course.part([not is_searching for is_searching in searching]).called("behind the search").speed
     during = course.part(searching).called("while it searches").speed
     yield faster("SWIFT is faster behind its search than while it searches", behind, during)
-    yield pays("SWIFT is faster than plain decoding over the whole stream", course.speed)
+    label = f"{SWIFT}, which searches in {sum(searching)} of {len(course)} texts,"
+    yield pays("SWIFT is faster than plain decoding over the whole stream", course.called(label).speed)
+    yield _is_cheap(course)
     split = course.split
-    whole = sum(split.values()) or 1.0
-    share = split["optimise"] / whole
-    is_over = not searching[-1]
-    claim = "optimisation takes less than 1 % of the time"
-    because = f"{share:.1%}" if is_over else f"{share:.1%}, but the search was not over"
-    yield Trend(claim, True if share < LITTLE else (False if is_over else None), because)
-    because = f"draft {split['draft'] / whole:.0%}, verify {split['verify'] / whole:.0%}"
-    yield Trend("drafting takes more time than verifying", split["draft"] > split["verify"], because)
+    drafting, verifying = ((f"ms to {part}", split[part]) for part in ("draft", "verify"))
+    yield from_enough(is_larger("drafting takes more time than verifying", drafting, verifying), len(course))
+
+
+def _is_cheap(course: Course) -> Trend:
+    """A search takes so many seconds, however long the stream: so it is told of a stream as long as the paper's."""
+    claim = f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts"
+    searched = course.split["optimise"]
+    others = sum(course.split.values()) - searched
+    here, there = (searched / (searched + others * more) for more in (1, PAPER_TEXTS / len(course)))
+    because = f"{here:.1%} of {len(course)} texts"
+    if course.is_searching[-1]:
+        return Trend(claim, None, f"{because}, and the search was not over")
+    return from_enough(Trend(claim, there < LITTLE, f"{because}, which is {there:.1%} of {PAPER_TEXTS}"), len(course))
 
 
 def _claims_of_search(search: Values) -> Iterable[Trend]:
@@ -156,12 +172,14 @@ def _claims_of_search(search: Values) -> Iterable[Trend]:
     if len(known) < 2:
         yield Trend("matchness rises", None, NOT_MEASURED)
         return
-    because = f"{known[0]:.2f} at first, {known[-1]:.2f} in the end"
-    yield Trend("matchness rises while SWIFT searches", known[-1] > known[0], because)
     is_over = search["phase"] == "accelerate"
+    because = f"{known[0]:.2f} at first, {known[-1]:.2f} in the end"
     because += f", {search['num_steps']} steps" + ("" if is_over else ": the search was not over")
-    is_good = known[-1] > ENOUGH
-    yield Trend("the search ends with a matchness beyond 0.95", is_good if is_over or is_good else None, because)
+    for claim, holds in (
+        ("matchness rises while SWIFT searches", known[-1] > known[0]),
+        ("the search ends with a matchness beyond 0.95", known[-1] > ENOUGH),
+    ):
+        yield Trend(claim, holds if is_over or holds else None, because)
 
 
 # --------------------------------------------------------------------------------------------------------- drawing
@@ -171,13 +189,14 @@ def _draw(figure: Any, courses: Mapping[str, Course], search: Values) -> None:
     above, below = figure.subfigures(2, 1, height_ratios=[2.2, 1])
     left, right = above.subplots(1, 2)
     draw_plain(left)
-    for place, course in enumerate(courses.values()):
-        color = SERIES[place]
+    for place, (way, course) in enumerate(courses.items()):
+        color = color_of(way, place)
         left.plot(range(1, len(course.single) + 1), course.single, ".", color=color, alpha=0.5, markersize=6)
-    lines = {f"{way}, all so far": list(enumerate(course.running, start=1)) for way, course in courses.items()}
-    draw_lines(left, lines, "text of the stream (dots: single texts)", "speed-up")
+    lines = {way: list(enumerate(course.running, start=1)) for way, course in courses.items()}
+    draw_lines(left, lines, "text of the stream (dots: single texts)", "speed-up of all so far")
     left.xaxis.get_major_locator().set_params(integer=True)
     known = [(step, best) for step, best in search.get("steps", ()) if best is not None]
-    draw_lines(right, {"set in use": known}, "step of the search", "matchness")
+    draw_lines(right, {"SWIFT's set in use": known}, "step of the search", "matchness")
     right.set_ylim(0, 1.02)
+    right.xaxis.get_major_locator().set_params(integer=True)
     draw_split(below.subplots(), {way: course.split for way, course in courses.items()})
