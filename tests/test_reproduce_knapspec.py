@@ -20,7 +20,7 @@ from selfdraft.bench.reproduce.knapspec import RECIPE, contexts, correlation, de
 from selfdraft.bench.reproduce.published import published
 from selfdraft.bench.reproduce.recipe import Experiment, Found
 from selfdraft.bench.reproduce.recipes import recipe
-from selfdraft.bench.reproduce.report import as_markdown, as_text, shown
+from selfdraft.bench.reproduce.report import as_text, ours_as_markdown, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
 from selfdraft.bench.reproduce.workbench import Workbench
@@ -82,7 +82,7 @@ def test_every_experiment_is_measured(file: UnitFile) -> None:
         assert one.section.trends
         text = as_text(one, file.head)
         assert "done: " in text
-        assert as_markdown(one, file.head).startswith(f"### knapspec {one.experiment.id}")
+        assert next(ours_as_markdown(one, file.head)).startswith("ours")
         assert ("published (a summary" in text) == (one.experiment.id in published("knapspec").tables)
 
 

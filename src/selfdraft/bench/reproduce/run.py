@@ -17,7 +17,8 @@ Progress = Callable[[int, int | None, str], None]
 
 @dataclass
 class Reproduction:
-    """`seconds`: begin no unit later than so long after `began`; the time is shared among the experiments left."""
+    """`seconds`: begin no unit later than so long after `began`; each experiment has its first one
+    before others have their second, then the time is shared among them."""
 
     bench: Workbench
     file: UnitFile
@@ -25,6 +26,7 @@ class Reproduction:
     began: float = field(default_factory=time.perf_counter)
     progress: Progress = lambda done, total, label: None
     is_interrupted: bool = False
+    _num_units: int = 0
 
     def run(self, recipes: Sequence[Recipe], wanted: Sequence[str] = ()) -> None:
         """`wanted`: ids of experiments, none: all."""
@@ -34,37 +36,42 @@ class Reproduction:
             for experiment in recipe.experiments
             if not wanted or experiment.id in wanted
         ]
+        asked = {
+            (one.name, experiment.kept_as, unit.name)
+            for one, experiment in todo
+            for unit in experiment.units(self.bench)
+        }
+        self._num_units = len(asked | set(self.file.lines))
         try:
-            for number, (recipe, experiment) in enumerate(todo):
-                self._run_experiment(recipe, experiment, number, len(todo), len(todo) - number)
-            for number, (recipe, experiment) in enumerate(todo):  # what others left of their time
-                self._run_experiment(recipe, experiment, number, len(todo), 1)
+            for one in todo:  # something of everything
+                self._run_experiment(*one, self._seconds_left, most=1)
+            for number, one in enumerate(todo):
+                self._run_experiment(*one, self._seconds_left / (len(todo) - number))
+            for one in todo:  # what others left of their time
+                self._run_experiment(*one, self._seconds_left)
             self._name_what_is_left(todo)
         except KeyboardInterrupt:
             if not self.file.lines:
                 raise
             self.is_interrupted = True
 
-    def _run_experiment(
-        self, recipe: Recipe, experiment: Experiment, number: int, count: int, num_sharing: int
-    ) -> None:
-        """Its units that are not there yet, in the time that is left for so many experiments."""
-        label = f"{recipe.name} {experiment.id}"
-        self.progress(number, count, label)
-        share_began = time.perf_counter()
-        share = self._seconds_left / num_sharing
+    def _run_experiment(self, recipe: Recipe, experiment: Experiment, seconds: float, most: int | None = None) -> None:
+        """Its units that are not there yet: begin none later than in so many seconds, and at `most` so many."""
+        began, num_measured = time.perf_counter(), 0
         for unit in experiment.units(self.bench):
             if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
                 continue
-            if unit.missing is None and time.perf_counter() - share_began > share:
-                return
+            self.progress(len(self.file.lines), self._num_units, f"{recipe.name} {experiment.id}")
+            if unit.missing is None:
+                if num_measured == most or time.perf_counter() - began > seconds:
+                    return
+                num_measured += 1
             self.file.add(self._measured(recipe.name, experiment.kept_as, unit))
-        self.progress(number + 1, count, label)
 
     def _name_what_is_left(self, todo: Sequence[tuple[Recipe, Experiment]]) -> None:
         for recipe, experiment in todo:
             for unit in experiment.units(self.bench):
-                line = Line(recipe.name, experiment.kept_as, unit.name, missing=NO_TIME, date=_now())
+                line = Line(recipe.name, experiment.kept_as, unit.name, missing=unit.missing or NO_TIME, date=_now())
                 if line.key not in self.file.lines:
                     self.file.add(line)
 
