@@ -195,7 +195,7 @@ def test_quick_texts_are_long_enough_to_be_searched_on() -> None:
         {"max_steps": 1000, "interval": 50},
     )
     assert searches(QUICK) == [3.0, 12.0]
-    assert searches(WHOLE) == [15.0, 60.0, 300.0]
+    assert searches(WHOLE) == [15.0, 60.0, 180.0]
 
 
 def test_published_figures(paper: Paper) -> None:
