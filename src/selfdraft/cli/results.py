@@ -99,7 +99,7 @@ def _draw_all(results: list[Result], folder: Path) -> None:
 def _drawn(plot: Plot) -> bytes:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=plot.size, dpi=150, layout="constrained")
+    figure = Figure(figsize=plot.size, dpi=110, layout="constrained")
     plot.draw(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")

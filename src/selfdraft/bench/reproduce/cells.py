@@ -13,6 +13,7 @@ NOT_MEASURED = "it was not measured"
 """Why a claim cannot be told of which there are no figures."""
 FEW_PROMPTS = 3
 """Of fewer an interval says nothing."""
+TOO_FEW = "too few prompts"
 CLOSE = 0.03
 """Figures without an interval that are nearer, as a share, are not told apart."""
 
@@ -56,7 +57,7 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     names = (first[1], second[1]) if first[1] != second[1] else (first[0], second[0])
     because = f"{names[0]} {spread(one)}, {names[1]} {spread(two)}"
     if has_few_prompts(found, *first) or has_few_prompts(found, *second):
-        return Trend(claim, None, f"too few prompts: {because}")
+        return Trend(claim, None, f"{TOO_FEW}: {because}")
     if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one["value"] > two["value"], because)
@@ -78,7 +79,7 @@ def from_enough(trend: Trend, num_prompts: int | None) -> Trend:
     """Told only where there are some prompts to tell it by."""
     if trend.holds is None or (num_prompts or 0) >= FEW_PROMPTS:
         return trend
-    return Trend(trend.claim, None, f"too few prompts: {trend.because}")
+    return Trend(trend.claim, None, f"{TOO_FEW}: {trend.because}")
 
 
 def has_larger_figure(claim: str, found: Found, name: str, first: tuple[str, str], second: tuple[str, str]) -> Trend:
@@ -94,7 +95,7 @@ def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
     if known is None:
         return Trend(claim, None, NOT_MEASURED)
     if has_few_prompts(found, unit, way):
-        return Trend(claim, None, f"too few prompts: {way} {spread(known)}")
+        return Trend(claim, None, f"{TOO_FEW}: {way} {spread(known)}")
     is_clear = known["low"] > 1.0 or known["high"] < 1.0
     return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")
 

@@ -65,7 +65,8 @@ class _Measured:
 
     @property
     def counts(self) -> Mapping[bool | None, int]:
-        trends = [trend for one in self.sections for trend in one.section.trends]
+        """Of claims by what is said of them; tables of one measurement may claim the same, that is one claim."""
+        trends = {(trend.claim, trend.because): trend for one in self.sections for trend in one.section.trends}.values()
         return {holds: sum(trend.holds is holds for trend in trends) for holds in HELD}
 
 
@@ -113,7 +114,7 @@ def _experiment(
     yield f"### {recipe.name} {experiment.id}: {experiment.title}"
     for result, section in mine:
         yield from ours_as_markdown(section, result.head, picture_link(pictures, result, section))
-        yield f"    {result.command_of(recipe, experiment)}"
+        yield f"```sh\n{result.command_of(recipe, experiment)}\n```"
     yield from published_as_markdown(mine[0][1])
 
 

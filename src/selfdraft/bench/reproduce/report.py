@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..report import Table, markdown_table, number, text_table
+from .cells import TOO_FEW
 from .journal import Line, ReproduceHead
 from .published import Paper, published
 from .recipe import Effort, Experiment, Found, Recipe, Section, Trend
@@ -84,7 +85,7 @@ def _said(one: Shown) -> Iterator[str]:
     section = one.section
     if section.efforts:
         yield "done: " + "; ".join(map(_effort, section.efforts))
-    if lines := [*map(_trend, section.trends), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
+    if lines := [*_trends(section.trends), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
         yield "\n".join(lines)
 
 
@@ -103,8 +104,13 @@ def _effort(effort: Effort) -> str:
     return f"{effort.what} {number(effort.ours, 'g')}{paper}"
 
 
-def _trend(trend: Trend) -> str:
-    return f"* {HELD[trend.holds]}: {trend.claim} ({trend.because})"
+def _trends(trends: Sequence[Trend]) -> Iterator[str]:
+    """A line each; those for which there are too few prompts have one together."""
+    for trend in trends:
+        if not trend.because.startswith(TOO_FEW):
+            yield f"* {HELD[trend.holds]}: {trend.claim} ({trend.because})"
+    if few := [trend.claim for trend in trends if trend.because.startswith(TOO_FEW)]:
+        yield f"* {HELD[None]}, {TOO_FEW}: {'; '.join(few)}"
 
 
 def _missing(found: Found) -> Iterator[str]:

@@ -28,7 +28,7 @@ Methods = Mapping[str, Mapping[str, Any]]
 _FIGURES = (
     *("num_prompts", "num_tokens", "decode_seconds", "tokens_per_second", "speedup", "call_speedup"),
     *("acceptance_rate", "mean_generated_length", "skipped_attention", "skipped_mlp", "cost_measured", "expected"),
-    *("split", "equal", "tie", "different"),
+    *("split", "capture_seconds", "equal", "tie", "different"),
 )
 LATENCY_SECONDS = 20.0
 

@@ -142,7 +142,8 @@ def _draw_example(figure: Any, drafted: Sequence[int], kept: Sequence[int]) -> N
     axes = figure.subplots()
     axes.bar(range(1, len(kept) + 1), kept, color=COLORS[0], label=ORACLE)
     axes.step(range(1, len(drafted) + 1), drafted, where="mid", color=COLORS[5], linestyle="--", label=STATIC_5)
-    axes.legend(frameon=False)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+    axes.locator_params(integer=True)
     _dress(axes, "iteration", "tokens")
 
 

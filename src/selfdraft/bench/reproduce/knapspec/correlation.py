@@ -206,6 +206,7 @@ def _draw(figure: Any, families: Mapping[str, Sequence[Point]]) -> None:
             x, y = [point[predictor] for point in some], [point["speedup"] for point in some]
             axes.scatter(x, y, color=color, marker=marker, label=family)
         axes.set_xlabel(title, fontsize=9)
+        axes.locator_params(axis="x", nbins=4)
         axes.set_title(f"r = {number(_of(points, predictor), '.2f')}", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#E5E5E5", linewidth=0.8)

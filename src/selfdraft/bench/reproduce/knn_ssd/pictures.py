@@ -40,7 +40,6 @@ def bars(panels: Sequence[Panel], alt: str, by: str = "task") -> Plot | None:
         axes[-1].set_xlabel(by)
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, fontsize=9)
-        figure.tight_layout()
 
     return Plot(draw, alt, (8.0, 1.0 + 3.0 * len(panels)))
 
@@ -56,7 +55,7 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
     if panel.line is not None:
         label, height = panel.line
         axes.axhline(height, color="black", linestyle="--", linewidth=1, zorder=0.5, label=label)
-    axes.set_xticks(range(len(panel.groups)), panel.groups)
+    axes.set_xticks(range(len(panel.groups)), [group.replace(" (", "\n(") for group in panel.groups])
     axes.set_ylabel(panel.label)
     axes.margins(y=0.2)
     axes.spines[["top", "right"]].set_visible(False)
@@ -105,6 +104,5 @@ def scatter(points: Points, labels: Mapping[str, str], alt: str) -> Plot | None:
         axes.set_ylabel("second principal component")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
-        figure.tight_layout()
 
     return Plot(draw, alt)

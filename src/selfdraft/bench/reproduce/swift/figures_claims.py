@@ -15,7 +15,7 @@ from ...bootstrap import Pair, speed_up
 from ...harness.records import TextRecord
 from ...totals import ratio
 from ...ways import OFF
-from ..cells import FEW_PROMPTS, NOT_MEASURED, TOTAL, spread
+from ..cells import FEW_PROMPTS, NOT_MEASURED, TOO_FEW, TOTAL, spread
 from ..recipe import Found, Trend
 
 _TEXT = (
@@ -61,7 +61,7 @@ def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
         return Trend(claim, None, NOT_MEASURED)
     because = f"{one}, {other}"
     if min(one.num_prompts, other.num_prompts) < FEW_PROMPTS:
-        return Trend(claim, None, f"too few prompts: {because}")
+        return Trend(claim, None, f"{TOO_FEW}: {because}")
     if one.holds(other) or other.holds(one):
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one.value > other.value, because)
@@ -72,7 +72,7 @@ def pays(claim: str, one: Speed | None) -> Trend:
     if one is None:
         return Trend(claim, None, NOT_MEASURED)
     if one.num_prompts < FEW_PROMPTS:
-        return Trend(claim, None, f"too few prompts: {one}")
+        return Trend(claim, None, f"{TOO_FEW}: {one}")
     is_clear = one.low > 1.0 or one.high < 1.0
     return Trend(claim, one.value > 1.0 if is_clear else None, str(one))
 
