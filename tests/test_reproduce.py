@@ -272,7 +272,7 @@ def test_a_page_of_results(tmp_path: Path) -> None:
     assert "## asd\n\nDraft on the Fly" in text
     assert "It held." in text
     assert text.count("| all three | 1.20x |") == 2
-    assert text.count("published (table 5") == 1
+    assert text.count("**published** (table 5") == 1
     assert re.search(r"\| \[asd\]\(#asd\) \| pico, a GPU \| 0 \| 0 \| \d \|", text)
     assert "\nselfdraft reproduce asd MODEL --quick --seed 2 --experiments table-5\n" in text
     assert "swift" not in text

@@ -82,7 +82,7 @@ def test_every_experiment_is_measured(file: UnitFile) -> None:
         assert one.section.trends
         text = as_text(one, file.head)
         assert "done: " in text
-        assert next(ours_as_markdown(one, file.head)).startswith("ours")
+        assert next(ours_as_markdown(one, file.head)).startswith("**ours**")
         assert ("published (a summary" in text) == (one.experiment.id in published("knapspec").tables)
 
 

@@ -78,6 +78,15 @@ def test_speeds_in_paragraphs_are_measured_or_published(text: str) -> None:
             assert f" {speed} " in tables, (name, speed)
 
 
+def test_speeds_in_the_readme_are_measured(text: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = readme.partition("\n## The papers' tables\n")[2].partition("\n## ")[0]
+    speeds = re.findall(r"\d\.\d\dx", told)
+    assert speeds
+    tables = text.partition("\n## swift\n")[2].partition("\n## ")[0].partition("\n### ")[2]
+    assert all(f" {speed} " in tables for speed in speeds)
+
+
 def test_pictures_are_there(text: str, results: dict[str, Result]) -> None:
     linked = {PAGE.parent / link for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
     assert linked == set((ROOT / "docs" / "images" / "results").glob("*.png"))

@@ -14,7 +14,17 @@ from .recipe import Effort, Experiment, Found, Recipe, Section, Trend
 
 HELD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "cannot be told"}
 
-AsText = Callable[[Table], str]
+
+@dataclass(frozen=True)
+class Form:
+    """How a table is written, and a word that stands out."""
+
+    table: Callable[[Table], str]
+    mark: Callable[[str], str]
+
+
+TEXT = Form(text_table, str)
+MARKDOWN = Form(markdown_table, lambda word: f"**{word}**")
 
 
 @dataclass(frozen=True)
@@ -53,39 +63,40 @@ def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead)
 
 def as_text(one: Shown, head: ReproduceHead) -> str:
     title = f"== {one.recipe.name} {one.experiment.id}: {one.experiment.title}"
-    parts = [title, *_tables(one, head, text_table), *_published(one, text_table), *_said(one)]
+    parts = [title, *_tables(one, head, TEXT), *_published(one, TEXT), *_said(one, TEXT)]
     return "\n\n".join(parts)
 
 
 def ours_as_markdown(one: Shown, head: ReproduceHead, picture: str | None = None) -> Iterator[str]:
-    yield from _tables(one, head, markdown_table)
+    yield from _tables(one, head, MARKDOWN)
     if picture and one.section.plot:
         yield f"![{one.section.plot.alt}]({picture})"
-    yield from _said(one)
+    yield from _said(one, MARKDOWN)
 
 
 def published_as_markdown(one: Shown) -> Iterator[str]:
-    yield from _published(one, markdown_table)
+    yield from _published(one, MARKDOWN)
 
 
-def _tables(one: Shown, head: ReproduceHead, table: AsText) -> Iterator[str]:
+def _tables(one: Shown, head: ReproduceHead, form: Form) -> Iterator[str]:
     for ours in one.section.ours:
         if ours.rows:
-            yield f"{_titled('ours', ours)} ({_where(head)}, {one.date}):\n\n{table(ours)}"
+            yield f"{_titled(form.mark('ours'), ours)} ({_where(head)}, {one.date}):\n\n{form.table(ours)}"
 
 
-def _published(one: Shown, table: AsText) -> Iterator[str]:
+def _published(one: Shown, form: Form) -> Iterator[str]:
     paper = one.paper.tables.get(one.experiment.id)
     if paper is not None:
-        yield f"published ({paper.source}; {paper.setup}):\n\n{table(paper.as_table('published'))}"
+        numbers = form.table(paper.as_table("published"))
+        yield f"{form.mark('published')} ({paper.source}; {paper.setup}):\n\n{numbers}"
 
 
-def _said(one: Shown) -> Iterator[str]:
+def _said(one: Shown, form: Form) -> Iterator[str]:
     """How much was done, what holds, what else is to be said."""
     section = one.section
     if section.efforts:
         yield "done: " + "; ".join(map(_effort, section.efforts))
-    if lines := [*_trends(section.trends), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
+    if lines := [*_trends(section.trends, form), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
         yield "\n".join(lines)
 
 
@@ -104,13 +115,13 @@ def _effort(effort: Effort) -> str:
     return f"{effort.what} {number(effort.ours, 'g')}{paper}"
 
 
-def _trends(trends: Sequence[Trend]) -> Iterator[str]:
+def _trends(trends: Sequence[Trend], form: Form) -> Iterator[str]:
     """A line each; those for which there are too few prompts have one together."""
     for trend in trends:
         if not trend.because.startswith(TOO_FEW):
-            yield f"* {HELD[trend.holds]}: {trend.claim} ({trend.because})"
+            yield f"* {form.mark(HELD[trend.holds])}: {trend.claim} ({trend.because})"
     if few := [trend.claim for trend in trends if trend.because.startswith(TOO_FEW)]:
-        yield f"* {HELD[None]}, {TOO_FEW}: {'; '.join(few)}"
+        yield f"* {form.mark(HELD[None])}, {TOO_FEW}: {'; '.join(few)}"
 
 
 def _missing(found: Found) -> Iterator[str]:
