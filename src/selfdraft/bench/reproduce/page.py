@@ -73,7 +73,7 @@ class _Measured:
 def page(results: Sequence[Result], notes: Mapping[str, str], pictures: str | None, command: str) -> str:
     """`notes`: a paragraph by recipe, written by a person; `pictures`: where links of pictures point to."""
     papers = [(recipe, found) for recipe in recipes([ALL]) if (found := _measured(recipe, results))]
-    made = f"Made by `{command}`; written by hand is only the paragraph that begins each paper's part."
+    made = f"Made by `{command}`; written by hand is only what begins each paper's part."
     parts = [TITLE, made, HOW_TO_READ, _overview(papers)]
     for recipe, found in papers:
         parts += _paper(recipe, found, notes.get(recipe.name), pictures)
