@@ -25,7 +25,7 @@ from selfdraft.bench.reproduce.report import as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
 from selfdraft.bench.reproduce.tasks import TASKS, Tasks
-from selfdraft.bench.reproduce.workbench import Workbench, num_different
+from selfdraft.bench.reproduce.workbench import Workbench, num_compared, num_different
 from selfdraft.bench.search.learning import School
 from selfdraft.cli.main import main
 from selfdraft.errors import ModelError, OptionError
@@ -173,6 +173,31 @@ def test_what_no_time_was_left_for_is_measured_by_the_same_command(bench: Workbe
     assert [(line.missing, line.values) for line in read_units(path)[1]] == [(None, {"x": 1})]
 
 
+def test_units_that_were_not_begun_are_told_apart(bench: Workbench) -> None:
+    file = UnitFile(None, HEAD)
+    run(bench, file, an_experiment([Unit("a", dict), Unit("b", dict), Unit("c", missing="no such model")]), seconds=0.0)
+    (one,) = shown([Recipe("asd", [an_experiment([])])], list(file.lines.values()), HEAD)
+    text = as_text(one, HEAD)
+    assert f"ours (pico, a CPU, float32, prompts of ours, {one.date}): nothing was measured" in text
+    assert "* not measured, no time was left for it (the same command goes on): a, b" in text
+    assert "* not to be had, c: no such model" in text
+
+
+def test_only_what_was_asked_for_is_shown(bench: Workbench) -> None:
+    file = UnitFile(None, HEAD)
+    first = an_experiment([Unit("a", dict)])
+    second = Experiment("table-3", "of the same units", first.units, first.show, shares="table-1")
+    run(bench, file, first, second)
+    found = shown([Recipe("asd", [first, second])], list(file.lines.values()), HEAD, ["table-3"])
+    assert [one.experiment.id for one in found] == ["table-3"]
+
+
+def test_outputs_are_counted_once() -> None:
+    counts = {"equal": 3, "tie": 1, "different": 0}
+    way = {"total": counts, "domains": {"code": counts}}
+    assert num_compared({"unit": {"swift": way, "off": way}, "more": [way]}) == 12
+
+
 def test_what_could_not_be_learned_is_not_tried_again(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     monkeypatch.setattr(School, "_find", lambda self, lesson, prompts: tried.append(lesson.name) or fail())
@@ -298,6 +323,12 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert str(tmp_path) not in written.replace(f"selfdraft results {output}", "").replace(
         str(tmp_path / "page.md"), ""
     )
+    assert main(["results", str(output), str(tmp_path / "result.jsonl")]) == 2
+    assert "named twice" in capsys.readouterr().err
+    head_alone = tmp_path / "head.jsonl"
+    head_alone.write_text(output.read_text().splitlines(keepends=True)[0])
+    assert main(["results", str(head_alone)]) == 2
+    assert "has nothing that was measured" in capsys.readouterr().err
     assert main(["reproduce", "asd", str(folder), "--experiments", "table-9"]) == 2
     assert "table-9" in capsys.readouterr().err
     assert main(["reproduce", "swfit"]) == 2

@@ -87,6 +87,13 @@ def test_speeds_in_the_readme_are_measured(text: str) -> None:
     assert all(f" {speed} " in tables for speed in speeds)
 
 
+def test_links_lead_somewhere(text: str) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert links
+    for link in links:
+        assert (PAGE.parent / link).exists(), link
+
+
 def test_pictures_are_there(text: str, results: dict[str, Result]) -> None:
     linked = {PAGE.parent / link for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
     assert linked == set((ROOT / "docs" / "images" / "results").glob("*.png"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shlex
 import shutil
 import time
@@ -99,17 +101,22 @@ def run(options: argparse.Namespace) -> int:
         model, tokenizer = loading.load(options.model, **where)
     engine = Engine(model, tokenizer, profile=None, name=options.model or DEFAULT_MODEL)
     scale = _scale(options, chosen)
-    folder = _lessons_folder(engine)
+    head = _head(options, engine, prompts, scale)
+    folder = _lessons_folder(head)
     if options.again:
         shutil.rmtree(folder, ignore_errors=True)
     bench = Workbench(engine, prompts, scale, folder, options.seed, bench_common.say)
-    file = UnitFile(options.output, _head(options, engine, prompts, scale), options.again)
+    file = UnitFile(options.output, head, options.again)
     with terminal.Progress("") as bar:
         work = Reproduction(bench, file, _seconds(options, len(chosen)), began, bar)
         work.run(chosen, options.experiments)
-    for one in shown(chosen, list(file.lines.values()), file.head):
+    for one in shown(chosen, list(file.lines.values()), file.head, options.experiments):
         print(as_text(one, file.head), end="\n\n")
     if work.is_interrupted:
+        kept = (
+            f"{options.output} has what was measured, the same command goes on" if options.output else "nothing is kept"
+        )
+        bench_common.say(f"interrupted: {kept}")
         return 130
     return 1 if work.has_difference else 0
 
@@ -144,8 +151,10 @@ def _seconds(options: argparse.Namespace, num_papers: int) -> float | None:
     return QUICK_SECONDS * num_papers
 
 
-def _lessons_folder(engine: Engine) -> Path:
-    return cache_home() / "lessons" / engine.memory.key.stem
+def _lessons_folder(head: ReproduceHead) -> Path:
+    """Of runs that ask the same, commit included: what others learned is not taken for it."""
+    question = json.dumps(head.question, sort_keys=True)
+    return cache_home() / "lessons" / hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
 def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt], scale: Scale) -> ReproduceHead:

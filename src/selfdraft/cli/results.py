@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.output:
         check_output(options.output)
-    results = [Result.read(file) for file in find_files(options.files)]
+    results = read_results(options.files)
     notes = read_notes(options.notes) if options.notes else {}
     text = page(results, notes, _link(options), command_of(options))
     if options.pictures:
@@ -53,6 +53,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def read_results(names: list[str]) -> list[Result]:
+    results = [Result.read(file) for file in find_files(names)]
+    for result in results:
+        if not result.lines:
+            raise OptionError(f"{result.name} has nothing that was measured; run its command again: {result.command}")
+    return results
+
+
 def find_files(names: list[str]) -> list[Path]:
     """Those named, and those in folders."""
     found = []
@@ -61,6 +69,9 @@ def find_files(names: list[str]) -> list[Path]:
         if not inside:
             raise OptionError(f"the folder {path} has no .jsonl; name what `selfdraft reproduce --output` wrote")
         found += inside
+    for path in found:
+        if found.count(path) > 1:
+            raise OptionError(f"{path} is named twice; name each file once")
     return found
 
 
@@ -92,15 +103,16 @@ def _link(options: argparse.Namespace) -> str | None:
 def _draw_all(results: list[Result], folder: Path) -> None:
     require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, plot in plots(results):
-        write_file(str(folder / name), _drawn(plot))
+    for name, plot, caption in plots(results):
+        write_file(str(folder / name), _drawn(plot, caption))
 
 
-def _drawn(plot: Plot) -> bytes:
+def _drawn(plot: Plot, caption: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=plot.size, dpi=110, layout="constrained")
     plot.draw(figure)
+    figure.suptitle(caption, fontsize=8, color="#666666")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

@@ -50,7 +50,7 @@ def spread(known: Mapping[str, float]) -> str:
 
 
 def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
-    """That a way (unit, way) is faster than another. Where one's interval holds the other it cannot be told."""
+    """That a way (unit, way) is faster than another. Where their intervals overlap it cannot be told."""
     one, two = speed(found, *first), speed(found, *second)
     if one is None or two is None:
         return Trend(claim, None, NOT_MEASURED)
@@ -58,7 +58,7 @@ def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[st
     because = f"{names[0]} {spread(one)}, {names[1]} {spread(two)}"
     if has_few_prompts(found, *first) or has_few_prompts(found, *second):
         return Trend(claim, None, f"{TOO_FEW}: {because}")
-    if one["low"] <= two["value"] <= one["high"] or two["low"] <= one["value"] <= two["high"]:
+    if one["low"] <= two["high"] and two["low"] <= one["high"]:
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one["value"] > two["value"], because)
 

@@ -16,7 +16,7 @@ NO_TIME = "no time was left for it"
 
 @dataclass(frozen=True)
 class Line:
-    """One unit. `missing`: why it cannot be had; `error`: why measuring it failed."""
+    """One unit. `missing`: why it cannot be had, or why measuring it failed."""
 
     paper: str
     experiment: str

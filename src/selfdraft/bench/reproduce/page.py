@@ -13,14 +13,21 @@ from .journal import Line, ReproduceHead, read_units
 from .published import published
 from .recipe import Experiment, Plot, Recipe
 from .recipes import ALL, recipes
-from .report import HELD, Shown, ours_as_markdown, published_as_markdown, shown
+from .report import HELD, Shown, ours_as_markdown, published_as_markdown, shown, where_of
+from .workbench import num_compared, num_different
 
+OWN_FILES = "any JSON lines with id, domain and prompt do whose ids begin with cnndm, gsm8k, humaneval, ..."
 TITLE = "# The papers' tables, and ours"
 HOW_TO_READ = """\
-Each table of ours says model, device and date; what the paper published follows it, with its source, and is of other
-models, other devices and more prompts. Under our tables stands what the paper claims: whether it holds here, does not,
-or cannot be told (too few prompts, or a difference that is smaller than what prompts differ by). Every output was
-compared with plain decoding."""
+Each table of ours says model, device and date. What the paper published follows it, with its source: of other models,
+other devices and more prompts. Under our tables stand the paper's claims, and whether they hold here. *Cannot be told*:
+fewer than three prompts; or two speeds whose intervals (in brackets: the middle 95 % of resampled prompts) overlap; or
+other figures less than 3 % apart.
+
+M: tokens that a pass of the whole model brings, its own one included; alpha, acceptance: share of the drafted tokens
+that are accepted; r: share of the sub-layers skipped; c, draft cost: seconds of a draft step over those of a plain
+token; speed-up: tokens per second of decoding over those of plain decoding, in turns on the same prompts. `a3,m6`:
+attention of layer 3 and MLP of layer 6 are skipped. `prune`, `knn`, `draft-verify`, ... are strategies of selfdraft."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def _paper(recipe: Recipe, found: Sequence[_Measured], note: str | None, picture
     yield f"{paper.title} (arXiv:{paper.arxiv})"
     if note:
         yield note.strip()
-    yield "\n".join(f"* {one.result.where}: selfdraft {_commit(one.result)}, `{one.result.command}`" for one in found)
+    yield "\n".join(f"* {_run(one.result)}" for one in found)
     for experiment in recipe.experiments:
         yield from _experiment(recipe, experiment, found, pictures)
 
@@ -116,6 +123,18 @@ def _experiment(
         yield from ours_as_markdown(section, result.head, picture_link(pictures, result, section))
         yield f"```sh\n{result.command_of(recipe, experiment)}\n```"
     yield from published_as_markdown(mine[0][1])
+
+
+def _run(result: Result) -> str:
+    """Where it was measured, by which command and with which prompts; and whether outputs were equal."""
+    files = result.head.question.get("prompts") or []
+    digest = result.head.question.get("prompts_digest")
+    foreign = f"; the prompts ({', '.join(files)}, digest {digest}) are no part of this repository: {OWN_FILES}"
+    compared = sum(num_compared(line.values) for line in result.lines)
+    different = sum(num_different(line.values) for line in result.lines)
+    outputs = f"{compared} outputs compared with plain decoding, {different} different"
+    made = f"{result.where}: selfdraft {_commit(result)}, `{result.command}`; {outputs}"
+    return made + (foreign if files else "")
 
 
 def _commit(result: Result) -> str:
@@ -135,10 +154,10 @@ def picture_link(pictures: str | None, result: Result, one: Shown) -> str | None
     return f"{pictures}/{picture_name(result, one)}" if pictures and one.section.plot else None
 
 
-def plots(results: Sequence[Result]) -> Iterator[tuple[str, Plot]]:
-    """(file name, plot) of all pictures of the page."""
+def plots(results: Sequence[Result]) -> Iterator[tuple[str, Plot, str]]:
+    """(file name, plot, caption) of all pictures of the page."""
     for recipe in recipes([ALL]):
         for result in results:
             for one in result.of(recipe):
                 if one.section.plot:
-                    yield picture_name(result, one), one.section.plot
+                    yield picture_name(result, one), one.section.plot, f"{where_of(result.head)}, {one.date}"

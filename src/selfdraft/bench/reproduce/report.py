@@ -8,7 +8,7 @@ from typing import Any
 
 from ..report import Table, markdown_table, number, text_table
 from .cells import TOO_FEW
-from .journal import Line, ReproduceHead
+from .journal import NO_TIME, Line, ReproduceHead
 from .published import Paper, published
 from .recipe import Effort, Experiment, Found, Recipe, Section, Trend
 
@@ -42,8 +42,10 @@ class Shown:
         return published(self.recipe.name)
 
 
-def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead) -> Iterator[Shown]:
-    """Of experiments of which something was measured, or asked and not to be had."""
+def shown(
+    recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead, wanted: Sequence[str] = ()
+) -> Iterator[Shown]:
+    """Of experiments of which something was measured, or asked and not to be had. `wanted`: ids, none: all."""
     for recipe in recipes:
         own = [line for line in lines if line.paper == recipe.name]
         by_experiment: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -52,7 +54,7 @@ def shown(recipes: Sequence[Recipe], lines: Sequence[Line], head: ReproduceHead)
                 by_experiment.setdefault(line.experiment, {})[line.unit] = line.values
         for experiment in recipe.experiments:
             here = [line for line in own if line.experiment == experiment.kept_as]
-            if not here:
+            if not here or (wanted and experiment.id not in wanted):
                 continue
             missing = {line.unit: line.missing for line in here if line.missing is not None}
             units = by_experiment.get(experiment.kept_as, {})
@@ -70,7 +72,7 @@ def as_text(one: Shown, head: ReproduceHead) -> str:
 def ours_as_markdown(one: Shown, head: ReproduceHead, picture: str | None = None) -> Iterator[str]:
     yield from _tables(one, head, MARKDOWN)
     if picture and one.section.plot:
-        yield f"![{one.section.plot.alt}]({picture})"
+        yield f"![{one.section.plot.alt} ({where_of(head)}, {one.date})]({picture})"
     yield from _said(one, MARKDOWN)
 
 
@@ -79,14 +81,18 @@ def published_as_markdown(one: Shown) -> Iterator[str]:
 
 
 def _tables(one: Shown, head: ReproduceHead, form: Form) -> Iterator[str]:
+    if not any(ours.rows for ours in one.section.ours):
+        yield f"{form.mark('ours')} ({where_of(head)}, {one.date}): nothing was measured"
     for ours in one.section.ours:
         if ours.rows:
-            yield f"{_titled(form.mark('ours'), ours)} ({_where(head)}, {one.date}):\n\n{form.table(ours)}"
+            yield f"{_titled(form.mark('ours'), ours)} ({where_of(head)}, {one.date}):\n\n{form.table(ours)}"
 
 
 def _published(one: Shown, form: Form) -> Iterator[str]:
     paper = one.paper.tables.get(one.experiment.id)
-    if paper is not None:
+    if paper is None:
+        yield f"{form.mark('published')}: a picture, or words; no numbers that could be set beside ours"
+    else:
         numbers = form.table(paper.as_table("published"))
         yield f"{form.mark('published')} ({paper.source}; {paper.setup}):\n\n{numbers}"
 
@@ -94,7 +100,7 @@ def _published(one: Shown, form: Form) -> Iterator[str]:
 def _said(one: Shown, form: Form) -> Iterator[str]:
     """How much was done, what holds, what else is to be said."""
     section = one.section
-    if section.efforts:
+    if section.efforts and any(ours.rows for ours in section.ours):
         yield "done: " + "; ".join(map(_effort, section.efforts))
     if lines := [*_trends(section.trends, form), *(f"* {note}" for note in section.notes), *_missing(one.found)]:
         yield "\n".join(lines)
@@ -104,7 +110,8 @@ def _titled(text: str, table: Table) -> str:
     return f"{text}, {table.title}" if table.title else text
 
 
-def _where(head: ReproduceHead) -> str:
+def where_of(head: ReproduceHead) -> str:
+    """Model, device, dtype, whose prompts."""
     names = [head.question.get("model"), head.circumstances.get("device_name"), head.circumstances.get("dtype")]
     stand_in = None if head.question.get("prompts") else "prompts of ours"
     return ", ".join(str(name) for name in (*names, stand_in) if name)
@@ -126,4 +133,7 @@ def _trends(trends: Sequence[Trend], form: Form) -> Iterator[str]:
 
 def _missing(found: Found) -> Iterator[str]:
     for unit, reason in found.missing.items():
-        yield f"* not to be had, {unit}: {reason}"
+        if reason != NO_TIME:
+            yield f"* not to be had, {unit}: {reason}"
+    if later := [unit for unit, reason in found.missing.items() if reason == NO_TIME]:
+        yield f"* not measured, {NO_TIME} (the same command goes on): {', '.join(later)}"

@@ -1,6 +1,6 @@
 """The papers' data sets, as far as the prompts at hand have them: by their ids, else by their domain.
 
-Our own prompts stand for a data set of the same kind; where they do, a row says so.
+Prompts of a domain stand for a data set of the same kind; where they do, a row says so, or else the caption.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TASKS: Mapping[str, TaskKind] = {
     "tinystories": TaskKind("TinyStories", ("tinystories",), ("story",)),
     "wmt": TaskKind("WMT DE-EN", ("wmt",), ("translation", "translate")),
     "sql": TaskKind("SQL", ("spider", "wikisql"), ("sql",)),
-    "alpaca": TaskKind("Alpaca", ("alpaca", "selfinstruct"), ("chat",)),
+    "alpaca": TaskKind("Alpaca", ("alpaca",), ("chat",)),
     "nq": TaskKind("NQ", ("nq",), ("qa",)),
     "humaneval": TaskKind("HumanEval", ("humaneval",), ("code",)),
     "mbpp": TaskKind("MBPP", ("mbpp",), ("code",)),
@@ -40,7 +40,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 @dataclass(frozen=True)
 class Task:
-    """`measured` and `learned` have no prompt in common; `stands_for`: prompts of a domain instead of the data set."""
+    """`measured` and `learned` have no prompt in common; `stand_in`: the domain that stands for the data set."""
 
     name: str
     title: str

@@ -182,6 +182,16 @@ def _figures(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in _FIGURES}
 
 
+def num_compared(values: Any) -> int:
+    """Outputs that were compared with plain decoding: those of whole units, not once more by domain."""
+    if isinstance(values, Mapping):
+        total = values.get("total")
+        if isinstance(total, Mapping) and "equal" in total:
+            return sum(int(total[verdict]) for verdict in ("equal", "tie", "different"))
+        return sum(map(num_compared, values.values()))
+    return sum(map(num_compared, values)) if isinstance(values, list | tuple) else 0
+
+
 def num_different(values: Any) -> int:
     """Outputs that were not those of plain decoding, anywhere in what units found."""
     if isinstance(values, Mapping):
