@@ -38,7 +38,11 @@ class LinesFile:
 
     def unreadable(self, error: Exception) -> OptionError:
         hint = f"it must be what `{self._command} --output {self.path}` wrote"
-        return OptionError(f"cannot read {self.path} ({type(error).__name__}: {error}); {hint}")
+        is_missing_mark = isinstance(error, KeyError) and error.args == (self._mark,)
+        reason = "it is a file of something else" if is_missing_mark else f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError):
+            reason = (error.strerror or str(error)).lower()
+        return OptionError(f"cannot read {self.path} ({reason}); {hint}")
 
     def write(self, head: Values, lines: Iterable[Values]) -> None:
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
