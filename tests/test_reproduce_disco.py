@@ -223,7 +223,7 @@ def test_anything_may_be_missing(sections: dict[str, Shown], name: str) -> None:
 def test_a_way_that_failed_says_why(sections: dict[str, Shown]) -> None:
     values = {**sections["table-1"].found.units["mbpp"], "DISCO": {"error": "no classifier"}}
     section = latency.show_latency(Found({"mbpp": values}))
-    assert section.ours[0].rows[4][1:] == ["DISCO", "-", "-"]
+    assert section.ours[0].rows[4][1:] == ["DISCO", "-", "-", "-"]
     assert "mbpp, DISCO: no classifier" in section.notes
     assert not any("DISCO" in trend.claim for trend in section.trends)
     assert latency.show_gains(Found({"mbpp": values})).ours[0].rows == [["MBPP (code)", "-", "-"]]
@@ -250,6 +250,7 @@ def latencies(**by_way: float) -> dict[str, Any]:
                 "tokens_per_second": 1000 / ms,
                 "speedup": dict.fromkeys(("value", "low", "high"), 1 / ms),
                 "num_prompts": 8,
+                "cost_measured": None if way == "off" else 0.5,
             }
         }
         for way, ms in by_way.items()
@@ -292,6 +293,8 @@ def test_published_speed_ups_are_those_of_the_latencies() -> None:
 def test_trends_of_table_1() -> None:
     section = latency.show_latency(Found({"mbpp": latencies(off=1.0, **dict.fromkeys(latency.RULES, 0.5))}))
     assert [trend.holds for trend in section.trends] == [None, None, None, None, True]
+    assert section.ours[0].header[-1] == "draft cost"
+    assert [row[-1] for row in section.ours[0].rows] == ["-", *["0.50"] * len(latency.RULES)]
     slow = latencies(
         **{"off": 1.0, "static SL-opt": 1.2, "static SL-5": 1.3, "dynHeur SL": 1.6, "DISCO": 1.4, "oracle": 1.5}
     )
@@ -324,7 +327,7 @@ def test_trends_of_table_2() -> None:
     found = latencies(**{"off": 1.0, "static SL-5": 0.8, "DISCO": 0.7, "ppl SL-opt": 0.9})
     section = latency.show_sampled(Found({"T=1 cnn-dm": found, "T=0 cnn-dm": found}))
     assert [trend.holds for trend in section.trends] == [True] * 4
-    assert [row[2:] for row in section.ours[0].rows][1] == ["static SL-5", "0.80", "1.25x"]
+    assert [row[2:] for row in section.ours[0].rows][1] == ["static SL-5", "0.80", "1.25x", "0.50"]
     other = latencies(**{"off": 1.0, "static SL-5": 1.2, "DISCO": 1.3, "ppl SL-opt": 1.2})
     section = latency.show_sampled(Found({"T=1 cnn-dm": other, "T=0 cnn-dm": other}))
     assert [trend.holds for trend in section.trends] == [False, False, False, None]
@@ -394,10 +397,17 @@ def test_f1() -> None:
         return quality.show_f1(Found({"mbpp": unit}))
 
     assert found(400, 0.76, 0.88).ours[0].rows == [["a task", "76", "88", "80", "90"]]
-    assert [trend.holds for trend in found(400, 0.76, 0.88).trends] == [True]
-    assert [trend.holds for trend in found(400, 0.88, 0.76).trends] == [False]
-    assert [trend.holds for trend in found(12, 0.76, 0.88).trends] == [None]
-    assert [trend.holds for trend in found(400, 0.76, 0.88, 1).trends] == [None]
+    claims = [trend.claim for trend in found(400, 0.76, 0.88).trends]
+    assert claims == [
+        "a task: DISCO's F1 is above that of the static length that is fastest",
+        "a task: DISCO's F1 is above that of any static length",
+    ]
+    assert [trend.holds for trend in found(400, 0.76, 0.88).trends] == [True, True]
+    assert [trend.holds for trend in found(400, 0.6, 0.76).trends] == [True, None]
+    assert [trend.holds for trend in found(400, 0.5, 0.65).trends] == [True, False]
+    assert [trend.holds for trend in found(400, 0.88, 0.76).trends] == [False, None]
+    assert [trend.holds for trend in found(12, 0.76, 0.88).trends] == [None, None]
+    assert [trend.holds for trend in found(400, 0.76, 0.88, 1).trends] == [None, None]
 
 
 def test_what_is_clear() -> None:

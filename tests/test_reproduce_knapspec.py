@@ -15,6 +15,7 @@ from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.harness.records import TextRecord
 from selfdraft.bench.prompts import BenchPrompt, tokens_of
+from selfdraft.bench.reproduce.cells import NOT_MEASURED
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile
 from selfdraft.bench.reproduce.knapspec import RECIPE, contexts, correlation, decoupling, methods, pruning, shared
 from selfdraft.bench.reproduce.published import published
@@ -287,7 +288,7 @@ def test_which_predictor_is_better() -> None:
         tokens_per_time=[one - 0.4 * bump for one, bump in zip(good, noise, strict=True)], acceptance=nearly
     )
     assert holds("tokens_per_time", "acceptance") is None
-    assert correlation.is_better("", points[:2], "tokens_per_time", "acceptance").because == shared.NOT_MEASURED
+    assert correlation.is_better("", points[:2], "tokens_per_time", "acceptance").because == NOT_MEASURED
 
 
 def test_the_correlations_stand_in_the_table() -> None:
@@ -297,7 +298,7 @@ def test_the_correlations_stand_in_the_table() -> None:
     points = [{**point, "attention": 1, "mlp": 2, "accepted": None} for point in points]
     section = correlation.show(Found({"knapsack gsm8k": {"points": points, "num_prompts": 3}}))
     assert section.ours[0].rows[0] == ["TPT", "1.00", "1.00", "12"]
-    assert section.ours[0].rows[-1] == ["acceptance rate", "-1.00", "1.00", "12"]
+    assert section.ours[0].rows[-1] == ["match (acceptance rate)", "-1.00", "1.00", "12"]
     assert len(section.ours[1].rows) == 12
     assert section.trends[1].holds is True
     few = correlation.show(Found({"knapsack gsm8k": {"points": points, "num_prompts": 1}}))
@@ -320,7 +321,12 @@ def by_claim(trends: Any) -> dict[str, bool | None]:
 def main_found(own: float, sampled: float, per_time: float = 30.0, accepted: float | None = 0.9) -> Found:
     others = {"off": way(1.0, tokens_per_time=20.0), "SWIFT": way(0.9, 0.02, tokens_per_time=22.0)}
     others["CLaSp"] = way(1.1, 0.02, tokens_per_time=25.0)
-    knapspec = {"tokens_per_time": per_time, "acceptance_rate": accepted, "split": {"optimise": 0.125}}
+    knapspec = {
+        "tokens_per_time": per_time,
+        "acceptance_rate": accepted,
+        "cost_measured": 0.6,
+        "split": {"optimise": 0.125},
+    }
     units = {"T=0.0 gsm8k": own, "T=0.7 gsm8k": sampled}
     return Found({unit: {**others, "KnapSpec": way(value, 0.02, **knapspec)} for unit, value in units.items()})
 
@@ -331,18 +337,22 @@ def test_claims_about_the_main_table() -> None:
     assert holds == dict.fromkeys(holds, True)
     assert len(holds) == 9
     assert ["T=0.0 gsm8k", "0.0", "in the DP", "-", "-", "-", "12.5%", "-"] in section.ours[0].rows
+    assert ["T=0.0 gsm8k", "0.0", "draft cost", "-", "-", "-", "0.60", "-"] in section.ours[0].rows
     holds = by_claim(methods.show_main(main_found(1.3, 0.9, 20.0)).trends)
     assert holds["KnapSpec is faster than plain decoding on GSM8K at T = 0.7"] is False
     assert holds["KnapSpec is faster than SWIFT on GSM8K at T = 0.7"] is None
     assert holds["KnapSpec's speed-up stays when sampling, on GSM8K"] is False
     assert holds["KnapSpec has the most tokens per time on GSM8K at T = 0.0"] is False
     most = "KnapSpec has the most tokens per time on GSM8K at T = 0.0"
-    assert by_claim(methods.show_main(main_found(1.3, 1.3, 25.1)).trends)[most] is None
+    close = {trend.claim: trend for trend in methods.show_main(main_found(1.3, 1.3, 25.7)).trends}[most]
+    assert (close.holds, close.because) == (None, "too close: KnapSpec 25.70, CLaSp 25.00")
+    assert by_claim(methods.show_main(main_found(1.3, 1.3, 25.9)).trends)[most] is True
     few = main_found(1.3, 1.3)
     few.units["T=0.0 gsm8k"]["SWIFT"]["total"]["num_prompts"] = 1
     assert by_claim(methods.show_main(few).trends)[most] is None
     slow = {trend.claim: trend for trend in methods.show_main(main_found(0.8, 0.8)).trends}
-    assert slow["KnapSpec's speed-up stays when sampling, on GSM8K"].because.startswith("there is none to stay")
+    none = slow["KnapSpec's speed-up stays when sampling, on GSM8K"].because
+    assert none == "there is none to stay: T=0.7 gsm8k 0.80x [0.78, 0.82], T=0.0 gsm8k 0.80x [0.78, 0.82]"
 
 
 def test_who_does_not_draft_says_nothing_about_sampling() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, from_enough, is_faster, pays, speed_cell, told
+from ..cells import figure, figure_cell, from_enough, is_faster, pays, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
 from .judging import Estimate, is_above, mean_of
@@ -37,7 +37,11 @@ SAMPLED_RULES = (STATIC_5, DISCO, PERPLEXITY)
 BASES = (STATIC_OPT, HEURISTIC)
 TEMPERATURES = (1.0, 0.0)
 GAINS_NOTE = "made of what table 1 measured; an average is called clear by how tasks differ"
-LATENCY_NOTE = "latency: milliseconds of decoding a token, without reading the prompt"
+COLUMNS = ("benchmark", "method", "latency (ms)", "speed-up", "draft cost")
+NOTES = (
+    "latency: milliseconds of decoding a token, without reading the prompt",
+    "draft cost: seconds of a draft step over those of a plain token",
+)
 
 
 def _compared(bench: Workbench, name: str, rules: Sequence[str], temperature: float = 0.0) -> Values:
@@ -58,10 +62,10 @@ def show_latency(found: Found) -> Section:
     known = [name for name in TASKS if name in found.units]
     rows = [row for name in known for row in _rows(found, name, _label(found, name), RULES)]
     return Section(
-        [Table("", ["benchmark", "method", "latency (ms)", "speed-up"], rows)],
+        [Table("", COLUMNS, rows)],
         _efforts(found),
         [trend for name in known for trend in told(_trends(found, name))],
-        [LATENCY_NOTE, *_lesson_notes(found), *_same_prompts(found), *_errors(found)],
+        [*NOTES, *_lesson_notes(found), *_same_prompts(found), *_errors(found)],
     )
 
 
@@ -73,7 +77,8 @@ def _label(found: Found, name: str) -> str:
 
 def _rows(found: Found, unit: str, label: str, rules: Sequence[str]) -> Iterator[list[str]]:
     for way, title in {OFF: TARGET, **{rule: rule for rule in rules}}.items():
-        yield [label, title, number(milliseconds(found, unit, way), ".2f"), speed_cell(found, unit, way)]
+        cells = [speed_cell(found, unit, way), figure_cell(found, unit, way, "cost_measured")]
+        yield [label, title, number(milliseconds(found, unit, way), ".2f"), *cells]
 
 
 def milliseconds(found: Found, unit: str, way: str) -> float | None:
@@ -213,8 +218,8 @@ def show_sampled(found: Found) -> Section:
         "the paper's rejection sampling promises the distribution",
     ]
     return Section(
-        [Table("", ["T", "benchmark", "method", "latency (ms)", "speed-up"], rows)],
+        [Table("", ["T", *COLUMNS], rows)],
         [Effort("prompts", _num_prompts(found), PAPER_PROMPTS)],
         trends,
-        [LATENCY_NOTE, *notes, *_lesson_notes(found), *_errors(found)] if rows else [],
+        [*NOTES, *notes, *_lesson_notes(found), *_errors(found)] if rows else [],
     )

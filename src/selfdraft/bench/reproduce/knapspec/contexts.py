@@ -11,7 +11,7 @@ from ...prompts import BenchPrompt
 from ...report import Table, number
 from ...selection.contexts import weights_at
 from ...ways import OFF
-from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed, speed_cell
+from ..cells import NOT_MEASURED, figure, figure_cell, pays, speed, speed_cell, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Tasks
 from ..workbench import Workbench
@@ -27,7 +27,7 @@ from .methods import (
     methods_of,
     share_cell,
 )
-from .shared import References, always, best_of, compare, measured, num_looked_at, num_prompts
+from .shared import References, always, best_of, compare, num_looked_at, num_prompts
 
 LENGTHS, QUICK_LENGTHS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024)
 ARTICLES = "cnn-dm"
@@ -112,7 +112,7 @@ def show(found: Found) -> Section:
         Effort("longest text, tokens", max(lengths, default=None), None),
         Effort("prompts a length", num_prompts(found), None),
     ]
-    return Section([Table("", columns, rows)], efforts, measured(_trends(found, lengths)), _notes(found), _plot(found))
+    return Section([Table("", columns, rows)], efforts, told(_trends(found, lengths)), _notes(found), _plot(found))
 
 
 def _rows(found: Found, length: int) -> list[list[str]]:

@@ -13,11 +13,11 @@ from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...prompts import encode
 from ...report import Table, number, times
-from ..cells import NOT_MEASURED, from_enough
+from ..cells import NOT_MEASURED, from_enough, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .shared import PAPER_MODELS, SUMMARY_NOTE, References, measured, predicted, with_references
+from .shared import PAPER_MODELS, SUMMARY_NOTE, References, predicted, with_references
 
 TASK = "gsm8k"
 NUM_DRAFTED = 4
@@ -29,7 +29,7 @@ PREDICTORS: Mapping[str, str] = {
     "tokens_per_time": "TPT",
     "by_width": "TPT, verification by its width",
     "tokens_per_layer": "TPL",
-    "acceptance": "acceptance rate",
+    "acceptance": "match (acceptance rate)",
 }
 MIN_POINTS = 4
 NUM_RESAMPLES = 1000
@@ -152,7 +152,7 @@ def show(found: Found) -> Section:
     count = min((one["num_prompts"] for one in found.units.values()), default=None)
     trends = [
         is_better(f"TPT is more highly correlated with throughput than {title}", points, "tokens_per_time", other)
-        for other, title in (("tokens_per_layer", "TPL"), ("acceptance", "the acceptance rate"))
+        for other, title in (("tokens_per_layer", "TPL"), ("acceptance", "match, the acceptance rate"))
     ]
     tables = [
         Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], _summary(points)),
@@ -162,11 +162,12 @@ def show(found: Found) -> Section:
     return Section(
         tables,
         [Effort("models", 1, PAPER_MODELS), Effort("sets", len(points), None), Effort("prompts", count, None)],
-        [from_enough(trend, count) for trend in measured(trends)],
+        [from_enough(trend, count) for trend in told(trends)],
         [
             SUMMARY_NOTE,
-            "predicted with the share of the target's choices that a set meets on prompts which are not measured; "
-            f"{NUM_DRAFTED} tokens drafted in every round",
+            "predicted with match, the acceptance rate as it is known beforehand: the share of the target's choices "
+            f"that a set meets on prompts which are not measured; {NUM_DRAFTED} tokens drafted in every round",
+            "accepted: the share of drafted tokens that was accepted while decoding, which is known only afterwards",
             "throughput: against plain decoding that took turns with the set, so that the device's moods cancel",
             "R^2: of a straight line through the points",
             "TPT counts a verification as one pass, as the paper; by its width: as measured for so many tokens",

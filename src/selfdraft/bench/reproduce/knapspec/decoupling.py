@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ....types import SkipSet
 from ...report import Table
-from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell
+from ..cells import NOT_MEASURED, figure_cell, is_faster, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -18,7 +18,6 @@ from .shared import (
     best_of,
     compare,
     knapspec,
-    measured,
     num_prompts,
     with_references,
 )
@@ -70,7 +69,7 @@ def show(found: Found) -> Section:
     return Section(
         tables,
         [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", num_prompts(found), None)],
-        measured(trends),
+        told(trends),
         [
             "best set: what the knapsack of either kind finds best on a text that is not measured; it always drafts; "
             "expected: on that text, a verification at the cost of its width",

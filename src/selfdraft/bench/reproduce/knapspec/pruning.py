@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number
-from ..cells import NOT_MEASURED, figure_cell, from_enough, speed_cell
+from ..cells import NOT_MEASURED, figure_cell, from_enough, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import TASKS, Task
 from ..workbench import Workbench
@@ -22,7 +22,6 @@ from .shared import (
     compare,
     is_no_slower,
     knapspec,
-    measured,
     num_prompts,
     with_references,
 )
@@ -89,7 +88,7 @@ def show(found: Found) -> Section:
         Table("decoding", ["task", "KnapSpec", "speed-up", "TPT", "in the DP"], decoded),
     ]
     efforts = [Effort("models", 1, PAPER_MODELS), Effort("prompts a task", num_prompts(found), None)]
-    return Section(tables, efforts, measured(trends), _notes(found))
+    return Section(tables, efforts, told(trends), _notes(found))
 
 
 def _plan_row(found: Found, unit: str, kind: str) -> list[str]:

@@ -18,7 +18,7 @@ from ...harness.records import TextRecord
 from ...prompts import BenchPrompt, encode
 from ...totals import ratio
 from ...ways import OFF
-from ..cells import NOT_MEASURED, figure, is_faster, speed, spread
+from ..cells import figure, is_faster, speed, spread
 from ..recipe import Found, Trend
 from ..scale import Scale
 from ..workbench import Methods, Workbench
@@ -197,21 +197,10 @@ def is_no_slower(claim: str, found: Found, first: tuple[str, str], second: tuple
     one, two = speed(found, *first), speed(found, *second)
     if one is None or two is None or other_way.because.startswith("too few"):
         return other_way
-    because = f"{first[1]} {spread(one)}, {second[1]} {spread(two)}"
+    names = (first[1], second[1]) if first[1] != second[1] else (first[0], second[0])
+    because = f"{names[0]} {spread(one)}, {names[1]} {spread(two)}"
     if one["low"] >= (1 - NO_LOSS) * two["value"]:
         return Trend(claim, True, because)
     if other_way.holds:
         return Trend(claim, False, because)
     return Trend(claim, None, f"too wide: {because}")
-
-
-def is_more(claim: str, one: float | None, other: float | None, because: str, margin: float = 0.01) -> Trend:
-    """That a figure is larger than another, by more than rounding."""
-    if not one or not other:
-        return Trend(claim, None, NOT_MEASURED)
-    is_told = abs(one / other - 1) > margin
-    return Trend(claim, one > other if is_told else None, because)
-
-
-def measured(trends: Sequence[Trend]) -> list[Trend]:
-    return [trend for trend in trends if trend.because != NOT_MEASURED]

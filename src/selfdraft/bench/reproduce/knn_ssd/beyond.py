@@ -11,6 +11,7 @@ from ...prompts import BenchPrompt
 from ...report import Table
 from ...search.names import KNN, one_set
 from ..cells import TOTAL, figure, from_enough, is_faster, pays, told
+from ..disco.judging import Estimate, is_above, share_of
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Learned, Methods, Workbench
@@ -139,10 +140,10 @@ def _both(first: str, second: str) -> list[tuple[str, str]]:
 
 
 def _is_sent(values: Values, label: str, likely: str) -> Trend:
-    routes, count = values["routes"], sum(values["routes"].values())
-    share = routes.get(likely, 0) / max(1, count)
-    claim = f"prompts of {label} are sent to {likely}"
-    return from_enough(Trend(claim, share > 0.5, f"{share:.0%} of {count} are"), count)
+    sent, count = values["routes"].get(likely, 0), sum(values["routes"].values())
+    claim = f"most prompts of {label} are sent to {likely}"
+    trend = is_above(claim, share_of(sent / max(1, count), count), Estimate(0.5))
+    return from_enough(replace(trend, because=f"{sent} of {count}, {trend.because}"), count)
 
 
 def _section(found: Found, table: Table, effort: Effort, trends: Sequence[Trend], notes: Sequence[str] = ()) -> Section:
@@ -155,7 +156,12 @@ def _section(found: Found, table: Table, effort: Effort, trends: Sequence[Trend]
 
 
 def unit_name(count: int) -> str:
+    """As it is kept."""
     return f"{count} clusters"
+
+
+def _title(count: int) -> str:
+    return "1 cluster" if count == 1 else f"{count} clusters"
 
 
 def cluster_units(bench: Workbench) -> Iterator[Unit]:
@@ -198,12 +204,13 @@ def show_clusters(found: Found) -> Section:
         for count in known
     ]
     trends = []
+    titled = Found({_title(count): found.units[unit_name(count)] for count in known})
     if len(known) > 1:
-        units = [(unit_name(count), KNN) for count in (known[-1], known[0])]
-        trends.append(is_faster(f"{known[-1]} clusters are faster than {known[0]}", found, *units))
+        most, fewest = _title(known[-1]), _title(known[0])
+        trends.append(is_faster(f"{most} are faster than {fewest}", titled, (most, KNN), (fewest, KNN)))
     if {5, 7} <= set(known):
-        units = [(unit_name(count), KNN) for count in (7, 5)]
-        trends.append(gains_nothing("seven clusters are not faster than five", found, *units))
+        units = [(_title(count), KNN) for count in (7, 5)]
+        trends.append(gains_nothing("seven clusters are not faster than five", titled, *units))
     header = ["clusters", *COUNTED, "prompts in each"]
     num_prompts = figure(found, unit_name(known[0]), KNN, "num_prompts") if known else None
     table = Table(any_value(found, "label") or "", header, rows)

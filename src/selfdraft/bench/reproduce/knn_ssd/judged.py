@@ -1,29 +1,16 @@
-"""Claims that `cells` has no words for: speeds that should be the same, and several speeds as one."""
+"""Claims that `cells` has no words for: a speed that should not be larger, and several speeds as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..cells import NOT_MEASURED, TOTAL, figure, has_few_prompts, is_faster, speed, spread
+from ..cells import TOTAL, figure, has_few_prompts, is_faster, speed
 from ..recipe import Found, Trend
 
 ALIKE = 0.05
 """Speeds that are nearer, as a share, are the same."""
 
 Interval = Mapping[str, float]
-
-
-def are_alike(claim: str, known: Mapping[str, Interval | None]) -> Trend:
-    """Speeds by name: within 5 % of each other they are; farther apart, and no interval holds all, they are not."""
-    found = {name: one for name, one in known.items() if one is not None}
-    if len(found) < 2:
-        return Trend(claim, None, NOT_MEASURED)
-    values = [one["value"] for one in found.values()]
-    because = ", ".join(f"{name} {spread(one)}" for name, one in found.items())
-    if max(values) <= (1 + ALIKE) * min(values):
-        return Trend(claim, True, because)
-    is_apart = max(one["low"] for one in found.values()) > min(one["high"] for one in found.values())
-    return Trend(claim, False if is_apart else None, because if is_apart else f"too close: {because}")
 
 
 def gains_nothing(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:

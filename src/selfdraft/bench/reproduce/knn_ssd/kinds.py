@@ -5,7 +5,7 @@ Where the prompts' domains name the kinds (algebra, geometry, ...) these are lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ import numpy as np
 from ....strategies.kmeans import choose_count
 from ...prompts import by_domain
 from ...report import Table, number
-from ...search.names import KNN
+from ...search.names import GENERAL, KNN
 from ..cells import FEW_PROMPTS, TOTAL, figure, from_enough, is_faster, pays, speed, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
@@ -119,9 +119,16 @@ def show_kinds(found: Found) -> Section:
         [Table("speed-up, kind by kind", header, rows)],
         _efforts(found),
         told(trends),
-        set_notes(found),
+        [*_without_prompts(found, kinds), *set_notes(found)],
         pictures.bars([pictures.Panel("speed-up", list(kinds), speeds)], "speed-ups on MATH, kind by kind", "kind"),
     )
+
+
+def _without_prompts(found: Found, kinds: Collection[str]) -> Iterator[str]:
+    """Kinds that were learned, and that nothing measured is of."""
+    learned = found.get(STREAM, "sets") or {}
+    if empty := [name for name in learned if name not in kinds and name != GENERAL]:
+        yield f"learned but without a measured prompt, and so without a column: {', '.join(empty)}"
 
 
 def _efforts(found: Found) -> list[Effort]:
