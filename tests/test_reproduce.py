@@ -333,3 +333,26 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "table-9" in capsys.readouterr().err
     assert main(["reproduce", "swfit"]) == 2
     assert "swift" in capsys.readouterr().err
+
+
+def test_claims_need_some_sets_of_draft_and_verify() -> None:
+    def section(num_sets: int) -> Section:
+        searched = {"skip": "a1", "num_steps": num_sets, "seconds": 1.0, "tokens_per_second": 9.0, "plain": 10.0}
+        ways = speeds(**{"ASD": (1.5, 1.4, 1.6), "D&V": (1.2, 1.1, 1.3)})
+        show = next(one.show for one in asd.RECIPE.experiments if one.id == "table-4")
+        return show(Found({"T=0.0 humaneval": {**ways, "searched": searched}}))
+
+    assert [trend.holds for trend in section(asd.FEW_SETS).trends] == [True, True]
+    few = section(asd.FEW_SETS - 1)
+    assert [trend.holds for trend in few.trends] == [None, True]  # plain decoding needs no search
+    assert few.trends[0].because == "too few sets tried: 9"
+    assert few.ours[0].rows == section(asd.FEW_SETS).ours[0].rows
+    assert "0.90 times the speed of plain decoding" in few.notes[0]
+
+
+def test_rules_tell_acceptance_and_cost() -> None:
+    unit = speeds(**{"all three": (1.2, 1.1, 1.3)})
+    unit["all three"]["total"] |= {"acceptance_rate": 0.35, "cost_measured": 0.871}
+    (table,) = asd.show_ablation(Found({"cnn-dm": unit})).ours
+    assert table.header[-2:] == ["accepted", "draft cost"]
+    assert table.rows == [["all three", "1.20x", "-", "-", "0.35", "0.87"]]

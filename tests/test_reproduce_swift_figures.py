@@ -25,9 +25,9 @@ from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import QUICK, WHOLE, Scale
 from selfdraft.bench.reproduce.swift.figures import FIGURES
 from selfdraft.bench.reproduce.swift.figures_claims import Course, Share, Speed, faster, is_above, is_more, pays
-from selfdraft.bench.reproduce.swift.figures_common import OURS, plain_texts, swift, text_tokens
+from selfdraft.bench.reproduce.swift.figures_common import OURS, plain_texts, stored_label, swift, text_tokens
 from selfdraft.bench.reproduce.swift.figures_cost import matchness_at, searches
-from selfdraft.bench.reproduce.swift.figures_options import GROUPS, RATIOS, settings
+from selfdraft.bench.reproduce.swift.figures_options import DRAFTED_ALIKE, GROUPS, NOT_REACHED, RATIOS, settings
 from selfdraft.bench.reproduce.swift.figures_sparsity import TOPS, even_sets, top_hits
 from selfdraft.bench.reproduce.swift.methods import SELF_SD, SWIFT
 from selfdraft.bench.reproduce.swift.tables import TABLES
@@ -354,19 +354,33 @@ def test_sparsity() -> None:
 def test_sets_of_other_tasks() -> None:
     def unit(skip: str, story: float, reasoning: float) -> dict[str, Any]:
         domains = {"tinystories": figures(story), "gsm8k": figures(reasoning)}
-        return {"set": {"domains": domains}, "skip": skip, "match": 0.7, "label": "x", "num_sublayers": 10}
+        return {"set": {"domains": domains}, "skip": skip, "match": 0.7, "num_sublayers": 10}
 
     found = show("figure-2b", {"tinystories": unit("a1-2", 1.5, 1.0), "gsm8k": unit("a2-3", 1.3, 1.01)})
-    assert found.ours[0].rows == [["x", "1.50x", "1.00x"], ["x", "1.30x", "1.01x"]]
+    assert found.ours[0].rows == [["TinyStories", "1.50x", "1.00x"], ["GSM8K", "1.30x", "1.01x"]]
     assert found.ours[1].rows[0][-2:] == ["1.00", "0.33"]
     assert held(found, "worth less") is True
-    assert held(found, "on tinystories its own") is True
-    assert held(found, "on gsm8k its own") is None
+    assert held(found, "on TinyStories its own") is True
+    assert held(found, "on GSM8K its own") is None
     turned = show("figure-2b", {"tinystories": unit("a1", 1.0, 1.5), "gsm8k": unit("a2", 1.3, 1.2)})
     assert held(turned, "worth less") is False
-    assert held(turned, "on tinystories its own") is False
+    assert held(turned, "on TinyStories its own") is False
     same = show("figure-2b", {"tinystories": unit("a1", 1.5, 1.0), "gsm8k": unit("a1", 1.3, 1.2)})
     assert [trend.claim for trend in same.trends] == ["the set of stories is worth less on calculations"]
+
+
+def test_tasks_have_the_labels_they_were_measured_with() -> None:
+    others = {
+        "figure-7": {"stream": {"labels": {"wmt": "WMT DE-EN (translate)"}}},
+        "table-2": {"cnn-dm": {"task": "CNN/DM (summarise)"}},
+    }
+    found = Found({"gsm8k": {"label": "GSM8K (math)"}}, others=others)
+    assert [stored_label(found, name) for name in ("gsm8k", "wmt", "cnn-dm", "tinystories")] == [
+        "GSM8K (math)",
+        "WMT DE-EN (translate)",
+        "CNN/DM (summarise)",
+        "TinyStories",
+    ]
 
 
 def test_the_timeline() -> None:
@@ -385,19 +399,18 @@ def test_the_timeline() -> None:
     assert held(found, "less than 1 %") is True  # the same search, had the stream a thousand texts
     assert any("from 0.45 to 0.4" in note for note in found.notes)
     assert held(found, "more time than verifying") is True
-    assert held(found, "matchness rises") is True
+    assert any("from 0.40 to 0.96" in note and "cannot fall" in note for note in found.notes)
+    assert not any("rises" in trend.claim for trend in found.trends)
     assert held(found, "beyond 0.95") is True
     assert [row[1] for row in found.ours[1].rows] == ["0.50x", "0.48x", "0.50x", "2.00x", "1.82x", "2.00x"]
     assert found.ours[1].rows[-1][2] == "0.78x"  # six texts in 7.65 seconds
     unsure = {**search, "texts": [0.4], "phase": "optimise"}
     begun = show("figure-6", {"stream cnn-dm": stream_of(**{SWIFT: searching}), "search cnn-dm": unsure})
     assert held(begun, "less than 1 %") is None
-    assert held(begun, "matchness rises") is None
     assert held(begun, "beyond 0.95") is None
     costly = [{**a_text(0.5, optimise=20.0), "decode_seconds": 20.5}] * 3 + [a_text(0.5)] * 3
     assert held(show("figure-6", {"stream cnn-dm": stream_of(**{SWIFT: costly})}), "less than 1 %") is False
     ended = show("figure-6", {"search cnn-dm": {**unsure, "phase": "accelerate"}})
-    assert held(ended, "matchness rises") is False
     assert held(ended, "beyond 0.95") is False
 
 
@@ -428,13 +441,38 @@ def test_options_of_the_search() -> None:
     names = ("S, interval", "half of S", "twice the interval")
     usual = [a_text(2.0, optimise=0.4)] * 3 + [a_text(0.5)] * 3
     fewer = [a_text(1.5, optimise=0.2)] * 3 + [a_text(0.7)] * 3
-    seldom = [a_text(1.8, optimise=0.2)] * 3 + [a_text(0.5)] * 3
+    seldom = [a_text(1.8, optimise=0.2, accepted=8)] * 3 + [a_text(0.5)] * 3
     unit = {**stream_of(**dict(zip(names, (usual, fewer, seldom), strict=True))), "settings": settings(QUICK)}
     found = show("figure-8a", {"stream cnn-dm": unit})
     assert [trend.holds for trend in found.trends] == [True, True, True, True]
     assert found.ours[0].rows[0] == ["S, interval", "16, 4", "0.50x", "2.00x", "0.80x", "20.00"]
-    same = {**stream_of(**dict.fromkeys(names, usual)), "settings": settings(QUICK)}
-    assert [trend.holds for trend in show("figure-8a", {"stream cnn-dm": same}).trends] == [None, None, None, None]
+    assert found.efforts[-1].what == "S asked for"
+
+
+def test_an_option_that_changed_nothing_is_not_judged() -> None:
+    names = ("S, interval", "half of S", "twice the interval")
+
+    def section(*ways: Sequence[dict[str, Any]], **more: Any) -> Section:
+        known = {**stream_of(**dict(zip(names, ways, strict=True))), "settings": settings(QUICK)}
+        return show("figure-8a", {"stream cnn-dm": {**known, **more}})
+
+    usual, quick = ([a_text(seconds, optimise=0.4)] * 6 for seconds in (2.0, 1.5))
+    alike = section(usual, quick, quick)  # the clock differs, the drafts do not, and the search goes on to the end
+    assert [trend.holds for trend in alike.trends] == [None, None, None, None]
+    assert [trend.because for trend in alike.trends[:3]] == [NOT_REACHED, NOT_REACHED, DRAFTED_ALIKE]
+    cheaper = section(usual, usual, [a_text(2.0, optimise=0.2)] * 6)
+    assert held(cheaper, "optimisation cheaper") is True  # suggestions take time, whatever drafts
+    over = [*quick[:3], *([a_text(0.7)] * 3)]
+    assert held(section(usual, over, usual), "half of S") is True  # it ended the search, though drafts are the same
+    sets = {name: {"skips": [{"skip": f"a{place}", "share": 1.0}]} for place, name in enumerate(names)}
+    assert held(section(usual, quick, quick, **sets), "half of S") is True  # other sets, as many accepted
+
+    def notes(num_tokens: int) -> Sequence[str]:
+        total = {"num_tokens": num_tokens, "mean_generated_length": 2.0}
+        return section(usual, usual, usual, **{names[0]: {"total": total}}).notes
+
+    assert any("had 7 rounds: no S was reached" in note for note in notes(14))
+    assert not any("rounds" in note for note in notes(16))
 
 
 def test_ratios() -> None:

@@ -27,7 +27,9 @@ from .methods import (
     with_siblings,
 )
 from .shown import (
+    COST,
     EXAMPLES,
+    cost_cell,
     efforts,
     figures_row,
     is_measured,
@@ -47,7 +49,11 @@ def ablation_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def show_ablation(found: Found) -> Section:
-    rows = [[way, *figures_row(found, TASK, way)] for way in parts() if is_measured(found, TASK, way)]
+    rows = [
+        [way, *figures_row(found, TASK, way), cost_cell(found, TASK, way)]
+        for way in parts()
+        if is_measured(found, TASK, way)
+    ]
     swift, unstopped = (TASK, SWIFT), (TASK, NO_STOPPING)
     alone = (TASK, NO_SIBLINGS)
     trends = [
@@ -59,10 +65,10 @@ def show_ablation(found: Found) -> Section:
         has_larger_figure("stopping early, more drafts are accepted", found, "acceptance_rate", swift, unstopped),
     ]
     return Section(
-        [Table("", ["method", "M", "alpha", "speed-up"], rows)],
+        [Table("", ["method", "M", "alpha", "speed-up", "c"], rows)],
         efforts(found, [TASK]),
         told(trends),
-        notes(found, *_ratio_notes(found), EXAMPLES),
+        notes(found, COST, *_ratio_notes(found), EXAMPLES),
     )
 
 
@@ -209,7 +215,7 @@ def layer_skipping_units(bench: Workbench) -> Iterable[Unit]:
 
 def show_layer_skipping(found: Found) -> Section:
     rows = [
-        [way, *kind, number(skip_ratio(found, TASK, way), ".2f"), *figures_row(found, TASK, way)]
+        [way, *kind, *_cells(found, TASK, way), cost_cell(found, TASK, way)]
         for way, kind in KINDS.items()
         if is_measured(found, TASK, way)
     ]
@@ -219,7 +225,7 @@ def show_layer_skipping(found: Found) -> Section:
         is_faster("SWIFT is faster than Self-SD with siblings", found, swift, widened),
         is_faster("siblings make Self-SD faster", found, widened, plain),
     ]
-    header = ["method", "plug-and-play", "same distribution", "r", "M", "alpha", "speed-up"]
+    header = ["method", "plug-and-play", "same distribution", "r", "M", "alpha", "speed-up", "c"]
     return Section(
         [Table("", header, rows)],
         [*efforts(found, [TASK]), *_search_efforts(found, TASK)],
@@ -228,6 +234,7 @@ def show_layer_skipping(found: Found) -> Section:
             found,
             "LayerSkip here: the first layers draft, without the training that the paper's has; so it needs nothing "
             "beforehand and leaves the model as it is, and tells nothing of the paper's",
+            COST,
             *_search_notes(found, TASK),
             EXAMPLES,
         ),

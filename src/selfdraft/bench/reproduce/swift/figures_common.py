@@ -11,7 +11,7 @@ from ....errors import ProfileError
 from ...prompts import BenchPrompt, encode
 from ..recipe import Effort, Found, Unit
 from ..scale import Scale
-from ..tasks import Task, Tasks
+from ..tasks import TASKS, Task, Tasks
 from ..workbench import Workbench
 from .lessons import self_sd_lesson
 from .methods import SELF_SD, Method
@@ -78,6 +78,14 @@ def missing_tasks(bench: Workbench, names: Sequence[str]) -> list[Unit]:
 def by_task(tasks: Sequence[Task]) -> list[BenchPrompt]:
     """Their measured prompts, one task behind the other; the task is the domain, so that figures are told by task."""
     return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
+
+
+def stored_label(found: Found, name: str) -> str:
+    """Of a task, as it was measured: as its own unit has it, else as other experiments do, else the paper's name."""
+    stream = found.others.get("figure-7", {}).get("stream", {})
+    table = found.others.get("table-2", {}).get(name, {})
+    known = found.get(name, "label") or stream.get("labels", {}).get(name) or table.get("task")
+    return str(known or TASKS[name].title)
 
 
 def plain_texts(bench: Workbench, prompts: Sequence[BenchPrompt]) -> list[Text]:

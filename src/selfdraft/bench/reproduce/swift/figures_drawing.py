@@ -32,6 +32,11 @@ def add_legend(axes: Any, num_columns: int = 2) -> None:
         axes.legend(frameon=False, fontsize=9, ncols=num_columns, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
+def in_two_lines(label: str) -> str:
+    """What stands in for a task below its name: there is little room side by side."""
+    return label.replace(" (", "\n(")
+
+
 def draw_lines(axes: Any, lines: Mapping[str, Iterable[Point]], x_label: str, y_label: str) -> None:
     """One for each name."""
     for place, (name, points) in enumerate(lines.items()):

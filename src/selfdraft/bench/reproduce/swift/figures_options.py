@@ -27,6 +27,8 @@ RATIOS = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6)
 GROUPS = ((0.3, 0.45, 0.6), (0.1, 0.2, 0.4, 0.5))
 """Ratios that take turns on the same texts; a few show the course."""
 QUICK_RATIO_TEXTS = 1
+NOT_REACHED = "the option had no effect: the search never got that far"
+DRAFTED_ALIKE = "the option had no effect on the drafts: both drafted with the same sets"
 CLOSE_MS = 0.05
 
 # ------------------------------------------------------------------------------------------------- 8a: its options
@@ -70,12 +72,12 @@ def show_options(found: Found) -> Section:
     num_texts = max(map(len, courses.values()), default=0)
     efforts = [Effort("texts", num_texts, PAPER_TEXTS), token_effort(found)]
     if options:
-        efforts.append(Effort("S", options[USUAL]["max_steps"], PAPER_STEPS))
+        efforts.append(Effort("S asked for", options[USUAL]["max_steps"], PAPER_STEPS))
     return Section(
         [Table("speed-up along the stream", header, rows)],
         efforts,
-        told(_claims_of_options(courses)),
-        window_note(found),
+        told(_claims_of_options(found, courses)),
+        [*_step_notes(found, options), *window_note(found)],
         Plot(lambda figure: _draw_options(figure, courses), "Speed-up of all texts so far along the stream.")
         if courses
         else None,
@@ -87,15 +89,39 @@ def _halves(course: Course) -> list[Speed | None]:
     return [course.between(0, middle).speed, course.between(middle, len(course)).speed]
 
 
-def _claims_of_options(courses: Mapping[str, Course]) -> Iterable[Trend]:
+def _step_notes(found: Found, options: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Steps are not kept; by the paper's rules a round has one at most, so rounds bound them."""
+    tokens, length = (figure(found, STREAM, USUAL, name) for name in ("num_tokens", "mean_generated_length"))
+    if not tokens or not length or not options:
+        return []
+    num_rounds, least = round(tokens / length), min(one["max_steps"] for one in options.values())
+    if num_rounds >= least:
+        return []
+    return [f"the search makes a step a round at most, and the stream had {num_rounds} rounds: no S was reached"]
+
+
+def _claims_of_options(found: Found, courses: Mapping[str, Course]) -> Iterable[Trend]:
+    """An option that changed nothing is not judged: chance alone would tell the ways apart."""
     usual, fewer, seldom = (courses.get(way) for way in (USUAL, FEWER, SELDOM))
     if usual and fewer:
         (first, last), (first_fewer, last_fewer) = _halves(usual), _halves(fewer)
-        yield faster("with half of S the beginning of the stream is faster", first_fewer, first)
-        yield faster("with the whole S its end is faster", last, last_fewer)
+        is_reached = not _is_alike(found, usual, fewer) or not fewer.is_searching[-1]
+        for trend in (
+            faster("with half of S the beginning of the stream is faster", first_fewer, first),
+            faster("with the whole S its end is faster", last, last_fewer),
+        ):
+            yield trend if is_reached else Trend(trend.claim, None, NOT_REACHED)
     if usual and seldom:
-        yield faster("with twice the interval the beginning is faster", _halves(seldom)[0], _halves(usual)[0])
-        yield _is_cheaper(seldom, usual)
+        trend = faster("with twice the interval the beginning is faster", _halves(seldom)[0], _halves(usual)[0])
+        yield Trend(trend.claim, None, DRAFTED_ALIKE) if _is_alike(found, usual, seldom) else trend
+        yield _is_cheaper(seldom, usual)  # what suggestions take shows even where none of them is drafted with
+
+
+def _is_alike(found: Found, one: Course, other: Course) -> bool:
+    """Whether both drafted the same: text by text, and with the same sets as often."""
+    drafts = [[(row["num_draft_steps"], row["num_accepted"]) for row in course.own] for course in (one, other)]
+    sets = [found.get(STREAM, course.label, "skips") for course in (one, other)]
+    return drafts[0] == drafts[1] and sets[0] == sets[1]
 
 
 def _is_cheaper(seldom: Course, usual: Course) -> Trend:

@@ -6,7 +6,7 @@ look at what each sub-layer alone is worth, for all that `prune` does takes minu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ....calibrate.texts import Text, look_at
@@ -22,8 +22,8 @@ from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
 from .figures_claims import Speed, faster, speed_of
-from .figures_common import by_task, found_tasks
-from .figures_drawing import draw_matrix
+from .figures_common import by_task, found_tasks, stored_label
+from .figures_drawing import draw_matrix, in_two_lines
 
 TASKS = ("tinystories", "gsm8k", "cnn-dm", "wmt")
 """The paper's example first: the set of a story on a calculation."""
@@ -83,7 +83,7 @@ def _ranked(bench: Workbench, task: Task) -> list[FrontierPoint]:
 def show_sets(found: Found) -> Section:
     names = [name for name in TASKS if name in found.units]
     columns = [name for name in TASKS if any(speed_of(found, one, SET, name) for one in names)]
-    labels = {name: found.get(name, "label") or name for name in TASKS}
+    labels = {name: stored_label(found, name) for name in TASKS}
     speeds = [[labels[one], *(speed_cell(found, one, SET, name) for name in columns)] for one in names]
     matrix = Table("speed-up of the set of a task", ["set of", *(f"on {labels[name]}" for name in columns)], speeds)
     counts = [known.num_prompts for one in names for name in columns if (known := speed_of(found, one, SET, name))]
@@ -94,10 +94,10 @@ def show_sets(found: Found) -> Section:
             Effort("prompts a task", min(counts, default=None), PAPER_PROMPTS),
             Effort("seconds of a search", found.scale.get("lesson_seconds"), 27000),
         ],
-        told(_claims(found, names, columns)),
+        told(_claims(found, names, columns, labels)),
         [f"sets come from {origin}, the paper's from Self-SD; all draft chains and stop alike"],
         Plot(
-            lambda figure: _draw(figure, found, names, columns),
+            lambda figure: _draw(figure, found, names, columns, labels),
             "Speed-up of the set of each task (rows) on each task (columns).",
             (7.0, 3.6),
         )
@@ -106,7 +106,7 @@ def show_sets(found: Found) -> Section:
     )
 
 
-def _sets_table(found: Found, names: Sequence[str], labels: dict[str, Any]) -> Table:
+def _sets_table(found: Found, names: Sequence[str], labels: Mapping[str, str]) -> Table:
     """What the sets have in common: shared sub-layers of all that either skips."""
     sets = {name: SkipSet.parse(found.get(name, "skip") or "") for name in names}
     rows = [
@@ -127,27 +127,28 @@ def _overlap(one: SkipSet, other: SkipSet) -> float:
     return len(one.numbers & other.numbers) / len(either) if either else 1.0
 
 
-def _claims(found: Found, names: Sequence[str], columns: Sequence[str]) -> Iterable[Trend]:
+def _claims(found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> Iterable[Trend]:
     story, reasoning = (
-        speed_of(found, "tinystories", SET, name, label=f"set of tinystories on {name}")
+        speed_of(found, "tinystories", SET, name, label=f"set of {labels['tinystories']} on {labels[name]}")
         for name in ("tinystories", "gsm8k")
     )
     yield faster("the set of stories is worth less on calculations", story, reasoning)
     for name in columns:
-        own = speed_of(found, name, SET, name, label=f"set of {name}")
+        own = speed_of(found, name, SET, name, label=f"set of {labels[name]}")
         others = [
-            speed_of(found, one, SET, name, label=f"set of {one}")
+            speed_of(found, one, SET, name, label=f"set of {labels[one]}")
             for one in names
             if found.get(one, "skip") != found.get(name, "skip")  # else chance alone would tell them apart
         ]
-        yield faster(f"on {name} its own set is the fastest", own, _fastest(others))
+        yield faster(f"on {labels[name]} its own set is the fastest", own, _fastest(others))
 
 
 def _fastest(speeds: Iterable[Speed | None]) -> Speed | None:
     return max((one for one in speeds if one is not None), key=lambda one: one.value, default=None)
 
 
-def _draw(figure: Any, found: Found, names: Sequence[str], columns: Sequence[str]) -> None:
+def _draw(figure: Any, found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> None:
     speeds = [[speed_of(found, one, SET, name) for name in columns] for one in names]
     values = [[None if known is None else known.value for known in row] for row in speeds]
-    draw_matrix(figure.subplots(), names, columns, values)
+    rows, heads = ([in_two_lines(labels[name]) for name in some] for some in (names, columns))
+    draw_matrix(figure.subplots(), rows, heads, values)

@@ -25,7 +25,7 @@ from .figures_common import (
     self_sd_note,
     token_effort,
 )
-from .figures_drawing import draw_groups, draw_plain
+from .figures_drawing import draw_groups, draw_plain, in_two_lines
 from .lessons import swift_lesson
 from .methods import SELF_SD, SWIFT, accelerating
 from .shown import PAPER_STEPS
@@ -148,8 +148,9 @@ def _claims(courses: Mapping[str, Course], names: Sequence[str]) -> Iterable[Tre
 
 def _draw(figure: Any, courses: Mapping[str, Course], labels: Mapping[str, str]) -> None:
     left, right = figure.subplots(1, 2)
+    names = [in_two_lines(label) for label in labels.values()]
     draw_plain(left)
-    draw_groups(left, list(labels), {way: _values(course, labels) for way, course in courses.items()}, "speed-up")
+    draw_groups(left, names, {way: _values(course, labels) for way, course in courses.items()}, "speed-up")
     shares = {way: [course.of_tasks([name]).acceptance.value for name in labels] for way, course in courses.items()}
-    draw_groups(right, list(labels), shares, "accepted share of the draft steps")
+    draw_groups(right, names, shares, "accepted share of the draft steps")
     right.set_ylim(0, 1.15)

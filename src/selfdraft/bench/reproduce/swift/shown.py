@@ -24,6 +24,9 @@ EXAMPLES = (
 )
 
 
+COST = "c: seconds of a draft step over those of a plain token"
+
+
 def measured(bench: Workbench, task: Task, methods: Methods, lesson: Learned, **call: Any) -> Values:
     """Figures of all ways; `lesson`: what SWIFT's search took, `task`: the row's name, `asked`: tokens at most."""
     found = bench.compare(methods, task.measured, knows=[lesson], **call)
@@ -50,6 +53,11 @@ def length_cell(found: Found, unit: str, way: str) -> str:
 
 def alpha_cell(found: Found, unit: str, way: str) -> str:
     return figure_cell(found, unit, way, "acceptance_rate")
+
+
+def cost_cell(found: Found, unit: str, way: str) -> str:
+    """c by the clock."""
+    return figure_cell(found, unit, way, "cost_measured")
 
 
 def skip_ratio(found: Found, unit: str, way: str) -> float | None:
