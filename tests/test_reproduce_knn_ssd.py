@@ -268,10 +268,8 @@ def held(section: Section, words: str) -> bool | None:
 
 def test_claims_of_the_mix_ratios() -> None:
     good = streams.show_ratios(Found({"r=0.0": stream(fixed=1.25), "r=1.0": stream(knn=1.42)}))
-    assert held(good, "slower where tasks change") is True
     assert held(good, "ssd-mixed at r=1.0") is True
     bad = streams.show_ratios(Found({"r=0.0": stream(knn=1.1), "r=1.0": stream(knn=1.4, fixed=1.3)}))
-    assert held(bad, "slower where tasks change") is False
     assert held(bad, "ssd-mixed at r=0.0") is False
     assert streams.show_ratios(Found({"r=0.0": stream()})).trends[0].claim.startswith("knn is faster")
     assert "no set was found in the time for gsm8k" in " ".join(good.notes)

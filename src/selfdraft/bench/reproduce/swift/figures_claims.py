@@ -42,8 +42,8 @@ class Speed:
     def __str__(self) -> str:
         return f"{self.label} {spread({'value': self.value, 'low': self.low, 'high': self.high})}"
 
-    def holds(self, other: Speed) -> bool:
-        return self.low <= other.value <= self.high
+    def overlaps(self, other: Speed) -> bool:
+        return self.low <= other.high and other.low <= self.high
 
 
 def speed_of(found: Found, unit: str, way: str, part: str = TOTAL, label: str | None = None) -> Speed | None:
@@ -56,13 +56,13 @@ def speed_of(found: Found, unit: str, way: str, part: str = TOTAL, label: str | 
 
 
 def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
-    """Where one's interval holds the other it cannot be told."""
+    """Where their intervals overlap it cannot be told."""
     if one is None or other is None:
         return Trend(claim, None, NOT_MEASURED)
     because = f"{one}, {other}"
     if min(one.num_prompts, other.num_prompts) < FEW_PROMPTS:
         return Trend(claim, None, f"{TOO_FEW}: {because}")
-    if one.holds(other) or other.holds(one):
+    if one.overlaps(other):
         return Trend(claim, None, f"too close: {because}")
     return Trend(claim, one.value > other.value, because)
 
