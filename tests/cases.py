@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pico import FAMILIES, pico
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES
@@ -48,22 +51,35 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
     return [case for case in cases if (case["acceptance"], case["mode"]) != ("rejection", "sampled")]
 
 
+@functools.cache
 def pairwise(families: Sequence[str] = FAMILIES) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix(families)
-    bits: dict[object, int] = {}
-    masks = [sum(1 << bits.setdefault(pair, len(bits)) for pair in _pairs(case)) for case in candidates]
-    missing = (1 << len(bits)) - 1
+    pairs = np.stack([_numbered(candidates, axes) for axes in itertools.combinations(AXES, 2)], axis=1)
+    pairs += np.arange(pairs.shape[1]) * (1 + pairs.max())  # a number for each pair of each two axes
+    missing = np.zeros(1 + pairs.max(), dtype=bool)
+    missing[pairs] = True
     chosen = []
-    while missing:
-        best = max(range(len(masks)), key=lambda index: (masks[index] & missing).bit_count())
+    while missing.any():
+        best = int(missing[pairs].sum(axis=1).argmax())
         chosen.append(candidates[best])
-        missing &= ~masks[best]
+        missing[pairs[best]] = False
     return chosen
 
 
-def _pairs(case: Case) -> set[tuple[tuple[str, str], ...]]:
-    return set(itertools.combinations(case.items(), 2))
+def _numbered(cases: Sequence[Case], axes: tuple[str, str]) -> np.ndarray:
+    """The pair of values of each case, as a number."""
+    numbers: dict[tuple[str, str], int] = {}
+    one, two = axes
+    return np.array([numbers.setdefault((case[one], case[two]), len(numbers)) for case in cases])
+
+
+def groups(cases: Sequence[Case], *axes: str) -> dict[str, list[Case]]:
+    """Cases with the same values of these axes, by these."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault("-".join(case[axis] for axis in axes), []).append(case)
+    return found
 
 
 def name(case: Case) -> str:
