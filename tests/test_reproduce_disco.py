@@ -15,7 +15,7 @@ from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.prompts import BenchPrompt
 from selfdraft.bench.reproduce.disco import RECIPE, latency, lesson, oracle, quality
-from selfdraft.bench.reproduce.disco.judging import Estimate, is_above, mean_of, share_of
+from selfdraft.bench.reproduce.estimates import Estimate, is_above, mean_of, share_of
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.published import published
 from selfdraft.bench.reproduce.recipe import Found, Section

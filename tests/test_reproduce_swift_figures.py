@@ -17,6 +17,7 @@ from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.prompts import BenchPrompt, encode
 from selfdraft.bench.reproduce import report
+from selfdraft.bench.reproduce.cells import Speed, faster, faster_than_plain
 from selfdraft.bench.reproduce.journal import Line, ReproduceHead, UnitFile, read_units
 from selfdraft.bench.reproduce.published import Paper, PublishedTable
 from selfdraft.bench.reproduce.recipe import Experiment, Found, Recipe, Section
@@ -24,7 +25,7 @@ from selfdraft.bench.reproduce.report import as_text, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import QUICK, WHOLE, Scale
 from selfdraft.bench.reproduce.swift.figures import FIGURES
-from selfdraft.bench.reproduce.swift.figures_claims import Course, Share, Speed, faster, is_above, is_more, pays
+from selfdraft.bench.reproduce.swift.figures_claims import Course, Share, is_above, is_more
 from selfdraft.bench.reproduce.swift.figures_common import OURS, plain_texts, stored_label, swift, text_tokens
 from selfdraft.bench.reproduce.swift.figures_cost import matchness_at, searches
 from selfdraft.bench.reproduce.swift.figures_options import DRAFTED_ALIKE, GROUPS, NOT_REACHED, RATIOS, settings
@@ -264,8 +265,8 @@ def test_claims_about_speeds() -> None:
     assert faster("", a_speed(1.22), a_speed(1.2)).holds is None
     assert faster("", a_speed(1.5), None).holds is None
     assert faster("", a_speed(1.5, num_prompts=2), a_speed(1.2)).holds is None
-    assert [pays("", a_speed(value)).holds for value in (1.2, 1.02, 0.8)] == [True, None, False]
-    assert pays("", a_speed(1.2, num_prompts=2)).holds is None
+    assert [faster_than_plain("", a_speed(value)).holds for value in (1.2, 1.02, 0.8)] == [True, None, False]
+    assert faster_than_plain("", a_speed(1.2, num_prompts=2)).holds is None
 
 
 def test_claims_about_shares() -> None:

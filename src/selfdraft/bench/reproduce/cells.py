@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..report import number, times
@@ -13,6 +14,7 @@ NOT_MEASURED = "it was not measured"
 """Why a claim cannot be told of which there are no figures."""
 FEW_PROMPTS = 3
 """Of fewer an interval says nothing."""
+DRAFT_COST = "draft cost: seconds of a draft step over those of a plain token"
 TOO_FEW = "too few prompts"
 CLOSE = 0.03
 """Figures without an interval that are nearer, as a share, are not told apart."""
@@ -49,18 +51,59 @@ def spread(known: Mapping[str, float]) -> str:
     return f"{times(known['value'])} [{known['low']:.2f}, {known['high']:.2f}]"
 
 
-def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
-    """That a way (unit, way) is faster than another. Where their intervals overlap it cannot be told."""
-    one, two = speed(found, *first), speed(found, *second)
-    if one is None or two is None:
+@dataclass(frozen=True)
+class Speed:
+    """A speed-up, and the interval that other prompts like these would give."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    num_prompts: int
+
+    def __str__(self) -> str:
+        return f"{self.label} {spread({'value': self.value, 'low': self.low, 'high': self.high})}"
+
+    def overlaps(self, other: Speed) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+
+def speed_of(found: Found, unit: str, way: str, part: str = TOTAL, label: str | None = None) -> Speed | None:
+    """Of a way, or of its part: a domain. None: it was not measured."""
+    known = speed(found, unit, way, part)
+    if known is None:
+        return None
+    path = (part,) if part == TOTAL else ("domains", part)
+    count = found.get(unit, way, *path, "num_prompts")
+    return Speed(label or way, known["value"], known["low"], known["high"], count or 0)
+
+
+def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
+    """Where their intervals overlap it cannot be told."""
+    if one is None or other is None:
         return Trend(claim, None, NOT_MEASURED)
-    names = (first[1], second[1]) if first[1] != second[1] else (first[0], second[0])
-    because = f"{names[0]} {spread(one)}, {names[1]} {spread(two)}"
-    if has_few_prompts(found, *first) or has_few_prompts(found, *second):
+    because = f"{one}, {other}"
+    if min(one.num_prompts, other.num_prompts) < FEW_PROMPTS:
         return Trend(claim, None, f"{TOO_FEW}: {because}")
-    if one["low"] <= two["high"] and two["low"] <= one["high"]:
+    if one.overlaps(other):
         return Trend(claim, None, f"too close: {because}")
-    return Trend(claim, one["value"] > two["value"], because)
+    return Trend(claim, one.value > other.value, because)
+
+
+def faster_than_plain(claim: str, one: Speed | None) -> Trend:
+    if one is None:
+        return Trend(claim, None, NOT_MEASURED)
+    if one.num_prompts < FEW_PROMPTS:
+        return Trend(claim, None, f"{TOO_FEW}: {one}")
+    is_clear = one.low > 1.0 or one.high < 1.0
+    return Trend(claim, one.value > 1.0 if is_clear else None, str(one))
+
+
+def is_faster(claim: str, found: Found, first: tuple[str, str], second: tuple[str, str]) -> Trend:
+    """`faster` of two ways (unit, way); where it is one way in two units, these are named."""
+    named = 1 if first[1] != second[1] else 0
+    one, other = (speed_of(found, *place, label=place[named]) for place in (first, second))
+    return faster(claim, one, other)
 
 
 def is_larger(
@@ -91,13 +134,7 @@ def has_larger_figure(claim: str, found: Found, name: str, first: tuple[str, str
 
 def pays(claim: str, found: Found, unit: str, way: str) -> Trend:
     """That a way is faster than plain decoding."""
-    known = speed(found, unit, way)
-    if known is None:
-        return Trend(claim, None, NOT_MEASURED)
-    if has_few_prompts(found, unit, way):
-        return Trend(claim, None, f"{TOO_FEW}: {way} {spread(known)}")
-    is_clear = known["low"] > 1.0 or known["high"] < 1.0
-    return Trend(claim, known["value"] > 1.0 if is_clear else None, f"{way} {spread(known)}")
+    return faster_than_plain(claim, speed_of(found, unit, way))
 
 
 def told(trends: Iterable[Trend]) -> list[Trend]:

@@ -8,10 +8,10 @@ from functools import partial
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import figure, figure_cell, from_enough, is_faster, pays, speed_cell, told
+from ..cells import DRAFT_COST, figure, figure_cell, from_enough, is_faster, pays, speed_cell, told
+from ..estimates import Estimate, is_above, mean_of
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
-from .judging import Estimate, is_above, mean_of
 from .lesson import (
     DISCO,
     HEURISTIC,
@@ -40,7 +40,7 @@ GAINS_NOTE = "made of what table 1 measured; an average is called clear by how t
 COLUMNS = ("benchmark", "method", "latency (ms)", "speed-up", "draft cost")
 NOTES = (
     "latency: milliseconds of decoding a token, without reading the prompt",
-    "draft cost: seconds of a draft step over those of a plain token",
+    DRAFT_COST,
 )
 
 

@@ -15,9 +15,9 @@ from ...lookahead.turns import Output, Turns
 from ...plot import COLORS
 from ...report import Table, number
 from ..cells import from_enough
+from ..estimates import Estimate, is_above, mean_of, share_of
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..workbench import Workbench
-from .judging import Estimate, is_above, mean_of, share_of
 from .lesson import (
     ORACLE,
     PAPER_PROMPTS,

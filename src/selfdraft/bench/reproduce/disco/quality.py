@@ -10,9 +10,9 @@ from ....lookahead.disco import Classifier
 from ...lookahead.learning import School
 from ...report import Table
 from ..cells import from_enough
+from ..estimates import is_above, share_of
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..workbench import Workbench
-from .judging import is_above, share_of
 from .lesson import (
     CLASSIFIER,
     PAPER_PROMPTS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...report import Table, number
 from ...ways import OFF
-from ..cells import NOT_MEASURED, figure, from_enough, is_faster, is_larger, pays, speed_cell, told
+from ..cells import DRAFT_COST, NOT_MEASURED, figure, from_enough, is_faster, is_larger, pays, speed_cell, told
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import TASKS, Task
@@ -167,7 +167,7 @@ def _notes(found: Found) -> list[str]:
         f"KnapSpec plans as in the paper whatever that costs{looked}, but, unlike its code, may choose not to draft",
         "the last column is ours: it is meant to plan for at most 5 % of the time, but in short texts one plan is "
         "already more",
-        "draft cost: seconds of a draft step over those of a plain token",
+        DRAFT_COST,
         "no share accepted: it never drafted",
         *(["at quick scale only GSM8K is sampled"] if found.scale.get("is_quick") else []),
         "the paper's nucleus sampling has a top-p that the summary does not state; ours is temperature alone",

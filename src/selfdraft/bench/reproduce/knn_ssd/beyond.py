@@ -11,7 +11,7 @@ from ...prompts import BenchPrompt
 from ...report import Table
 from ...search.names import KNN, one_set
 from ..cells import TOTAL, figure, from_enough, is_faster, pays, told
-from ..disco.judging import Estimate, is_above, share_of
+from ..estimates import Estimate, is_above, share_of
 from ..recipe import Effort, Found, Section, Trend, Unit, Values
 from ..tasks import Task, Tasks
 from ..workbench import Learned, Methods, Workbench

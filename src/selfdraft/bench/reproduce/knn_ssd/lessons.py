@@ -184,7 +184,6 @@ def counted(found: Found, unit: str, way: str) -> list[str]:
 
 COUNTED = ("M", "acceptance", "speed-up")
 COST = "draft cost"
-COST_NOTE = f"{COST}: seconds of a draft step over those of a plain token"
 
 
 def any_value(found: Found, name: str) -> Any:

@@ -14,7 +14,19 @@ from ...search.names import FIRST as ON_FIRST
 from ...search.names import KNN, one_set
 from ...search.names import MIXED as ON_MIXED
 from ...streams import RATIOS, change_share, mixed_prompts
-from ..cells import TOTAL, figure, figure_cell, from_enough, is_faster, is_larger, pays, speed, speed_cell, told
+from ..cells import (
+    DRAFT_COST,
+    TOTAL,
+    figure,
+    figure_cell,
+    from_enough,
+    is_faster,
+    is_larger,
+    pays,
+    speed,
+    speed_cell,
+    told,
+)
 from ..recipe import Found, Section, Trend, Unit, Values
 from ..swift.lessons import self_sd_lesson
 from ..tasks import Task
@@ -23,7 +35,6 @@ from . import pictures
 from .judged import ALIKE, of_part, together
 from .lessons import (
     COST,
-    COST_NOTE,
     COUNTED,
     FIXED,
     LENGTH,
@@ -202,7 +213,7 @@ def show_one_ratio(found: Found) -> Section:
         ),
     ]
     table = Table("r = 1", ["method", *COUNTED, COST], rows)
-    return _section(found, [table], trends, [COST_NOTE, *_tried(found)])
+    return _section(found, [table], trends, [DRAFT_COST, *_tried(found)])
 
 
 def _is_first(found: Found, units: Sequence[str]) -> list[Trend]:

@@ -1,7 +1,4 @@
-"""Speeds and shares with what is known of their spread, and claims that compare them.
-
-A prompt or two say nothing of the spread: what they show is printed, and no claim is judged by it.
-"""
+"""Shares with what is known of their spread, claims that compare them, and the texts of a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from ...bootstrap import Pair, speed_up
 from ...harness.records import TextRecord
 from ...totals import ratio
 from ...ways import OFF
-from ..cells import FEW_PROMPTS, NOT_MEASURED, TOO_FEW, TOTAL, spread
+from ..cells import NOT_MEASURED, Speed
 from ..recipe import Found, Trend
 
 _TEXT = (
@@ -25,57 +22,6 @@ _TEXT = (
 PARTS = ("optimise", "draft", "verify")
 _SEARCHING = 0.02
 """Of a text's time, from which on it was searched on; counting what became of drafts takes less."""
-
-# --------------------------------------------------------------------------------------------------------- speeds
-
-
-@dataclass(frozen=True)
-class Speed:
-    """A speed-up, and the interval that other prompts like these would give."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    num_prompts: int
-
-    def __str__(self) -> str:
-        return f"{self.label} {spread({'value': self.value, 'low': self.low, 'high': self.high})}"
-
-    def overlaps(self, other: Speed) -> bool:
-        return self.low <= other.high and other.low <= self.high
-
-
-def speed_of(found: Found, unit: str, way: str, part: str = TOTAL, label: str | None = None) -> Speed | None:
-    """Of a way, or of its part: a domain. None: it was not measured."""
-    path = (part,) if part == TOTAL else ("domains", part)
-    known, count = (found.get(unit, way, *path, name) for name in ("speedup", "num_prompts"))
-    if not isinstance(known, Mapping) or known.get("value") is None:
-        return None
-    return Speed(label or way, known["value"], known["low"], known["high"], count or 0)
-
-
-def faster(claim: str, one: Speed | None, other: Speed | None) -> Trend:
-    """Where their intervals overlap it cannot be told."""
-    if one is None or other is None:
-        return Trend(claim, None, NOT_MEASURED)
-    because = f"{one}, {other}"
-    if min(one.num_prompts, other.num_prompts) < FEW_PROMPTS:
-        return Trend(claim, None, f"{TOO_FEW}: {because}")
-    if one.overlaps(other):
-        return Trend(claim, None, f"too close: {because}")
-    return Trend(claim, one.value > other.value, because)
-
-
-def pays(claim: str, one: Speed | None) -> Trend:
-    """That it is faster than plain decoding."""
-    if one is None:
-        return Trend(claim, None, NOT_MEASURED)
-    if one.num_prompts < FEW_PROMPTS:
-        return Trend(claim, None, f"{TOO_FEW}: {one}")
-    is_clear = one.low > 1.0 or one.high < 1.0
-    return Trend(claim, one.value > 1.0 if is_clear else None, str(one))
-
 
 # --------------------------------------------------------------------------------------------------------- shares
 

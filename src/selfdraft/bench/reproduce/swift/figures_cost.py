@@ -12,13 +12,12 @@ from ....strategies.matching import choices
 from ....types import SkipSet
 from ...report import Table, number
 from ...strips import beside_strip, draw_strips
-from ..cells import figure_cell, from_enough, speed_cell, told
+from ..cells import Speed, faster, figure_cell, from_enough, speed_cell, speed_of, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import Task
 from ..workbench import Workbench
 from .analyses import LONGER
-from .figures_claims import Speed, faster, speed_of
 from .figures_common import FIRST_TASK, plain_texts, self_sd, self_sd_note, token_effort
 from .figures_drawing import draw_lines, draw_plain
 from .lessons import swift_lesson

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from ...report import Table, number, times
-from ..cells import NOT_MEASURED, figure, from_enough, is_larger, told
+from ..cells import NOT_MEASURED, Speed, faster, figure, from_enough, is_larger, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..scale import Scale
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Course, Speed, faster, text_rows
+from .figures_claims import Course, text_rows
 from .figures_common import FIRST_TASK, stream_prompts, swift, text_tokens, token_effort, window_note
 from .figures_drawing import draw_lines, draw_plain
 from .methods import SWIFT

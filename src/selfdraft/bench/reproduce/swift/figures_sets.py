@@ -17,11 +17,10 @@ from ...prompts import encode
 from ...report import Table, number
 from ...search.names import one_set
 from ...search.sets import USUAL_LENGTH, most_promising
-from ..cells import speed_cell, told
+from ..cells import Speed, faster, speed_cell, speed_of, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Speed, faster, speed_of
 from .figures_common import by_task, found_tasks, stored_label
 from .figures_drawing import draw_matrix, in_two_lines
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number, times
-from ..cells import from_enough, told
+from ..cells import faster, faster_than_plain, from_enough, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import NONE, Course, faster, is_above, is_more, pays, text_rows
+from .figures_claims import NONE, Course, is_above, is_more, text_rows
 from .figures_common import (
     OURS,
     by_task,
@@ -140,7 +140,7 @@ def _claims(courses: Mapping[str, Course], names: Sequence[str]) -> Iterable[Tre
         yield from_enough(
             is_above(claim, lowest.acceptance if lowest else NONE, STEADY), len(lowest) if lowest else None
         )
-        yield pays("SWIFT is faster than plain decoding over the whole stream", steady.speed)
+        yield faster_than_plain("SWIFT is faster than plain decoding over the whole stream", steady.speed)
     if steady and others:
         behind = steady.of_tasks(names[1:]).called("SWIFT on the other tasks")
         yield faster("SWIFT is faster than Self-SD once the task has changed", behind.speed, others.speed)

@@ -19,11 +19,23 @@ from ....registry import resolve
 from ....strategies.uniform import spread
 from ....types import SkipSet
 from ...report import Table, number
-from ..cells import NOT_MEASURED, figure, figure_cell, from_enough, has_larger_figure, is_larger, speed_cell, told
+from ..cells import (
+    NOT_MEASURED,
+    faster,
+    faster_than_plain,
+    figure,
+    figure_cell,
+    from_enough,
+    has_larger_figure,
+    is_larger,
+    speed_cell,
+    speed_of,
+    told,
+)
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Share, faster, pays, speed_of
+from .figures_claims import Share
 from .figures_common import by_task, found_tasks, plain_texts
 from .figures_drawing import draw_lines, draw_plain
 
@@ -160,7 +172,7 @@ def _claims(found: Found) -> Iterable[Trend]:
     claim = "several candidates make more draft tokens accepted than one"
     yield _gain(has_larger_figure(claim, found, "acceptance_rate", (unit, TOP_K), (unit, TOP_1)), found)
     top_k, top_1 = (speed_of(found, unit, way, label=f"{way}, half skipped") for way in (TOP_K, TOP_1))
-    yield pays("evenly spaced layers, half of them skipped, pay with several candidates", top_k)
+    yield faster_than_plain("evenly spaced layers, half of them skipped, pay with several candidates", top_k)
     yield faster("several candidates are faster than one", top_k, top_1)
 
 

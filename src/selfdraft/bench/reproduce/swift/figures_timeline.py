@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...report import Table, number, times
-from ..cells import FEW_PROMPTS, NOT_MEASURED, from_enough, is_larger, told
+from ..cells import FEW_PROMPTS, NOT_MEASURED, faster, faster_than_plain, from_enough, is_larger, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
-from .figures_claims import Course, faster, pays, text_rows
+from .figures_claims import Course, text_rows
 from .figures_common import FIRST_TASK, OURS, ours, stream_prompts, swift, text_tokens, token_effort, window_note
 from .figures_drawing import color_of, draw_lines, draw_plain, draw_split
 from .lessons import swift_lesson
@@ -157,7 +157,7 @@ def _claims(course: Course | None) -> Iterable[Trend]:
     during = course.part(searching).called("while it searches").speed
     yield faster("SWIFT is faster behind its search than while it searches", behind, during)
     label = f"{SWIFT}, which searches in {sum(searching)} of {len(course)} texts,"
-    yield pays("SWIFT is faster than plain decoding over the whole stream", course.called(label).speed)
+    yield faster_than_plain("SWIFT is faster than plain decoding over the whole stream", course.called(label).speed)
     yield _is_cheap(course)
     split = course.split
     drafting, verifying = ((f"ms to {part}", split[part]) for part in ("draft", "verify"))

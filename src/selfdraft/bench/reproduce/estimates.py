@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..recipe import Trend
+from .recipe import Trend
 
 _CLEAR = 2.0
 """Standard errors that a difference must be beyond."""
