@@ -103,6 +103,17 @@ def _runs(kind: str, layers: frozenset[int]) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """A prompt of a file or a set. `later`: what the user says in later turns; `tokens`: of the first one, if known."""
+
+    id: str
+    domain: str
+    text: str = ""
+    later: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a strategy wants for the next round of one sequence.
 

@@ -1,23 +1,29 @@
-"""Clocks: what single passes and drafts take on the engine's own runner, and what the device's memory gives."""
+"""What single passes take on the engine's own runner, what the device's memory gives, and the bound that follows.
+
+A round drafts with some passes and verifies with one; whatever else it does is overhead. So the costs of passes, timed
+alone, and the rounds a method needed predict the least time it could have taken. A verification is priced as a whole
+pass over a chain of its width; `early-exit`, which goes on where its draft stopped, may do better.
+"""
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
+from ..economics import seconds_of_width
 from ..engine.draft import Rule
 from ..engine.state import PREFILL_CHUNK
 from ..models.latency import ROOM, WIDTHS, fitting_length
 from ..options import GenerateOptions, NoOptions
 from ..protocols import DraftedChain, DraftTask, Runner
 from ..registry import DEFAULTS, find, options_for
-from ..types import SkipSet
-from .costs import Costs, DraftKind
+from ..types import SkipSet, StepRecord
+from .circumstances import device_seconds
 
 SHORT_DRAFT, LONG_DRAFT = 8, 16
 _MAX_PASSES = ROOM - 2
@@ -27,31 +33,95 @@ _COPY_BYTES = {"cuda": 2**30}
 _CPU_COPY_BYTES = 2**26
 
 
+@dataclass(frozen=True)
+class DraftKind:
+    """What a drafted token's cost depends on. `vocabulary`: how many of the first tokens it proposes, None: all."""
+
+    skip: SkipSet = SkipSet()
+    vocabulary: int | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round asks of the device. `num_draft_passes` is None where its drafts come from another model."""
+
+    draft: DraftKind
+    num_draft_passes: int | None
+    width: int  # of the verification: the last committed token and the nodes of the draft
+
+
+def round_of(step: StepRecord, drafter: str, vocabulary: int | None = None) -> Round:
+    """`drafter`: the caller's, where the plan leaves it open; `vocabulary`: that of `self`. A lookup takes no pass."""
+    name = step.plan.drafter or drafter
+    num_steps = step.draft.num_draft_steps
+    passes = num_steps if name == "self" or not num_steps else None if name == "model" else 0
+    draft = DraftKind(step.plan.skip, vocabulary) if passes else DraftKind()
+    return Round(draft, passes, 1 + len(step.draft.tokens))
+
+
+@dataclass
+class Costs:
+    """Seconds of one pass by width with nothing skipped, and of one drafted token by kind.
+
+    `is_recorded`: passes take the next width that was measured, as the runner pads them.
+    """
+
+    width_seconds: Mapping[int, float]
+    draft_seconds: dict[DraftKind, float] = field(default_factory=dict)
+    is_recorded: bool = False
+
+    def verify_seconds(self, width: int) -> float:
+        return seconds_of_width(self.width_seconds, width, self.is_recorded)
+
+    def predict(self, rounds: Iterable[Round]) -> float | None:
+        """Seconds of the passes of these rounds and nothing else; None where some of them were not timed."""
+        seconds = 0.0
+        for item in rounds:
+            if item.num_draft_passes is None or (item.num_draft_passes and item.draft not in self.draft_seconds):
+                return None
+            draft = item.num_draft_passes * self.draft_seconds[item.draft] if item.num_draft_passes else 0.0
+            seconds += draft + self.verify_seconds(item.width)
+        return seconds
+
+    def to_json(self, context: int, pass_bytes: int, bandwidth: float) -> dict[str, Any]:
+        """`floor_seconds`: reading all weights once at the bandwidth of a large copy."""
+        return {
+            "context": context,
+            "width_seconds": {str(width): seconds for width, seconds in self.width_seconds.items()},
+            "drafts": [
+                {"skip": str(draft.skip), "vocabulary": draft.vocabulary, "seconds": seconds}
+                for draft, seconds in self.draft_seconds.items()
+            ],
+            "pass_bytes": pass_bytes,
+            "copy_bytes_per_second": bandwidth,
+            "floor_seconds": pass_bytes / bandwidth,
+        }
+
+
+def draft_kinds(rounds: Iterable[Round]) -> list[DraftKind]:
+    """Those that some round drafted with."""
+    found = {item.draft for item in rounds if item.num_draft_passes}
+    return sorted(found, key=lambda draft: (str(draft.skip), draft.vocabulary or 0))
+
+
 class PassMeter:
-    """Times passes behind a text of `context` tokens, as decoding runs them.
+    """Times passes after a text of `context` tokens, as decoding runs them.
 
     They all read the cache bucket that `context` is in: where it leaves them too little room, the text is shorter.
     """
 
     def __init__(self, runner: Runner, context: int) -> None:
         self.context = fitting_length(runner, context)
-        self._runner, self._is_recorded, self._rule = runner, bool(runner.recorded_slots(1)), _chain_rule()
+        self._runner, self._is_recorded, self._rule = runner, runner.is_recording, _chain_rule()
 
     def measure(self, drafts: Iterable[DraftKind]) -> Costs:
-        costs = Costs(self._width_seconds(), is_recorded=self._is_recorded)
-        self.add_drafts(costs, drafts)
-        return costs
+        widths, cache = self._width_seconds(), self._new_text()
+        return Costs(widths, {draft: self._draft_seconds(cache, draft) for draft in drafts}, self._is_recorded)
 
     def _width_seconds(self) -> dict[int, float]:
         cache = self._new_text()
         wider = self._runner.recorded_widths[1:] if self._is_recorded else WIDTHS[1:]
         return {1: self._plain_seconds(cache), **{width: self._pass_seconds(cache, width) for width in wider}}
-
-    def add_drafts(self, costs: Costs, drafts: Iterable[DraftKind]) -> None:
-        new = [draft for draft in drafts if draft not in costs.draft_seconds]
-        if new:
-            cache = self._new_text()
-            costs.draft_seconds.update({draft: self._draft_seconds(cache, draft) for draft in new})
 
     def _new_text(self) -> Any:
         """A cache with the text; given back after use, for recordings may be bound to its storage."""
@@ -133,10 +203,3 @@ def copy_bandwidth(device: torch.device) -> float:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     return best
-
-
-def device_seconds(device: torch.device) -> float:
-    """A clock that has waited for the device, whoever keeps it busy."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

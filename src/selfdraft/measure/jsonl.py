@@ -1,7 +1,7 @@
 """Files of JSON lines that grow while something is measured: a head that says what was asked, then results.
 
-A file is whole or not there when it is begun (written beside, then renamed); what is added is on disk then;
-a last line that was cut off is left out when it is read.
+A new file is written beside its place and renamed. What is added is on disk at once. A last line that was cut off is
+left out when the file is read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..errors import OptionError
 Values = Mapping[str, Any]
 
 
-class LinesFile:
-    """`mark`: the head's first name, whose value is the version of the form; `command`: that writes such files."""
+class JsonLines:
+    """`mark`: the head's first name, its value the version of the format; `command`: what writes such files."""
 
     def __init__(self, path: str | Path, mark: str, version: int, command: str) -> None:
         self.path = Path(path)
@@ -29,7 +29,7 @@ class LinesFile:
         return self.path.exists() and bool(self.path.stat().st_size)
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The head without its mark, and the lines behind it. A ValueError or the like: it is no such file."""
+        """The head without its mark, and the lines after it. A ValueError or the like: it is not such a file."""
         lines = self.path.read_text(encoding="utf-8").split("\n")
         head = json.loads(lines[0])
         if head.pop(self._mark) != self._version:

@@ -18,7 +18,8 @@ from pathlib import PurePath
 from typing import Any
 
 from ..errors import OptionError, unknown_name
-from .prompts import BenchPrompt, is_list_of_texts
+from ..types import Prompt
+from .read import is_list_of_texts
 
 USUAL_COLUMNS = ("prompt", "question", "instruction", "text", "article", "input")
 USUAL_SPLITS = ("test", "validation", "train")
@@ -40,7 +41,7 @@ class _Source:
         return PurePath(self.name).name
 
 
-def dataset_prompts(name: str, count: int) -> list[BenchPrompt]:
+def dataset_prompts(name: str, count: int) -> list[Prompt]:
     """The first rows that have some text; a column of lists of texts holds conversations. Fetches little more."""
     source = _parse(name)
     prompts = list(itertools.islice(_prompts(source), count))
@@ -52,25 +53,25 @@ def dataset_prompts(name: str, count: int) -> list[BenchPrompt]:
 def _parse(text: str) -> _Source:
     name, *settings = (part.strip() for part in text.split(","))
     if not name:
-        raise OptionError(f"{text!r} names no dataset; write it like {_EXAMPLE}")
+        raise OptionError(f"{text!r} does not name a dataset; write it like {_EXAMPLE}")
     known = [item.name for item in dataclasses.fields(_Source)[1:]]
     found: dict[str, str] = {}
     for setting in settings:
         key, _, value = (part.strip() for part in setting.partition("="))
         if not value:
-            raise OptionError(f"{setting!r} in {text!r} is no setting; write it like {_EXAMPLE}")
+            raise OptionError(f"{setting!r} in {text!r} is not a setting; write it like {_EXAMPLE}")
         if key not in known:
             raise unknown_name("setting of a dataset", key, known)
         found[key] = value
     return _Source(name, **found)
 
 
-def _prompts(source: _Source) -> Iterator[BenchPrompt]:
+def _prompts(source: _Source) -> Iterator[Prompt]:
     domain = source.domain or source.short_name
     for number, row in enumerate(_rows(source), start=1):
         column = _column(row, source)
         if turns := _turns(row[column], column, source):
-            yield BenchPrompt(f"{source.short_name}-{number}", domain, turns[0], tuple(turns[1:]))
+            yield Prompt(f"{source.short_name}-{number}", domain, turns[0], tuple(turns[1:]))
 
 
 def _rows(source: _Source) -> Iterator[Row]:
@@ -123,6 +124,6 @@ def _turns(found: object, column: str, source: _Source) -> list[str]:
     if is_list_of_texts(found):
         return found
     raise OptionError(
-        f"the column {column!r} of the dataset {source.name!r} holds {reprlib.repr(found)}, which is no text; "
+        f"the column {column!r} of the dataset {source.name!r} holds {reprlib.repr(found)}, which is not text; "
         f"name another: {source.name},column=NAME"
     )

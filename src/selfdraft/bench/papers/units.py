@@ -1,4 +1,4 @@
-"""What a reproduction has measured so far: lines of JSON, a head and one line per unit. The same question goes on."""
+"""What a reproduction has measured so far: lines of JSON, a head and one line per unit. A run that asks the same goes on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..lines import READING_FAILS, LinesFile
+from ...measure.figures import Measured
+from ...measure.jsonl import READING_FAILS, JsonLines
 
-SCHEMA = 1
+SCHEMA = 2
 NO_TIME = "no time was left for it"
 """Of units that were never begun. The same command measures them."""
 
@@ -25,6 +26,10 @@ class Line:
     missing: str | None = None
     seconds: float = 0.0
     date: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: one.to_json() if isinstance(one, Measured) else one for name, one in self.values.items()}
+        return {**vars(self), "values": values}
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -52,16 +57,16 @@ class UnitFile:
             self.head, lines = read_units(self._file.path)
             self._file.check(self.head.question, head.question)
             self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
-        self._file.write(asdict(self.head), map(asdict, self.lines.values()))
+        self._file.write(asdict(self.head), (line.to_json() for line in self.lines.values()))
 
     def add(self, line: Line) -> None:
         self.lines[line.key] = line
         if self._file is not None:
-            self._file.add([asdict(line)])
+            self._file.add([line.to_json()])
 
 
-def _lines_of(file: str | Path) -> LinesFile:
-    return LinesFile(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
+def _lines_of(file: str | Path) -> JsonLines:
+    return JsonLines(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:

@@ -1,4 +1,4 @@
-"""The prompts that come with selfdraft, one file of JSON lines per domain in `promptsets`, and those beside them.
+"""The prompts that come with selfdraft, one file of JSON lines per domain in `builtin`, and those beside them.
 
 The text of ours is our own.
 """
@@ -12,8 +12,10 @@ from importlib.resources import files as package_files
 from pathlib import PurePath
 
 from ..errors import unknown_name
-from .hub_prompts import dataset_prompts
-from .prompts import BenchPrompt, Labels, in_turn, read_prompts
+from .hub import dataset_prompts
+from ..types import Prompt
+from .arrange import in_turn
+from .read import Labels, read_prompts
 
 PROMPT_SETS: tuple[str, ...] = ("summarise", "math", "translate", "story", "sql", "code", "chat", "rewrite")
 ALL_SETS = "all"
@@ -23,19 +25,19 @@ DATASET_PROMPTS = 16
 _BY_FILE = Labels(otherwise=lambda file: PurePath(file).stem)
 
 
-def builtin_prompts(domains: Sequence[str] | None = None) -> list[BenchPrompt]:
+def builtin_prompts(domains: Sequence[str] | None = None) -> list[Prompt]:
     """Those of the named domains, or of all; the first of every domain, then the second of every domain, and so on."""
     names = PROMPT_SETS if domains is None else tuple(dict.fromkeys(domains))
     for name in names:
         if name not in PROMPT_SETS:
             raise unknown_name("prompt set", name, PROMPT_SETS)
-    folder = package_files(__package__) / "promptsets"
+    folder = package_files(__package__) / "builtin"
     return read_prompts((f"{name}.jsonl", (folder / f"{name}.jsonl").read_text(encoding="utf-8")) for name in names)
 
 
 def select_prompts(
     sets: Sequence[str], files: Sequence[tuple[str, str]], datasets: Sequence[str], per_domain: int | None
-) -> list[BenchPrompt]:
+) -> list[Prompt]:
     """Of built-in sets (`all`: of all), (name, content) of files, and datasets; in turn from each domain.
 
     Nothing at all: all built-in sets. A line of a file that names no domain belongs to the file's name. Where two
@@ -43,7 +45,7 @@ def select_prompts(
     """
     if not (sets or files or datasets):
         sets = [ALL_SETS]
-    found: list[BenchPrompt] = []
+    found: list[Prompt] = []
     if sets:
         found += builtin_prompts(None if ALL_SETS in sets else sets)
     if files:
@@ -53,7 +55,7 @@ def select_prompts(
     return in_turn(_with_own_ids(found), per_domain)
 
 
-def _with_own_ids(prompts: Sequence[BenchPrompt]) -> Iterator[BenchPrompt]:
+def _with_own_ids(prompts: Sequence[Prompt]) -> Iterator[Prompt]:
     taken = {prompt.id for prompt in prompts}
     met: set[str] = set()
     for prompt in prompts:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from ..profiles.key import cpu_name
 from ..protocols import Runner
 
 PACKAGE = Path(__file__).parents[1]
-_GRAPH_FIGURES = ("num_graphs", "num_bytes", "num_captures", "capture_seconds", "fallback_reason")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_FORGET_PEAK = "5"
+"""What Linux takes for "the peak is what it is now"."""
 
 
 def circumstances(runner: Runner) -> dict[str, Any]:
@@ -91,37 +92,29 @@ def _process_bytes() -> tuple[int | None, int | None]:
     return resident, peak
 
 
-def graph_figures(runner: Runner) -> dict[str, Any]:
-    """What a runner that captures graphs says about them; None where it has nothing to say."""
-    graphs = getattr(runner, "graphs", None)
-    return {name: getattr(graphs, name, getattr(runner, name, None)) for name in _GRAPH_FIGURES}
+def reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text(_FORGET_PEAK)
 
 
-@dataclass
-class GraphWatch:
-    """What a runner records while it is watched; `num_captures` is None where it records nothing at all."""
-
-    runner: Runner
-    num_captures: int | None = None
-    recorded: list[dict[str, Any]] = field(default_factory=list)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        before, keys = graph_figures(self.runner)["num_captures"], set(_graph_keys(self.runner))
-        yield
-        after = graph_figures(self.runner)["num_captures"]
-        if before is not None and after is not None:
-            self.num_captures = (self.num_captures or 0) + max(0, after - before)
-            self.recorded += [_describe_graph(key) for key in _graph_keys(self.runner) if key not in keys]
-
-    def figures(self) -> dict[str, Any]:
-        return {"num_captures": self.num_captures, "recorded": self.recorded}
+def peak_bytes(device: torch.device) -> int | None:
+    """Since the last reset, with the weights and whatever else is kept; None where the system does not say."""
+    if device.type == "cuda":
+        # As it is kept: flattening all of the allocator's figures takes a hundred times as long.
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"])
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    peak = next((line for line in lines if line.startswith("VmHWM:")), None)
+    return int(peak.split()[1]) * 1024 if peak else None
 
 
-def _graph_keys(runner: Runner) -> list[Any]:
-    return getattr(getattr(runner, "graphs", None), "keys", [])
-
-
-def _describe_graph(key: Any) -> dict[str, Any]:
-    kind = key.kind if isinstance(key.kind, str) else "draft"
-    return {"kind": kind, "rows": key.rows, "width": key.width, "end": key.end, "skip": str(key.skip)}
+def device_seconds(device: torch.device) -> float:
+    """A clock that has waited for the device, whoever keeps it busy."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

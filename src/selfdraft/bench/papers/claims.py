@@ -1,0 +1,181 @@
+"""Claims about what units found, by three verbs over estimates: faster, larger, at_least.
+
+Two arms of one unit took turns on the same prompts and are compared paired: the estimate is of their ratio, its interval
+resamples prompts with both together. A claim is confirmed or not where the interval is clear of the bound; else, and
+where there are too few prompts, it is inconclusive. Claims that say nothing (the option had no effect, ...) are made
+inconclusive by `unless`, which returns the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...measure.estimate import Estimate, Quantity, estimate, length, ratio, ratio_of_ratios, speed, unpaired_ratio
+from ...measure.estimate import acceptance as acceptance_of
+from ...measure.records import OFF, Record
+from .experiment import Claim, Found, Judgement
+
+TOO_FEW = "too few prompts"
+QUANTITIES: dict[str, Quantity] = {"M": length, "alpha": acceptance_of, "speed": speed}
+"""What `larger` and `at_least` can be about."""
+Unless = Callable[[Found, str], str | None]
+"""Of a unit: why the claim says nothing there; None: it does say something."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """An arm in a unit, or in one domain of it."""
+
+    unit: str
+    arm: str
+    domain: str | None = None
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.label or self.arm
+
+    def records(self, found: Found) -> list[Record]:
+        measured = found.measured(self.unit)
+        return measured.of(self.arm, self.domain) if measured else []
+
+    def plain(self, found: Found) -> list[Record]:
+        return replace(self, arm=OFF).records(found)
+
+
+# ------------------------------------------------------------------------------------------------------- three verbs
+
+
+def faster(
+    text: str, one: str, other: str = OFF, *, units: Sequence[str] | None = None, unless: Unless | None = None
+) -> Claim:
+    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task."""
+
+    def judge(found: Found, unit: str) -> Judgement | None:
+        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other))
+
+    return _in_each(judge, units, unless)
+
+
+def larger(
+    text: str, quantity: str, one: str, other: str, *, units: Sequence[str] | None = None, unless: Unless | None = None
+) -> Claim:
+    """That a quantity ("M", "alpha") of one arm is above that of another."""
+
+    def judge(found: Found, unit: str) -> Judgement | None:
+        return is_larger(_told(text, found, unit), found, quantity, Side(unit, one), Side(unit, other))
+
+    return _in_each(judge, units, unless)
+
+
+def at_least(
+    text: str, quantity: str, arm: str, bound: float, *, units: Sequence[str] | None = None, unless: Unless | None = None
+) -> Claim:
+    """That a quantity of an arm is above a number."""
+
+    def judge(found: Found, unit: str) -> Judgement | None:
+        side = Side(unit, arm)
+        return is_above(_told(text, found, unit), estimate_of(found, quantity, side), bound, side.name)
+
+    return _in_each(judge, units, unless)
+
+
+def judged_by(judge: Callable[[Found], Judgement | None | Iterable[Judgement | None]]) -> Claim:
+    """Any other claim: a function of what was found; None: it was not measured."""
+
+    def claim(found: Found) -> Iterator[Judgement]:
+        made = judge(found)
+        yield from (one for one in ([made] if isinstance(made, Judgement | None) else made) if one is not None)
+
+    return claim
+
+
+def _in_each(
+    judge: Callable[[Found, str], Judgement | None], units: Sequence[str] | None, unless: Unless | None
+) -> Claim:
+    def claim(found: Found) -> Iterator[Judgement]:
+        for unit in found.units if units is None else units:
+            judgement = judge(found, unit)
+            if judgement is not None:
+                reason = unless(found, unit) if unless else None
+                yield judgement if reason is None else replace(judgement, outcome=None, because=reason)
+
+    return claim
+
+
+def _told(text: str, found: Found, unit: str) -> str:
+    return text.replace("{task}", found.label(unit)).replace("{unit}", unit)
+
+
+# -------------------------------------------------------------------------------------------------- what they stand on
+
+
+def is_faster(text: str, found: Found, one: Side, other: Side) -> Judgement | None:
+    """None: one of them was not measured. In different units each is held against plain decoding of its own."""
+    if other.arm == OFF and one.unit == other.unit:
+        return is_above(text, speedup(found, one), 1.0, one.name, unit="x")
+    known = [speedup(found, side) for side in (one, other)]
+    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x")
+
+
+def is_larger(text: str, found: Found, quantity: str, one: Side, other: Side) -> Judgement | None:
+    known = [estimate_of(found, quantity, side) for side in (one, other)]
+    return _compared(text, _ratio_of(found, one, other, QUANTITIES[quantity]), (one, other), known, "")
+
+
+def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
+    """Of any estimate; None: there is none."""
+    if found is None:
+        return None
+    because = f"{label} {shown(found, unit)}" + ("" if bound == 1.0 and unit else f", against {bound:g}{unit}")
+    return _judgement(text, found.is_above(bound), found, because)
+
+
+def is_below(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
+    judgement = is_above(text, found, bound, label, unit=unit)
+    return judgement and replace(judgement, outcome=None if judgement.outcome is None else not judgement.outcome)
+
+
+def speedup(found: Found, side: Side) -> Estimate | None:
+    figures = found.figures(side.unit, side.arm, side.domain)
+    return figures.shown_speedup if figures else None
+
+
+def estimate_of(found: Found, quantity: str, side: Side) -> Estimate | None:
+    return estimate(side.records(found), QUANTITIES[quantity], _seed(found, side))
+
+
+def shown(found: Estimate, unit: str = "") -> str:
+    """`1.20x [1.15, 1.26]`."""
+    return f"{found.value:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def _ratio_of(found: Found, one: Side, other: Side, quantity: Quantity) -> Estimate | None:
+    """Paired where both ran on the same texts; else speeds are each against plain decoding of their own texts."""
+    ones, others = one.records(found), other.records(found)
+    seed = _seed(found, one)
+    if one.unit == other.unit and one.domain == other.domain:
+        return ratio(ones, others, quantity, seed)
+    if quantity is not speed:
+        return unpaired_ratio(ones, others, quantity, seed)
+    return ratio_of_ratios((ones, one.plain(found)), (others, other.plain(found)), quantity, seed)
+
+
+def _seed(found: Found, side: Side) -> int:
+    measured = found.measured(side.unit)
+    return measured.seed if measured else 0
+
+
+def _compared(
+    text: str, found: Estimate | None, sides: tuple[Side, Side], known: Sequence[Estimate | None], unit: str
+) -> Judgement | None:
+    if found is None or None in known:
+        return None
+    names = [side.name for side in sides] if sides[0].name != sides[1].name else [side.unit for side in sides]
+    parts = [f"{name} {one.value:.2f}{unit}" for name, one in zip(names, known, strict=True) if one]
+    return _judgement(text, found.is_above(1.0), found, f"{', '.join(parts)}; ratio {found}")
+
+
+def _judgement(text: str, outcome: bool | None, found: Estimate, because: str) -> Judgement:
+    return Judgement(text, outcome, f"{TOO_FEW}: {because}" if found.is_of_few else because)

@@ -1,0 +1,169 @@
+"""What experiments measure with: an engine, prompts by task, arms that take turns, methods fitted beforehand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
+from ...economics import LatencyFit
+from ...engine.engine import Engine
+from ...measure.figures import Measured
+from ...measure.run import Measurement, MeasurePlan
+from ...profiles.profile import Artefact, Profile
+from ...types import Prompt
+from .experiment import MEASURED, Unit, Values
+from .tasks import Task, Tasks
+
+Methods = Mapping[str, Mapping[str, Any]]
+LATENCY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done of what the papers did. `prompts`, `fit_prompts`: of each task, to measure and to fit with.
+
+    `tokens`: new ones of a text; `fit_seconds`, `fit_tokens`: what fitting a method may take, and of how much text.
+    """
+
+    prompts: int
+    fit_prompts: int
+    tokens: int
+    fit_seconds: float
+    fit_tokens: int
+    runs: int = 1
+    is_quick: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+QUICK = Scale(prompts=1, fit_prompts=1, tokens=24, fit_seconds=12.0, fit_tokens=96, is_quick=True)
+WHOLE = Scale(prompts=8, fit_prompts=8, tokens=128, fit_seconds=60.0, fit_tokens=1024)
+QUICK_SECONDS = 540.0
+"""What a quick recipe takes at most, so that with loading it is less than ten minutes."""
+
+
+@dataclass
+class Workbench:
+    """`folder`: of what was fitted, apart from the user's own profiles; an interrupted run finds it again."""
+
+    engine: Engine
+    prompts: Sequence[Prompt]
+    scale: Scale
+    folder: Path
+    seed: int = 0
+    say: Callable[[str], None] = lambda text: None
+    _failed: dict[str, Fitted] = field(default_factory=dict)
+
+    # -------------------------------------------------------------------------------------------------- prompts
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        return Tasks(self.prompts, self.scale.prompts, self.scale.fit_prompts, self.seed)
+
+    def task(self, name: str, num_measured: int | None = None, num_fit: int | None = None) -> Task | None:
+        """With other numbers of prompts than those of the scale."""
+        scale = self.scale
+        measured, fit = (scale.prompts if num_measured is None else num_measured), num_fit
+        return Tasks(self.prompts, measured, scale.fit_prompts if fit is None else fit, self.seed).find(name)
+
+    def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
+        """A unit per task; of one without prompts why."""
+        units = []
+        for name in names:
+            task = self.tasks.find(name)
+            if task is None:
+                units.append(Unit(prefix + name, missing=self.tasks.why_missing(name)))
+            else:
+                units.append(Unit(prefix + name, partial(measure, task)))
+        return units
+
+    # -------------------------------------------------------------------------------------------------- fitting
+
+    @cached_property
+    def _base(self) -> Profile:
+        """What passes take: timed once, and kept; nothing else."""
+        return latency_profile(self.engine, self.folder, min(LATENCY_SECONDS, self.scale.fit_seconds), self.say)
+
+    @cached_property
+    def latency(self) -> LatencyFit:
+        return self.fork().knowledge.latency()
+
+    def profile(self, knows: Sequence[Fitted] = ()) -> Profile:
+        """What passes take, and what was fitted."""
+        artefacts = {name: found for fitted in knows for name, found in fitted.artefacts.items()}
+        return replace(self._base, artefacts=artefacts)
+
+    def fork(self, knows: Sequence[Fitted] = ()) -> Engine:
+        """An engine that knows what passes take and these fits; what it learns stays its own."""
+        return self.engine.fork(self.profile(knows))
+
+    def fit(
+        self,
+        name: str,
+        method: Mapping[str, Any],
+        prompts: Sequence[Prompt],
+        seconds: float | None = None,
+        num_tokens: int | None = None,
+    ) -> Fitted:
+        """Fit a strategy to prompts that are not measured; asked the same again, it is read from the folder.
+
+        `name` tells the fits of one strategy apart; `seconds`, `num_tokens`: other than those of the scale. Raises
+        nothing: what could not be fitted has an `error`, and is not tried again in this run.
+        """
+        allowed = self.scale.fit_seconds if seconds is None else seconds
+        request = FitRequest(name, dict(method), prompts, allowed, num_tokens or self.scale.fit_tokens)
+        if repr(request) not in self._failed:
+            fitted = fit_method(self.fork(), request, self.folder, self.say)
+            if not fitted.facts["error"]:
+                return fitted
+            self._failed[repr(request)] = fitted
+        return self._failed[repr(request)]
+
+    def once(self, name: str, question: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> Artefact:
+        """Anything else that is found once and kept: values and tensors."""
+        return fit_once(self.folder, self.engine.knowledge.key, name, question, make)
+
+    # ------------------------------------------------------------------------------------------------ measuring
+
+    def compare(
+        self,
+        methods: Methods,
+        prompts: Sequence[Prompt],
+        *,
+        knows: Sequence[Fitted] = (),
+        tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float | None = None,
+        runs: int | None = None,
+    ) -> Measured:
+        """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by."""
+        plan = MeasurePlan(
+            prompts=_with_own_ids(prompts),
+            methods=methods,
+            max_new_tokens=tokens or self.scale.tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=self.seed,
+            runs=runs or self.scale.runs,
+        )
+        return Measurement(self.fork(knows), plan).run().all_of
+
+    def measure(self, task: Task, methods: Methods, **asked: Any) -> dict[str, Any]:
+        """A unit's values: `compare` on a task's prompts, and the task's label."""
+        return {MEASURED: self.compare(methods, task.measured, **asked), "task": task.label}
+
+
+def _with_own_ids(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """A stream may have a prompt twice."""
+    met: dict[str, itertools.count[int]] = {}
+    named = []
+    for prompt in prompts:
+        number = next(met.setdefault(prompt.id, itertools.count(1)))
+        named.append(prompt if number == 1 else replace(prompt, id=f"{prompt.id}-{number}"))
+    return named

@@ -1,0 +1,130 @@
+"""What is fitted once and kept: asked the same again, it is read instead.
+
+Everything is kept in profiles of a folder of its own; the user's profiles are neither read nor written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engine.engine import Engine
+from ..errors import SelfdraftError
+from ..models.latency import measure
+from ..profiles.key import ProfileKey, as_file_name
+from ..profiles.profile import Artefact, Profile, as_json
+from ..profiles.store import Store
+from ..progress import LogProgress, Say
+from ..prompts.arrange import digest
+from ..prompts.tokens import encoded
+from ..types import Prompt
+from .fit_session import FitSession, num_steps
+
+LENGTHS = (64, 512, 2048)
+"""Tokens of context at which passes are timed."""
+_QUESTION = "question"
+
+
+def fit_once(
+    folder: Path, key: ProfileKey, name: str, question: Mapping[str, Any], fit: Callable[[], Mapping[str, Any]]
+) -> Artefact:
+    """What `fit` found for this question, now or before."""
+    store, asked = Store(folder / as_file_name(name)), as_json(question)
+    profile = store.load(key)
+    known = profile.artefacts.get(name) if profile else None
+    if known is None or known.values.get(_QUESTION) != asked:
+        known = Artefact.of({**fit(), _QUESTION: asked})
+        store.update(key, name, known)
+    return known
+
+
+def latency_profile(engine: Engine, folder: Path, seconds: float, say: Say) -> Profile:
+    """A profile that holds what passes take and nothing else; they are timed where no earlier run did."""
+    store, key = Store(folder / "latency"), engine.knowledge.key
+    profile = store.load(key)
+    if profile is None or profile.latency is None:
+        say("timing passes")
+        store.set_latency(key, measure(engine.runner, LENGTHS, seconds, LogProgress(say, "latency")).to_json())
+        profile = store.load(key)
+    assert profile is not None
+    return profile
+
+
+# ------------------------------------------------------------------------------------------------------- strategies
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """`name` tells the fits of one strategy apart; `method`: the strategy and its settings."""
+
+    name: str
+    method: Mapping[str, Any]
+    prompts: Sequence[Prompt]
+    seconds: float
+    num_tokens: int
+
+    @property
+    def strategy(self) -> str:
+        return str(self.method["strategy"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.method.get("settings", {}))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a strategy knows (`artefacts`), and `facts` of fitting it: seconds, num_steps, is_complete, error, ..."""
+
+    strategy: str
+    facts: Mapping[str, Any]
+    artefacts: Mapping[str, Artefact]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Of its artefact; nothing where nothing was fitted."""
+        found = self.artefacts.get(self.strategy)
+        return found.values if found else {}
+
+
+def fit_method(engine: Engine, request: FitRequest, folder: Path, say: Say) -> Fitted:
+    """Fit a strategy. `engine` knows what passes take. What cannot be fitted has an `error` instead of artefacts."""
+    prompts = [encoded(prompt, engine) for prompt in request.prompts]
+    question = {
+        "prompts": digest(prompts),
+        "tokens": request.num_tokens,
+        "seconds": request.seconds,
+        "settings": request.settings,
+    }
+    facts = {"strategy": request.strategy, "allowed_seconds": request.seconds, "num_prompts": len(prompts)}
+
+    def fit() -> dict[str, Any]:
+        say(f"fitting {request.name}, for at most {request.seconds:.0f} s")
+        began = engine.runner.seconds()
+        found = _fit(engine, request, prompts, say)
+        seconds = engine.runner.seconds() - began
+        found_facts = {"seconds": seconds, "num_steps": num_steps(found), "is_complete": bool(found["is_complete"])}
+        return {**found, "facts": {**facts, **found_facts, "error": None}}
+
+    try:
+        artefact = fit_once(folder, engine.knowledge.key, request.name, question, fit)
+    except SelfdraftError as error:  # what cannot be fitted is left out, the others are measured
+        say(f"{request.name} could not be fitted: {error}")
+        return Fitted(request.strategy, {**facts, "is_complete": False, "num_steps": None, "error": str(error)}, {})
+    return Fitted(request.strategy, artefact.values["facts"], {request.strategy: artefact})
+
+
+def _fit(engine: Engine, request: FitRequest, prompts: Sequence[Prompt], say: Say) -> dict[str, Any]:
+    """Texts that the model writes for it are part of its seconds, however often others had them written."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+
+        def journal(name: str, **question: Any) -> Any:
+            return store.journal(engine.knowledge.key, name, question)
+
+        progress = LogProgress(say, request.name)
+        session = FitSession(engine.fork(engine.knowledge.profile), request.num_tokens, journal, progress)
+        return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)

@@ -1,0 +1,174 @@
+"""Estimates: a value and the interval that resampling its prompts gives (bootstrap, the middle 95 %).
+
+A quantity of a record is a pair (part, whole); of many records it is all parts over all wholes. Two arms that took
+turns on the same prompts are compared paired: each resample takes a prompt with both arms, or without both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .records import Record
+
+NUM_RESAMPLES = 1000
+FEW_PROMPTS = 3
+"""An interval of fewer says nothing."""
+_MIDDLE = (0.025, 0.975)
+
+Quantity = Callable[[Record], tuple[float, float] | None]
+"""(part, whole) of one record; None: it has none."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`low` to `high`: 95 % of what other prompts like these would give; `count`: prompts it is made of."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+    @property
+    def is_of_few(self) -> bool:
+        return self.count < FEW_PROMPTS
+
+    def is_above(self, bound: float) -> bool | None:
+        """None: inconclusive, as the interval holds the bound or is of too few prompts."""
+        if self.is_of_few or self.low <= bound <= self.high:
+            return None
+        return self.value > bound
+
+
+def speed(record: Record) -> tuple[float, float] | None:
+    """Tokens per second of decoding."""
+    return (record.num_tokens, record.decode_seconds) if record.decode_seconds else None
+
+
+def call_speed(record: Record) -> tuple[float, float] | None:
+    """Tokens per second of the whole call, prefill included."""
+    return (record.num_tokens, record.call_seconds) if record.call_seconds else None
+
+
+def length(record: Record) -> tuple[float, float] | None:
+    """M: tokens that a pass of the whole model brings."""
+    return (record.num_tokens, record.num_rounds) if record.num_rounds else None
+
+
+def acceptance(record: Record) -> tuple[float, float] | None:
+    """Share of the drafted tokens that are accepted."""
+    return record.num_accepted, record.num_draft_steps
+
+
+def estimate(records: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
+    """Of one arm; None: there is nothing to divide."""
+    return _summarise(_sums([(record, record) for record in records], quantity), _share, seed)
+
+
+def ratio(ones: Iterable[Record], others: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
+    """One arm's quantity over another's on the same texts, paired."""
+    return _summarise(_sums(pair(ones, others), quantity), _ratio, seed)
+
+
+def difference(ones: Iterable[Record], others: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
+    """One arm's quantity minus another's on the same texts, paired."""
+    return _summarise(_sums(pair(ones, others), quantity), lambda sums: _share(sums) - _share(sums[:, 2:]), seed)
+
+
+def unpaired_ratio(one: Sequence[Record], other: Sequence[Record], quantity: Quantity, seed: int) -> Estimate | None:
+    """Of two arms on different texts: each is resampled by itself."""
+    return _of_both([_sums([(record, record) for record in own], quantity) for own in (one, other)], _share, seed)
+
+
+def ratio_of_ratios(
+    one: tuple[Sequence[Record], Sequence[Record]],
+    other: tuple[Sequence[Record], Sequence[Record]],
+    quantity: Quantity,
+    seed: int,
+) -> Estimate | None:
+    """The same with each arm against its own baseline."""
+    return _of_both([_sums(pair(*both), quantity) for both in (one, other)], _ratio, seed)
+
+
+def _of_both(sums: Sequence[Floats], value_of: Callable[[Floats], Floats], seed: int) -> Estimate | None:
+    if any(not len(each) for each in sums):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = [value_of(_resample(each, seed + number)) for number, each in enumerate(sums)]
+        first, second = (float(value_of(each.sum((0, 1))[None])[0]) for each in sums)
+        if not (np.isfinite([first, second]).all() and second):
+            return None
+        return _interval(first / second, draws[0] / draws[1], min(map(len, sums)))
+
+
+def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
+    """Of plain numbers, each as one prompt."""
+    sums = np.array([[[value, 1.0]] for value in values]).reshape(-1, 1, 2)
+    return _summarise(sums, _share, seed)
+
+
+def pair(ones: Iterable[Record], others: Iterable[Record]) -> list[tuple[Record, Record]]:
+    """Records of the same text."""
+    known = {record.text: record for record in others}
+    return [(record, known[record.text]) for record in ones if record.text in known]
+
+
+# ------------------------------------------------------------------------------------------------------ resampling
+
+
+def _sums(pairs: Iterable[tuple[Record, Record]], quantity: Quantity) -> Floats:
+    """[prompts, runs, 4]: part and whole of both arms. The turns of a conversation are one prompt."""
+    found: dict[int, dict[int, Floats]] = {}
+    for one, other in pairs:
+        own, theirs = quantity(one), quantity(other)
+        if own is not None and theirs is not None:
+            runs = found.setdefault(one.number - one.turn, {})
+            runs[one.run] = runs.get(one.run, np.zeros(4)) + np.array([*own, *theirs], dtype=float)
+    num_runs = max(map(len, found.values()), default=1)
+    whole = [list(runs.values()) for runs in found.values() if len(runs) == num_runs]
+    return np.array(whole, dtype=float).reshape(len(whole), num_runs, 4)
+
+
+def _summarise(sums: Floats, value_of: Callable[[Floats], Floats], seed: int) -> Estimate | None:
+    if not len(sums):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(value_of(sums.sum((0, 1))[None])[0])
+        return _interval(value, value_of(_resample(sums, seed)), len(sums)) if np.isfinite(value) else None
+
+
+def _resample(sums: Floats, seed: int) -> Floats:
+    """[resamples, quantities]: prompts are drawn with replacement and, where there are several runs, runs of each."""
+    count, num_runs = sums.shape[:2]
+    draw = np.random.default_rng(seed)
+    picks = draw.integers(count, size=(NUM_RESAMPLES, count))
+    if num_runs == 1:
+        return sums[picks, 0].sum(1)
+    runs = draw.integers(num_runs, size=(NUM_RESAMPLES, count, num_runs))
+    return sums[picks[:, :, None], runs].sum((1, 2))
+
+
+def _interval(value: float, draws: Floats, count: int) -> Estimate:
+    finite = draws[np.isfinite(draws)]
+    low, high = np.quantile(finite if len(finite) else np.array([value]), _MIDDLE)
+    return Estimate(value, float(low), float(high), count)
+
+
+def _share(sums: Floats) -> Floats:
+    return sums[:, 0] / sums[:, 1]
+
+
+def _ratio(sums: Floats) -> Floats:
+    return (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
+
+
+def as_json(found: Estimate | None) -> dict[str, Any]:
+    return dict.fromkeys(("value", "low", "high", "count")) if found is None else vars(found)

@@ -1,0 +1,230 @@
+"""The figures of an arm: sums over its records and what follows from them.
+
+Speeds are total tokens over total seconds, against plain decoding (`off`) of the same prompts in the same run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from ..prompts.arrange import is_context
+from .estimate import Estimate, as_json, call_speed, ratio, speed
+from .records import OFF, VERDICTS, Machine, Record
+
+PARTS = ("optimise", "draft", "verify", "other")
+MOST_SKIPS = 5
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one arm on some prompts. A figure that has no meaning is None.
+
+    `speedup`: of decoding; `call_speedup`: of whole calls, all that is known of a peer. `cost`: seconds of a draft step
+    over those of a plain token. `bound`: the speed-up that the costs of its passes allow, where they were timed.
+    """
+
+    num_prompts: int
+    num_tokens: int
+    call_seconds: float
+    decode_seconds: float | None
+    tokens_per_second: float | None
+    speedup: Estimate | None
+    call_speedup: Estimate | None
+    acceptance_rate: float | None
+    mean_generated_length: float | None
+    skipped_attention: float | None
+    skipped_mlp: float | None
+    cost: float | None
+    expected: Mapping[str, float | None]
+    split: Mapping[str, float | None]
+    capture_seconds: float
+    peak_bytes: int | None
+    first_token_seconds: float | None
+    bound: float | None
+    equal: int
+    tie: int
+    different: int
+
+    @classmethod
+    def of(cls, records: Sequence[Record], plain: Sequence[Record], machine: Machine, seed: int = 0) -> Figures:
+        """`plain`: `off` on the same prompts."""
+        tokens, steps, passes = (_sum(records, f"num_{name}") for name in ("tokens", "draft_steps", "draft_passes"))
+        decode, calls = _decode_seconds(records), _sum(records, "call_seconds")
+        skipped = [share(_sum(records, f"skipped_{kind}"), passes * machine.num_layers) for kind in ("attention", "mlp")]
+        alpha, length = share(_sum(records, "num_accepted"), steps), share(tokens, _sum(records, "num_rounds"))
+        plain_pass = share(_decode_seconds(plain), _sum(plain, "num_tokens"))
+        cost = share(share(_sum(records, "draft_seconds"), steps), plain_pass)
+        verdicts = Counter(record.verdict for record in records)
+        return cls(
+            num_prompts=len(records),
+            num_tokens=tokens,
+            call_seconds=calls,
+            decode_seconds=decode,
+            tokens_per_second=share(tokens, decode or calls),
+            speedup=ratio(records, plain, speed, seed),
+            call_speedup=ratio(records, plain, call_speed, seed),
+            acceptance_rate=alpha,
+            mean_generated_length=length,
+            skipped_attention=skipped[0],
+            skipped_mlp=skipped[1],
+            cost=cost,
+            expected=expected_speedups(length, alpha, cost, skipped, machine.beta),
+            split=time_split(records),
+            capture_seconds=_sum(records, "capture_seconds"),
+            peak_bytes=max((record.peak_bytes for record in records if record.peak_bytes is not None), default=None),
+            first_token_seconds=_mean(record.first_token_seconds for record in records),
+            bound=_bound(records, machine),
+            **{verdict: verdicts[verdict] for verdict in VERDICTS},
+        )
+
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether only whole calls can be compared."""
+        return self.speedup is None
+
+    @property
+    def shown_speedup(self) -> Estimate | None:
+        """Of decoding; where that is not known, of whole calls."""
+        return self.call_speedup if self.is_of_calls else self.speedup
+
+    @property
+    def skip_ratio(self) -> float | None:
+        """Share of all sub-layers that draft passes left out."""
+        if self.skipped_attention is None or self.skipped_mlp is None:
+            return None
+        return (self.skipped_attention + self.skipped_mlp) / 2
+
+    @property
+    def milliseconds(self) -> float | None:
+        """Of a token."""
+        return 1000 / self.tokens_per_second if self.tokens_per_second else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "speedup": as_json(self.speedup), "call_speedup": as_json(self.call_speedup)}
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """None where it has no meaning."""
+    return None if part is None or not whole else part / whole
+
+
+def _sum(records: Sequence[Record], name: str) -> Any:
+    return sum(getattr(record, name) for record in records)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return share(sum(known), len(known))
+
+
+def _decode_seconds(records: Sequence[Record]) -> float | None:
+    """None where some of them, a peer's, are not known."""
+    seconds = [record.decode_seconds for record in records]
+    return None if None in seconds else sum(second for second in seconds if second is not None)
+
+
+def _bound(records: Sequence[Record], machine: Machine) -> float | None:
+    """By the costs of single passes: as many plain ones as there are tokens, over those that its rounds needed."""
+    seconds = [record.predicted_seconds for record in records]
+    if machine.costs is None or None in seconds:
+        return None
+    plain = machine.costs["width_seconds"]["1"]
+    return share(plain * _sum(records, "num_tokens"), sum(second for second in seconds if second is not None))
+
+
+def expected_speedups(
+    length: float | None, alpha: float | None, cost: float | None, skipped: Sequence[float | None], beta: float
+) -> dict[str, float | None]:
+    """By M a / ((M - 1) c + a) (SWIFT's equation 6, KNN-SSD's 10); the cost c of a drafted token in three forms.
+
+    `measured`: c by the clock; `by_ratio`: c = 1 - r; `by_parts`: KNN-SSD's equation 11, attention and MLP apart.
+    """
+    costs: dict[str, float | None] = {"measured": cost, "by_ratio": None, "by_parts": None}
+    attention, mlp = skipped
+    if attention is not None and mlp is not None:
+        costs["by_ratio"] = 1 - (attention + mlp) / 2
+        costs["by_parts"] = ((1 - mlp) + (1 - attention) * beta) / (1 + beta)
+    return {name: expected_speedup(length, alpha, one) for name, one in costs.items()}
+
+
+def expected_speedup(length: float | None, alpha: float | None, cost: float | None) -> float | None:
+    if length is None or not alpha or cost is None:
+        return None
+    return share(length * alpha, (length - 1) * cost + alpha)
+
+
+def time_split(records: Sequence[Record]) -> dict[str, float | None]:
+    """Where decoding spends its time, in shares of it. `other`: what is between the passes."""
+    whole = _decode_seconds(records)
+    if not whole:
+        return dict.fromkeys(PARTS)
+    parts = {name: _sum(records, f"{name}_seconds") for name in PARTS[:-1]}
+    return {name: share(part, whole) for name, part in {**parts, "other": whole - sum(parts.values())}.items()}
+
+
+def most_used(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Skip sets by the share of draft passes made with them."""
+    passes: Counter[str] = Counter()
+    for record in records:
+        passes.update(record.skips or {})
+    whole = _sum(records, "num_draft_passes")
+    return [{"skip": skip, "share": share(count, whole)} for skip, count in passes.most_common(MOST_SKIPS)]
+
+
+# ------------------------------------------------------------------------------------------------------- all of them
+
+
+class Measured:
+    """The records of arms that took turns: figures of each, in total and by domain.
+
+    The total leaves out prompts that were made long (they have domains of their own), where there are others.
+    """
+
+    def __init__(self, records: Iterable[Record], machine: Machine, seed: int = 0) -> None:
+        self.records = sorted(records, key=lambda record: record.text)
+        self.machine, self.seed = machine, seed
+        self._known: dict[tuple[str, str | None], Figures | None] = {}
+
+    @cached_property
+    def _by_arm(self) -> dict[str, list[Record]]:
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            found.setdefault(record.arm, []).append(record)
+        return found
+
+    @property
+    def arms(self) -> list[str]:
+        return list(self._by_arm)
+
+    def of(self, arm: str, domain: str | None = None) -> list[Record]:
+        """Its records; None: of all usual domains."""
+        own = self._by_arm.get(arm, [])
+        if domain is not None:
+            return [record for record in own if record.domain == domain]
+        return [record for record in own if not is_context(record.domain)] or own
+
+    def domains(self, arm: str = OFF) -> list[str]:
+        return list(dict.fromkeys(record.domain for record in self._by_arm.get(arm, [])))
+
+    def figures(self, arm: str, domain: str | None = None) -> Figures | None:
+        """None: it was not measured."""
+        if (arm, domain) not in self._known:
+            own = self.of(arm, domain)
+            texts = {record.text for record in own}
+            plain = [record for record in self.of(OFF, domain) if record.text in texts]
+            found = Figures.of(own, plain, self.machine, self.seed) if own else None
+            self._known[arm, domain] = found
+        return self._known[arm, domain]
+
+    def to_json(self) -> dict[str, Any]:
+        machine = {name: value for name, value in vars(self.machine).items() if value is not None}
+        return {"machine": machine, "seed": self.seed, "records": [record.to_json() for record in self.records]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Measured:
+        records = [Record.from_json(record) for record in found["records"]]
+        return cls(records, Machine(**found["machine"]), found["seed"])

@@ -1,0 +1,197 @@
+"""What became of each text under each arm: lines of JSON, from which all figures and pictures are made.
+
+The first line of a file is its head: what was asked (`question`) and where it was measured. A run that asks the same
+goes on after the last prompt that all arms have finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..profiles.profile import Profile
+from ..types import Prompt
+from .jsonl import READING_FAILS, JsonLines
+
+OFF = "off"
+"""The arm that all others are compared with: plain decoding."""
+VERDICTS = ("equal", "tie", "different")
+SCHEMA = 1
+_MARK = "selfdraft_bench"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One text under one arm. Of a peer only the whole call is known: what ours says of itself is None or 0 there."""
+
+    arm: str
+    prompt: str  # its id
+    domain: str
+    number: int  # of the text in the run, from 0
+    num_prompt_tokens: int
+    num_tokens: int
+    call_seconds: float
+    decode_seconds: float | None = None
+    prefill_seconds: float = 0.0
+    optimise_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    capture_seconds: float = 0.0  # of decoding: recording graphs
+    predicted_seconds: float | None = None  # the passes of its rounds, as they take when measured alone
+    first_token_seconds: float | None = None
+    num_rounds: int = 0
+    num_draft_steps: int = 0
+    num_accepted: int = 0
+    num_draft_passes: int = 0  # by the model itself
+    skipped_attention: float = 0.0  # sub-layers, summed over draft passes
+    skipped_mlp: float = 0.0
+    skips: Mapping[str, int] | None = None  # skip set -> draft passes with it, the most frequent ones
+    peak_bytes: int | None = None
+    turn: int = 0  # of its conversation
+    run: int = 0  # of several over the same prompts
+    turn_seconds: float | None = None  # of the plain text alone: all arms on this prompt, and what is between them
+    judge_seconds: float = 0.0  # of these: comparing the outputs
+    verdict: str | None = None  # None: it is the plain text itself
+    first_difference: int | None = None
+    gap: float | None = None
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Record:
+        """TypeError, KeyError: it is not one. Files written before 0.3 say `way`."""
+        line = {"arm": line["way"], **line} if "way" in line else line
+        return cls(**{item.name: line[item.name] for item in fields(cls) if item.name in line})
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what says nothing."""
+        return {name: value for name, value in vars(self).items() if value != _DEFAULTS.get(name, MISSING)}
+
+    @property
+    def text(self) -> tuple[int, int]:
+        """What pairs it with the records of other arms: run and number."""
+        return self.run, self.number
+
+
+_DEFAULTS = {item.name: item.default for item in fields(Record)}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the papers' formulas need to know of the model. `beta`: seconds of attention over seconds of an MLP.
+
+    `frontier`: the skip sets that `prune` found, if any, with match and cost; `costs`: of single passes, if timed.
+    """
+
+    num_layers: int
+    beta: float
+    frontier: Sequence[Mapping[str, Any]] | None = None
+    num_turns_left_out: int = 0
+    costs: Mapping[str, Any] | None = None
+    soak: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """`question`: all that shapes the figures; `circumstances`: device, versions, commit, date.
+
+    `arms`: name, kind ("ours", "control", "peer", "bound"), method and, of one that cannot run, the `error`;
+    `resumed_at`: after how many texts.
+    """
+
+    question: Mapping[str, Any]
+    circumstances: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    arms: Sequence[Mapping[str, Any]]
+    resumed_at: Sequence[int] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, head: Mapping[str, Any]) -> Head:
+        return cls(**{("arms" if name == "ways" else name): value for name, value in head.items()})
+
+
+class RecordFile:
+    """Keeps records as they come; each prompt's lines are written at once."""
+
+    def __init__(self, file: str | Path) -> None:
+        self._lines = _lines_of(file)
+        self.path = self._lines.path
+
+    def check(self, question: Mapping[str, Any]) -> None:
+        """Raise where it holds the answers to another question."""
+        if self._lines.is_begun:
+            self._lines.check(read_records(self.path)[0].question, question)
+
+    def begin(self, head: Head, is_new: bool = False) -> tuple[Head, list[Record]]:
+        """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
+        kept: list[Record] = []
+        if self._lines.is_begun and not is_new:
+            self.check(head.question)
+            old, records = read_records(self.path)
+            kept = complete_texts(records, always_run(head.arms))
+            count = len({record.text for record in kept})
+            head = replace(old, arms=head.arms, resumed_at=[*old.resumed_at, *([count] if count else [])])
+        self.write(head, kept)
+        return head, kept
+
+    def write(self, head: Head, records: Iterable[Record]) -> None:
+        self._lines.write(asdict(head), (record.to_json() for record in records))
+
+    def add(self, records: Iterable[Record]) -> None:
+        self._lines.add(record.to_json() for record in records)
+
+
+def _lines_of(file: str | Path) -> JsonLines:
+    return JsonLines(file, _MARK, SCHEMA, "selfdraft bench")
+
+
+def is_record_file(file: str | Path) -> bool:
+    """By its first line."""
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            return stream.read(32).startswith(f'{{"{_MARK}"')
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_records(file: str | Path) -> tuple[Head, list[Record]]:
+    """A last line that was cut off is left out; whatever else is wrong raises."""
+    lines = _lines_of(file)
+    try:
+        head, records = lines.read()
+        return Head.from_json(head), [Record.from_json(record) for record in records]
+    except READING_FAILS as error:
+        raise lines.unreadable(error) from None
+
+
+def complete_texts(records: Sequence[Record], arms: Sequence[str]) -> list[Record]:
+    """Those of texts that all arms have finished."""
+    done: dict[tuple[int, int], set[str]] = {}
+    for record in records:
+        done.setdefault(record.text, set()).add(record.arm)
+    return [record for record in records if done[record.text] >= set(arms)]
+
+
+def always_run(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Peers may be asked on some prompts only, and may fail on the way."""
+    return [arm["name"] for arm in arms if arm["kind"] != "peer" and not arm.get("error")]
+
+
+def prompts_digest(prompts: Sequence[Prompt]) -> str:
+    """An id may name another text tomorrow."""
+    words = [[prompt.id, prompt.domain, prompt.text, *prompt.later] for prompt in prompts]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+
+def profile_digest(profile: Profile | None) -> str | None:
+    """Of what was learned about the model: strategies decide by it."""
+    if profile is None:
+        return None
+    values = {name: artefact.values for name, artefact in profile.artefacts.items()}
+    digest = hashlib.sha256(json.dumps([profile.latency, values], sort_keys=True).encode())
+    for name, artefact in sorted(profile.artefacts.items()):
+        for key, array in sorted(artefact.arrays.items()):
+            digest.update(f"{name} {key}".encode() + array.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

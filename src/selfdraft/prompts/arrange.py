@@ -1,0 +1,195 @@
+"""Prompts in the order and length they are needed: in turn, split, held out, mixed, made long."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ..engine.engine import Engine
+from ..errors import OptionError
+from ..types import Prompt
+from .tokens import SEPARATOR, tokens_of
+
+Item = TypeVar("Item")
+
+RATIOS = (0.0, 0.3, 0.7, 1.0)
+"""How often KNN-SSD's streams change between tasks."""
+
+
+def by_domain(prompts: Iterable[Prompt]) -> dict[str, list[Prompt]]:
+    """In the order in which domains first appear."""
+    domains: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        domains.setdefault(prompt.domain, []).append(prompt)
+    return domains
+
+
+def in_turn(prompts: Iterable[Prompt], per_domain: int | None = None) -> list[Prompt]:
+    """The first of every domain, then the second of every domain, and so on."""
+    return _rounds(found[:per_domain] for found in by_domain(prompts).values())
+
+
+def split(prompts: Iterable[Prompt], num_first: int, num_last: int) -> tuple[list[Prompt], list[Prompt]]:
+    """The first prompts of every domain, and the last ones, which are kept apart; both domain by domain in turn."""
+    domains = by_domain(prompts)
+    for domain, found in domains.items():
+        if len(found) < num_first + num_last:
+            raise OptionError(
+                f"there are {len(found)} prompts of the domain {domain!r}, but {num_first} and {num_last} others are "
+                "asked for; ask for fewer, or name files that have more"
+            )
+    first = _rounds(found[:num_first] for found in domains.values())
+    return first, _rounds(found[len(found) - num_last :] for found in domains.values())
+
+
+def split_in_three(
+    prompts: Iterable[Prompt], num_first: int, num_train: int, num_validation: int
+) -> tuple[list[Prompt], list[Prompt], list[Prompt]]:
+    """The first prompts of every domain, those that stand before the last ones, and the last ones. No text twice."""
+    unique: dict[str, Prompt] = {}
+    for prompt in prompts:
+        unique.setdefault(prompt.text.strip(), prompt)
+    first, others = split(unique.values(), num_first, num_train + num_validation)
+    train, validation = split(others, num_train, num_validation)
+    return first, train, validation
+
+
+def _rounds(groups: Iterable[Sequence[Prompt]]) -> list[Prompt]:
+    return [prompt for turn in itertools.zip_longest(*groups) for prompt in turn if prompt is not None]
+
+
+def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
+    """(to fit to, to try it with): of each domain about a quarter is held out, its only prompt never. No text twice."""
+    unique: dict[tuple[int, ...], Prompt] = {}
+    for prompt in prompts:
+        unique.setdefault(prompt.tokens, prompt)
+    domains = by_domain(unique.values()).values()
+    held_out = {id(prompt) for members in domains for prompt in members[len(members) - _share(members) :]}
+    fitting = [prompt for prompt in unique.values() if id(prompt) not in held_out]
+    return fitting, [prompt for prompt in unique.values() if id(prompt) in held_out]
+
+
+def _share(members: Sequence[Prompt]) -> int:
+    return max(1, round(len(members) / 4)) if len(members) > 1 else 0
+
+
+def digest(prompts: Sequence[Prompt]) -> str:
+    """Of their tokens: other prompts are another question."""
+    return hashlib.sha256(json.dumps([prompt.tokens for prompt in prompts]).encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------------------------------------- streams
+
+
+def mixed(prompts: Mapping[str, Sequence[Item]], ratio: float, length: int, seed: int) -> list[tuple[str, Item]]:
+    """(task, prompt) in a stream that changes between tasks: KNN-SSD (arXiv:2505.16162), equation 8. No prompt twice.
+
+    It begins with the first task. The next prompt belongs to another task with the probability `ratio`, to each of the others alike. Each task's
+    prompts come in their order. Where a task has none left it is drawn from those that have.
+    """
+    draw = random.Random(seed)
+    waiting = {task: list(found) for task, found in prompts.items() if found}
+    stream: list[tuple[str, Item]] = []
+    task = next(iter(waiting), None)
+    while task is not None and len(stream) < length:
+        stream.append((task, waiting[task].pop(0)))
+        waiting = {name: left for name, left in waiting.items() if left}
+        task = _next_task(task, list(waiting), ratio, draw)
+    return stream
+
+
+def mixed_prompts(prompts: Sequence[Prompt], ratio: float, seed: int) -> list[Prompt]:
+    """All of them, their domains being the tasks; 0: domain by domain, 1: always another one while there is one."""
+    if not 0 <= ratio <= 1:
+        raise OptionError(f"the mix ratio must be from 0 (domain by domain) to 1 (always another domain), got {ratio}")
+    return [prompt for _, prompt in mixed(by_domain(prompts), ratio, len(prompts), seed)]
+
+
+def _next_task(task: str, tasks: Sequence[str], ratio: float, draw: random.Random) -> str | None:
+    others = [name for name in tasks if name != task]
+    if not others:
+        return task if task in tasks else None
+    return draw.choice(others) if task not in tasks or draw.random() < ratio else task
+
+
+def change_share(tasks: Sequence[str]) -> float | None:
+    """How often the next task is another one."""
+    changes = [after != before for before, after in itertools.pairwise(tasks)]
+    return sum(changes) / len(changes) if changes else None
+
+
+# ------------------------------------------------------------------------------------------------------------ long
+
+
+def context_prompts(
+    prompts: Sequence[Prompt], engine: Engine, lengths: Sequence[int], per_length: int
+) -> list[Prompt]:
+    """Questions after the texts of other prompts; `lengths`: tokens of both together, about these and never more.
+
+    Only the first turn of a conversation is asked. At every length it is the same questions as far as they fit; each
+    has others in front of it first, and where these are used up they come again.
+    """
+    return [
+        prompt for length in dict.fromkeys(lengths) for prompt in _of_one_length(prompts, engine, length, per_length)
+    ]
+
+
+def is_context(domain: str) -> bool:
+    """Whether it is one of `context_prompts`."""
+    return re.fullmatch(r"context \d+", domain) is not None
+
+
+def _of_one_length(prompts: Sequence[Prompt], engine: Engine, length: int, count: int) -> list[Prompt]:
+    limit = engine.context_length
+    if limit is not None and length >= limit:
+        raise OptionError(
+            f"a prompt of {length} tokens leaves no room in the model's context, which holds {limit}; "
+            f"ask for lengths of at most {limit - 1}"
+        )
+    short = (prompt for prompt in prompts if len(tokens_of(prompt, engine)) < length)
+    questions = list(itertools.islice(short, count))
+    if len(questions) < count:
+        raise OptionError(
+            f"{len(questions)} prompts are shorter than {length} tokens, but {count} are asked for; "
+            "ask for fewer, for longer ones, or name more prompts"
+        )
+    starts = [number * len(prompts) // count for number in range(count)]
+    return [
+        _after_others(question, [*prompts[start:], *prompts[:start]], engine, length)
+        for question, start in zip(questions, starts, strict=True)
+    ]
+
+
+def _after_others(question: Prompt, prompts: Sequence[Prompt], engine: Engine, length: int) -> Prompt:
+    others = [prompt.text for prompt in prompts if prompt.text != question.text]
+    if not others:
+        raise OptionError(f"there is no other prompt to put in front of {question.id}; name at least two")
+    made = Prompt(f"context-{length}-{question.id}", f"context {length}", question.text)
+    num_before = length - len(tokens_of(made, engine))
+    while num_before > 0:
+        before = _text_of(_joined(itertools.cycle(others), engine.tokenizer, num_before), engine.tokenizer)
+        longer = replace(made, text=before + SEPARATOR + question.text)
+        num_over = len(tokens_of(longer, engine)) - length
+        if num_over <= 0:
+            return longer
+        num_before -= num_over  # the separator, the template, words that are cut elsewhere
+    return made
+
+
+def _text_of(tokens: Sequence[int], tokenizer: Any) -> str:
+    """Without half of a character at its end."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text.rstrip("\ufffd").rstrip()
+
+
+def _joined(texts: Iterator[str], tokenizer: Any, num_tokens: int) -> list[int]:
+    tokens: list[int] = []
+    while len(tokens) < num_tokens:
+        tokens += tokenizer(next(texts) + SEPARATOR, add_special_tokens=not tokens).input_ids
+    return tokens[:num_tokens]
