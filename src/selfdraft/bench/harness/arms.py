@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,8 +56,7 @@ class OurArm:
         self.error: str | None = None
         self._oracle = Oracle([[]], room=max_new_tokens) if is_bound(method) else None
         self._method = {**method, **({"lookahead": self._oracle} if self._oracle else {})}
-        self.engine = copy.copy(engine)
-        self.engine.remember(engine.memory.profile)
+        self.engine = engine.fork()
 
     @property
     def must_be_told(self) -> bool:

@@ -191,7 +191,7 @@ class MethodBench:
     # ------------------------------------------------------------------------------------------------- its head
 
     def _machine(self) -> dict[str, Any]:
-        latency, num_layers = self._engine.memory.latency(), self._engine.runner.num_layers
+        latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
         beta = latency.attention_seconds(USUAL_LENGTH) / latency.mlp_seconds if latency.mlp_seconds else 1.0
         return {
             "num_layers": num_layers,
@@ -202,10 +202,10 @@ class MethodBench:
 
     def _frontier(self, num_layers: int) -> list[dict[str, Any]] | None:
         """What `prune` found, if it was asked: match against the seconds of a drafted token."""
-        found = self._engine.memory.known("prune")
+        found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        latency = self._engine.memory.latency()
+        latency = self._engine.knowledge.latency()
         points = [FrontierPoint.from_json(point) for point in found["frontier"]]
         plain = latency.plain_seconds(USUAL_LENGTH)
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -92,9 +91,7 @@ class Workbench:
 
     def apart(self) -> Engine:
         """An engine that knows what passes take and nothing else; what it learns stays its own."""
-        engine = copy.copy(self.engine)
-        engine.remember(replace(self._base.profile, artefacts={}))
-        return engine
+        return self.engine.fork(replace(self._base.profile, artefacts={}))
 
     def learn(
         self,
