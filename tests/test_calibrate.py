@@ -16,8 +16,8 @@ from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate import kit as kit_module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
-from selfdraft.calibrate.kit import EngineKit, Looks
-from selfdraft.calibrate.texts import Text, hold_out, look_at, write_texts
+from selfdraft.calibrate.kit import EngineKit, ScoredTexts
+from selfdraft.calibrate.texts import Text, hold_out, probe_text, write_texts
 from selfdraft.calibrate.trials import Total, methods_of, predict, thinned
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
@@ -77,7 +77,7 @@ def test_a_quarter_of_each_domain_is_held_out() -> None:
 
 def test_texts_are_what_the_model_says(engine: Engine, tmp_path: Path) -> None:
     told: list[tuple[int, int | None]] = []
-    journal = Store().journal(engine.memory.key, "texts", {})
+    journal = Store().journal(engine.knowledge.key, "texts", {})
     texts = write_texts(engine, PROMPTS, 33, journal, lambda done, total, label: told.append((done, total)))
     for prompt, text in zip(PROMPTS, texts, strict=True):
         alone = engine.generate(prompt.tokens, max_new_tokens=6, strategy="off")
@@ -94,7 +94,7 @@ def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyP
         return honest(prompts, **options)
 
     monkeypatch.setattr(engine, "stream", counted)
-    journal = Store().journal(engine.memory.key, "texts", {})
+    journal = Store().journal(engine.knowledge.key, "texts", {})
     texts = write_texts(engine, PROMPTS, 30, journal, lambda *told: None)
     assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
     del journal.done["3"]
@@ -103,7 +103,7 @@ def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyP
 
 
 def test_fewer_tokens_than_prompts(engine: Engine) -> None:
-    journal = Store().journal(engine.memory.key, "texts", {})
+    journal = Store().journal(engine.knowledge.key, "texts", {})
     texts = write_texts(engine, PROMPTS, 3, journal, lambda *told: None)
     assert [text.num_generated for text in texts] == [1, 1, 1]
 
@@ -113,7 +113,7 @@ def test_a_look_sees_the_generated_tokens_coming(engine: Engine, num_generated: 
     """What the target says behind the probed tokens is what it generated."""
     prompt = [5, 6, 7, 8]
     generation = engine.generate(prompt, max_new_tokens=num_generated, strategy="off")
-    looked = sample(look_at(Text((*prompt, *generation.tokens), len(prompt)), engine.runner))
+    looked = sample(probe_text(Text((*prompt, *generation.tokens), len(prompt)), engine.runner))
     assert looked.choices.tolist() == list(generation.tokens)
 
 
@@ -141,8 +141,8 @@ def test_what_is_kept(engine: Engine, home: Path) -> None:
         "trials": [],
     }
     assert profile.latency == json.loads(json.dumps(learned.latency().to_json()))
-    assert engine.memory.profile_in_use is profile
-    assert frontier_of(Store().load(engine.memory.key)) == frontier_of(profile)
+    assert engine.knowledge.profile_in_use is profile
+    assert frontier_of(Store().load(engine.knowledge.key)) == frontier_of(profile)
     assert journals(home) == []
 
 
@@ -168,7 +168,7 @@ def test_an_interrupted_fit_goes_on(
     interruption = Interruption(number, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         calibrate(engine, PROMPTS, options=QUICK)
-    kept = Store().load(engine.memory.key)
+    kept = Store().load(engine.knowledge.key)
     assert kept is not None
     assert "prune" not in kept.artefacts
     assert "texts" in journals(home)
@@ -210,7 +210,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def test_the_budget_ends_a_fit_that_goes_on_later(engine: Engine, home: Path, clock: Callable[[float], None]) -> None:
     whole = frontier_of(calibrate(engine, PROMPTS, options=QUICK))
-    Store().remove(engine.memory.key)
+    Store().remove(engine.knowledge.key)
 
     clock(200)  # of the 600, 480 are for the fit
     partial = calibrate(engine, PROMPTS, options=QUICK)
@@ -261,11 +261,11 @@ def test_latency_is_measured_once_unless_asked(engine: Engine, monkeypatch: pyte
 @pytest.mark.parametrize("damage", ["profile", "latency"])
 def test_a_damaged_profile_is_made_anew_and_named(engine: Engine, damage: str) -> None:
     whole = calibrate(engine, PROMPTS, options=QUICK)
-    path = Store().path_of(engine.memory.key)
+    path = Store().path_of(engine.knowledge.key)
     if damage == "profile":
         path.write_text("{", encoding="utf-8")
     else:
-        Store().set_latency(engine.memory.key, {"mlp_seconds": "slow"})
+        Store().set_latency(engine.knowledge.key, {"mlp_seconds": "slow"})
     said: list[str] = []
     repaired = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
     assert any(("could not be used" in line and str(path) in line) or "cannot be read" in line for line in said)
@@ -300,11 +300,11 @@ def test_trials(engine: Engine) -> None:
 
 def test_match_is_judged_by_the_calibration_texts(engine: Engine) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
-    journal = Store().journal(engine.memory.key, "again", {})
+    journal = Store().journal(engine.knowledge.key, "again", {})
     fitting, _ = hold_out(PROMPTS)
-    looks = Looks(engine.runner, write_texts(engine, fitting, 24, journal, lambda *told: None))
+    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, lambda *told: None))
     for point in frontier_of(profile):
-        assert looks.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
+        assert texts.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
 
 
 def test_what_is_predicted() -> None:

@@ -20,7 +20,7 @@ import pytest
 from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft.cli.main import main
-from selfdraft.engine.memory import Memory
+from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
 
@@ -99,7 +99,7 @@ class TestGenerate:
     def test_every_method_by_name(
         self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Memory, "profile", profile())
+        monkeypatch.setattr(EngineKnowledge, "profile", profile())
         for axis, table in AXES.items():
             for name in table:
                 settings = ["--set", "fixed.skip=a1,m2", "--set", f"model.source={folder}"]

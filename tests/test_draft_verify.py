@@ -76,7 +76,7 @@ def fit(kit: Any, **options: Any) -> dict[str, Any]:
 def knowing(**artefacts: Any) -> Knowledge:
     """As the engine has it."""
     engine = Engine(pico("llama"), name="pico", profile=learned.profile(**artefacts))
-    return engine.memory.knowledge
+    return engine.knowledge.for_methods
 
 
 # ------------------------------------------------------------------------------------------------ the fit

@@ -258,7 +258,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     model = pico("llama", max_position_embeddings=1024)
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
     prompt = CalibrationPrompt("long", "a", tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
-    journal = Store().journal(engine.memory.key, "knn", {})
+    journal = Store().journal(engine.knowledge.key, "knn", {})
     workshop = Workshop(engine, learned.latency(), 8, lambda *_, **__: journal)
     kit = EngineKit(workshop, [prompt], lambda: workshop.write([prompt]), journal, 9, "")
     fit = vector_of(kit.hidden(prompt, (POINT,), condense(feature)))
@@ -335,7 +335,7 @@ def test_a_domain_added_later_leaves_the_others_alone(told: list[tuple[str, ...]
 
     for option, value in (("feature", "last"), ("search", "told")):
         known = {**after, option: "told" if option == "search" else "last"}
-        Store().update(engine.memory.key, "knn", Artefact.of(known))
+        Store().update(engine.knowledge.key, "knn", Artefact.of(known))
         with pytest.raises(OptionError, match=f"high, mixed were found with knn.{option}={value}, not .* Say --set"):
             calibrate(engine, prompts_of("low"), ["knn"], quick())
     everything = calibrate(engine, prompts_of("low", "high", "mixed"), ["knn"], quick())
@@ -366,7 +366,7 @@ def test_beginning_anew_keeps_no_domain(told: list[tuple[str, ...]]) -> None:
 def test_a_fit_is_as_complete_as_all_that_it_keeps(told: list[tuple[str, ...]]) -> None:
     engine = new_engine()
     cut = content(calibrate(engine, prompts_of("low", "high"), ["knn"], quick()))
-    Store().update(engine.memory.key, "knn", Artefact.of({**cut, "is_complete": False}))
+    Store().update(engine.knowledge.key, "knn", Artefact.of({**cut, "is_complete": False}))
     assert not content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))["is_complete"]
 
 
@@ -462,7 +462,7 @@ def test_a_damaged_artefact_is_named(fitted: Artefact, damage: dict[str, Any]) -
 def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
     engine, prompts = new_engine(), prompts_of("low", "high")
     calibrate(engine, prompts, ["knn"], quick())
-    Store().update(engine.memory.key, "knn", Artefact({"domains": 3}))
+    Store().update(engine.knowledge.key, "knn", Artefact({"domains": 3}))
     assert sets_of(calibrate(engine, prompts_of("low", "mixed"), ["knn"], quick())) == {"low": "m2", "mixed": "a3"}
 
 

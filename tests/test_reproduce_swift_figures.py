@@ -33,7 +33,7 @@ from selfdraft.bench.reproduce.swift.figures_sparsity import TOPS, even_sets, to
 from selfdraft.bench.reproduce.swift.methods import SELF_SD, SWIFT
 from selfdraft.bench.reproduce.swift.tables import TABLES
 from selfdraft.bench.reproduce.workbench import Workbench
-from selfdraft.calibrate.texts import look_at
+from selfdraft.calibrate.texts import probe_text
 from selfdraft.types import SkipSet
 
 pytestmark = pytest.mark.xdist_group("reproduce_swift_figures")
@@ -239,7 +239,7 @@ def test_the_whole_model_meets_all_of_its_own_tokens(tmp_path: Path) -> None:
     (text,) = plain_texts(bench, PROMPTS[:1])
     wanted = text.tokens[text.num_prompt_tokens :]
     assert text.tokens[: text.num_prompt_tokens] == tuple(encode(PROMPTS[0], bench.engine))
-    probe = look_at(text, bench.engine.runner)
+    probe = probe_text(text, bench.engine.runner)
     assert top_hits(probe, SkipSet(), wanted, TOPS) == [64, 64, 64]
     hits = top_hits(probe, SkipSet.of([0, 1, 2, 3], [0, 1, 2, 3]), wanted, TOPS)
     assert hits[0] < 64

@@ -31,11 +31,11 @@ MUST_DRAFT = latency(attention=Line(0.0, 2e-3), plain=Line(0.0, 1.0))
 
 
 def context(probe: Probe | None = None, length: int = len(TEXT)) -> PlanContext:
-    def look(num_tokens: int) -> Probe:
+    def given(num_tokens: int) -> Probe:
         assert probe is not None
         return probe
 
-    return PlanContext(length, 5, look)
+    return PlanContext(length, 5, given)
 
 
 def step(plan: Plan, num_drafted: int = 3, num_accepted: int = 2, optimise_seconds: float = 0.0) -> StepRecord:
@@ -418,10 +418,10 @@ def test_what_was_learned_later_is_used() -> None:
 
 
 def test_latency_is_measured_where_no_profile_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    from selfdraft.engine import memory
+    from selfdraft.engine import knowledge
 
     asked: list[Any] = []
-    monkeypatch.setattr(memory, "measure", lambda *arguments: asked.append(arguments) or latency())
+    monkeypatch.setattr(knowledge, "measure", lambda *arguments: asked.append(arguments) or latency())
     engine = Engine(pico("llama"), strategy="knapspec", profile=None)
     engine.generate(PROMPT, max_new_tokens=12)
     engine.generate(PROMPT, max_new_tokens=12, settings={"knapspec": {"window": 2}})

@@ -24,8 +24,8 @@ from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
+from selfdraft.strategies.draft_switch import MAX_RETRY, RETRY, TRIAL
 from selfdraft.strategies.matching import choices
-from selfdraft.strategies.pace import MAX_RETRY, RETRY, TRIAL
 from selfdraft.strategies.swift import Swift
 from selfdraft.strategies.swift_search import SwiftOptions
 from selfdraft.types import OFF, Plan
@@ -93,12 +93,12 @@ def context_of(num_prompt: int, num_generated: int) -> PlanContext:
     """A text that counts; the last `num_generated` tokens of it are generated."""
     tokens = list(range(num_prompt + num_generated))
 
-    def look(count: int, before: int = 0) -> Any:
+    def probe(count: int, before: int = 0) -> Any:
         end = len(tokens) - before
         assert end >= count, "there are not so many tokens"
         return tokens[end - count : end]
 
-    return PlanContext(len(tokens), num_generated, look, tokens)
+    return PlanContext(len(tokens), num_generated, probe, tokens)
 
 
 @pytest.mark.parametrize("num_prompt", [1, 5, 40])
@@ -251,8 +251,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stored(model: Any, **options: Any) -> Engine:
     """An engine that reads its profile from the store, where only the latency is known."""
     engine = Engine(model, name="pico", strategy="off")
-    if Store().load(engine.memory.key) is None:
-        Store().set_latency(engine.memory.key, learned.latency().to_json())
+    if Store().load(engine.knowledge.key) is None:
+        Store().set_latency(engine.knowledge.key, learned.latency().to_json())
     return Engine(model, name="pico", strategy="swift", settings={"swift": options})
 
 
@@ -562,7 +562,7 @@ def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.Mo
         patch.setattr(Engine, "generate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             calibrate(engine, PROMPTS, ["swift"], options)
-    profile = Store().load(engine.memory.key)
+    profile = Store().load(engine.knowledge.key)
     assert profile is not None
     assert "swift" not in profile.artefacts, "nothing is replaced by something that is not complete"
     (journal,) = home.rglob("journal-swift-*.json")

@@ -11,7 +11,7 @@ import pytest
 
 from selfdraft.errors import OptionError
 from selfdraft.strategies.bayes import Point, Search
-from selfdraft.strategies.pace import GLANCE, MAX_RETRY, RETRY, TRIAL, Pace
+from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
 from selfdraft.types import OFF, Draft, StepRecord, Verdict
 
@@ -319,20 +319,20 @@ def round_of(num_drafted: int, num_accepted: int = 0, seconds: float = 0.01, **o
     return StepRecord(0, OFF, Draft.chain(range(num_drafted)), verdict, 0.0, seconds, **others)
 
 
-def live(pace: Pace, num_tokens: int, drafting: float, plain: float = 0.01) -> list[bool]:
+def live(switch: DraftSwitch, num_tokens: int, drafting: float, plain: float = 0.01) -> list[bool]:
     """Rounds as it likes them, of two tokens where it drafts; seconds a token of both ways."""
     went = []
     while num_tokens > 0:
-        went.append(pace.is_drafting)
-        pace.observe(round_of(2, 1, 2 * drafting) if went[-1] else round_of(0, 0, plain))
+        went.append(switch.is_drafting)
+        switch.observe(round_of(2, 1, 2 * drafting) if went[-1] else round_of(0, 0, plain))
         num_tokens -= 1 + went[-1]
     return went
 
 
 @pytest.mark.parametrize(("drafting", "is_faster"), [(0.02, False), (0.011, False), (0.009, True), (0.002, True)])
 def test_the_faster_way_is_gone(drafting: float, is_faster: bool) -> None:
-    pace = Pace()
-    went = live(pace, 4 * TRIAL, drafting)
+    switch = DraftSwitch()
+    went = live(switch, 4 * TRIAL, drafting)
     assert went[: TRIAL // 2] == [True] * (TRIAL // 2), "drafting is tried first"
     num_plain = GLANCE if drafting < 0.005 else TRIAL
     assert went[TRIAL // 2 : TRIAL // 2 + num_plain] == [False] * num_plain, "then plain decoding"
@@ -351,9 +351,9 @@ def changes(went: list[bool]) -> list[int]:
 
 @pytest.mark.parametrize("drafting", [0.02, 0.005])
 def test_the_slower_way_is_tried_again_later_and_later(drafting: float) -> None:
-    pace = Pace()
-    live(pace, 3 * TRIAL, drafting)
-    places = changes(live(pace, 2 * MAX_RETRY + 2 * RETRY, drafting))
+    switch = DraftSwitch()
+    live(switch, 3 * TRIAL, drafting)
+    places = changes(live(switch, 2 * MAX_RETRY + 2 * RETRY, drafting))
     starts, ends = places[::2], places[1::2]
     assert all(end - start <= 2 * TRIAL for start, end in zip(starts, ends, strict=False))
     gaps = [after - before for before, after in itertools.pairwise(starts)]
@@ -365,67 +365,67 @@ def test_the_slower_way_is_tried_again_later_and_later(drafting: float) -> None:
 @pytest.mark.parametrize(("drafting", "num_tokens"), [(0.05, GLANCE), (0.012, TRIAL)])
 def test_a_hopeless_trial_ends_early(drafting: float, num_tokens: int) -> None:
     """Its first round is not counted: it may have recorded what the others replay."""
-    pace = Pace()
-    live(pace, 3 * TRIAL, drafting)
-    start, end, *_ = changes(live(pace, RETRY + 4 * TRIAL, drafting))
+    switch = DraftSwitch()
+    live(switch, 3 * TRIAL, drafting)
+    start, end, *_ = changes(live(switch, RETRY + 4 * TRIAL, drafting))
     assert end - start == pytest.approx(num_tokens, abs=4)
-    assert not pace.is_drafting
+    assert not switch.is_drafting
 
 
 def test_one_slow_round_is_no_reason_to_give_up() -> None:
     """Another cache bucket: what the first round recorded is recorded once more."""
-    pace = Pace()
-    live(pace, 3 * TRIAL, 0.02)
-    pace.renew()
+    switch = DraftSwitch()
+    live(switch, 3 * TRIAL, 0.02)
+    switch.renew()
     for number in range(6):
-        assert pace.is_drafting
-        pace.observe(round_of(2, 1, 0.08 if number == 2 else 0.018))
-    assert pace.is_drafting
+        assert switch.is_drafting
+        switch.observe(round_of(2, 1, 0.08 if number == 2 else 0.018))
+    assert switch.is_drafting
 
 
 def test_what_promises_nothing_is_tried_much_later() -> None:
-    pace = Pace()
-    pace.renew(is_promising=False)
-    went = live(pace, MAX_RETRY - TRIAL, 0.005)
+    switch = DraftSwitch()
+    switch.renew(is_promising=False)
+    went = live(switch, MAX_RETRY - TRIAL, 0.005)
     assert not any(went)
-    live(pace, 4 * TRIAL, 0.005)
-    assert pace.is_drafting, "it was promising after all"
+    live(switch, 4 * TRIAL, 0.005)
+    assert switch.is_drafting, "it was promising after all"
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.02, 0.008), (0.008, 0.02)])
 def test_a_way_that_became_faster_is_found_at_the_first_trial(before: float, after: float) -> None:
-    pace = Pace()
-    live(pace, 3 * TRIAL, before)
-    assert pace.is_drafting == (before < 0.01)
-    live(pace, RETRY + 6 * TRIAL, after)
-    assert pace.is_drafting == (after < 0.01)
-    live(pace, RETRY // 2, after)
-    assert pace.is_drafting == (after < 0.01)
+    switch = DraftSwitch()
+    live(switch, 3 * TRIAL, before)
+    assert switch.is_drafting == (before < 0.01)
+    live(switch, RETRY + 6 * TRIAL, after)
+    assert switch.is_drafting == (after < 0.01)
+    live(switch, RETRY // 2, after)
+    assert switch.is_drafting == (after < 0.01)
 
 
 def test_the_first_round_behind_a_change_is_not_counted() -> None:
     """It records what the others replay: by its seconds drafting would never pay."""
-    pace = Pace()
+    switch = DraftSwitch()
     for _ in range(2):
-        pace.observe(round_of(2, 1, 60.0))
-        live(pace, TRIAL, 0.005)
-        while not pace.is_drafting:
-            pace.observe(round_of(0, 0, 60.0 if pace._last else 0.01))
-        live(pace, TRIAL, 0.005)
-        assert pace.is_drafting
-        assert (pace._drafting.pace, pace._plain.pace) == (pytest.approx(0.005), pytest.approx(0.01))
-        pace.renew()
+        switch.observe(round_of(2, 1, 60.0))
+        live(switch, TRIAL, 0.005)
+        while not switch.is_drafting:
+            switch.observe(round_of(0, 0, 60.0 if switch._last else 0.01))
+        live(switch, TRIAL, 0.005)
+        assert switch.is_drafting
+        assert (switch._drafting.pace, switch._plain.pace) == (pytest.approx(0.005), pytest.approx(0.01))
+        switch.renew()
 
 
 def test_other_drafts_are_tried_anew() -> None:
-    pace = Pace()
-    live(pace, 8 * TRIAL, 0.02)
-    assert not pace.is_drafting
-    pace.renew()
-    assert pace.is_drafting
-    pace.observe(round_of(2, 1, 60.0))
-    went = live(pace, 3 * TRIAL, 0.005)
+    switch = DraftSwitch()
+    live(switch, 8 * TRIAL, 0.02)
+    assert not switch.is_drafting
+    switch.renew()
+    assert switch.is_drafting
+    switch.observe(round_of(2, 1, 60.0))
+    went = live(switch, 3 * TRIAL, 0.005)
     assert all(went), "plain decoding is known from before"
-    pace.renew()
-    pace.observe(round_of(2, 1, 60.0))
-    assert all(live(pace, 3 * TRIAL, 0.005)), "the first round of new drafts is not counted either"
+    switch.renew()
+    switch.observe(round_of(2, 1, 60.0))
+    assert all(live(switch, 3 * TRIAL, 0.005)), "the first round of new drafts is not counted either"

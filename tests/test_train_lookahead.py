@@ -307,7 +307,7 @@ class TestTrainLookahead:
     def test_what_is_kept(self, home: Path) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
         found = train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
-        profile = Store().load(engine.memory.key)
+        profile = Store().load(engine.knowledge.key)
         assert profile is not None
         kept = profile.artefacts[artefact_name("self")]
         told = {
@@ -339,8 +339,8 @@ class TestTrainLookahead:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None, settings=SETTINGS)
         for drafter in ("self", "ngram-pool"):
             train_lookahead(engine, {"drafter": drafter}, PROMPTS, QUICK)
-        assert engine.memory.profile is not None
-        assert sorted(engine.memory.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
+        assert engine.knowledge.profile is not None
+        assert sorted(engine.knowledge.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
 
     def test_training_and_validation_never_share_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[list[CalibrationPrompt]] = []
@@ -370,8 +370,8 @@ class TestTrainLookahead:
     @pytest.mark.parametrize("where", ["train", "take_turns"])
     def test_an_interruption_leaves_the_profile_as_it_was(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
-        Store().update(engine.memory.key, "disco-self", learned.disco("self"))
-        path = Store().path_of(engine.memory.key)
+        Store().update(engine.knowledge.key, "disco-self", learned.disco("self"))
+        path = Store().path_of(engine.knowledge.key)
         before = path.read_bytes()
 
         def interrupted(*values: Any, **more: Any) -> Any:
@@ -381,12 +381,12 @@ class TestTrainLookahead:
         with pytest.raises(KeyboardInterrupt):
             train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
         assert path.read_bytes() == before
-        assert Store().load(engine.memory.key) is not None
+        assert Store().load(engine.knowledge.key) is not None
 
     def test_a_damaged_profile_is_made_anew_and_named(self) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
-        Store().update(engine.memory.key, "disco-self", learned.disco("self"))
-        path = Store().path_of(engine.memory.key)
+        Store().update(engine.knowledge.key, "disco-self", learned.disco("self"))
+        path = Store().path_of(engine.knowledge.key)
         (arrays,) = path.with_suffix("").glob("*")
         arrays.write_bytes(b"damaged")
         said: list[str] = []

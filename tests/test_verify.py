@@ -17,7 +17,7 @@ import selfdraft
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft.cli.document import SHAPING
 from selfdraft.cli.main import main
-from selfdraft.engine import judge
+from selfdraft.engine import audit
 from selfdraft.options import GenerateOptions
 from selfdraft.registry import ACCEPTANCES
 
@@ -241,12 +241,12 @@ class TestRejection:
         assert f"{NUM_TOKENS} the target's own choice" in capsys.readouterr().out
 
     def test_every_acceptance_has_a_rule(self) -> None:
-        assert set(ACCEPTANCES) <= set(judge.RULES)
+        assert set(ACCEPTANCES) <= set(audit.RULES)
 
 
-def findings(scores: list[list[float]], tokens: list[int], rule: judge.Rule, **options: Any) -> list[judge.Finding]:
-    sampler = judge.Sampler(GenerateOptions(**options))
-    return list(judge.Judge([0], tokens, sampler, rule).findings(0, torch.tensor(scores)))
+def findings(scores: list[list[float]], tokens: list[int], rule: audit.Rule, **options: Any) -> list[judge.Finding]:
+    sampler = audit.Sampler(GenerateOptions(**options))
+    return list(audit.Judge([0], tokens, sampler, rule).findings(0, torch.tensor(scores)))
 
 
 def test_ties() -> None:
@@ -258,7 +258,7 @@ def test_ties() -> None:
     ]
     assert all(finding.verdict == "tie" and finding.gap == 0 for finding in found if finding.index == 1)
     assert found[-1].gap == pytest.approx(0.1)
-    assert judge.Verification(3, tuple(found[:1])).verdict == "tie"
+    assert audit.Verification(3, tuple(found[:1])).verdict == "tie"
 
 
 def test_ties_at_the_edge_of_what_is_possible() -> None:
@@ -288,9 +288,9 @@ class TestEngine:
         tokens = list(engine.generate(prompt, **options).tokens)
         tokens[30] = (tokens[30] + 1) % VOCAB_SIZE
         expected = engine.verify(prompt, tokens, **options)
-        monkeypatch.setattr(judge, "SCORED_CHUNK", 7)
-        monkeypatch.setattr(judge, "PREFILL_CHUNK", 11)
-        monkeypatch.setattr(judge, "_ROWS", 3)
+        monkeypatch.setattr(audit, "SCORED_CHUNK", 7)
+        monkeypatch.setattr(audit, "PREFILL_CHUNK", 11)
+        monkeypatch.setattr(audit, "_ROWS", 3)
         seen: list[tuple[int, int | None, str]] = []
         found = engine.verify(prompt, tokens, progress=lambda *report: seen.append(report), **options)
         key = [(finding.index, finding.choice, finding.verdict) for finding in expected.findings]

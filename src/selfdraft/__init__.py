@@ -7,8 +7,8 @@ print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
 
 from typing import TYPE_CHECKING, Any
 
+from .engine.audit import Finding, Verification
 from .engine.engine import Engine
-from .engine.judge import Finding, Verification
 from .engine.metrics import Comparison, compare
 from .engine.stream import Chunk, Piece, Stream
 from .errors import (

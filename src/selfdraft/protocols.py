@@ -185,9 +185,9 @@ class PlanContext:
 
     num_context_tokens: int
     num_generated_tokens: int
-    look: Callable[..., Probe]
-    """`look(count, before=0)`: at so many of the last tokens, or of those that stand before the last `before` tokens;
-    to be used while planning, not later.
+    probe: Callable[..., Probe]
+    """`probe(count, before=0)`: of the last `count` tokens, or of those before the last `before` tokens; to be used
+    while planning, not later.
     """
     tokens: Sequence[int] = ()
     """The text, prompt included; it grows."""

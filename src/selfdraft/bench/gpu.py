@@ -72,7 +72,7 @@ class GpuBench:
         self.longest = max((tokens for _, tokens in self.prompts), key=len)
         count = self.plan.max_new_tokens
         self.prepare_seconds = self._prepare(our_ways(self.plan.variants, count))
-        if profile := self.engine.memory.profile_in_use:
+        if profile := self.engine.knowledge.profile_in_use:
             self.say(profile.summary)
         self.engine.generate(self.longest, max_new_tokens=SHORT_TOKENS, strategy=OFF)
         self.ready_seconds = runner.seconds() - began

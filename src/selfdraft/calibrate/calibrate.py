@@ -22,7 +22,7 @@ from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
 from ..registry import STRATEGIES, check_settings, find, options_for
 from ..types import FrontierPoint, LatencyFit
-from .kit import Budget, EngineKit, Looks, Workshop
+from .kit import Budget, EngineKit, ScoredTexts, Workshop
 from .practice import practise
 from .texts import digest, hold_out, in_turn
 from .trials import Trials, methods_of
@@ -88,7 +88,7 @@ class _Calibration:
     def __post_init__(self) -> None:
         self._journals: list[Journal] = []
         self.budget = Budget(self.options.budget_seconds)
-        self.key = self.engine.memory.key
+        self.key = self.engine.knowledge.key
         fitting, self.held_out = hold_out(self.prompts)
         self.fitting = in_turn(fitting)
         is_slow = self.engine.device.type == "cpu"
@@ -150,7 +150,7 @@ class _Calibration:
         return journal
 
     @cached_property
-    def _looks(self) -> Looks:
+    def _texts(self) -> ScoredTexts:
         self.say(f"letting the model continue {len(self.fitting)} prompts")
         return self._workshop.write(self.fitting)
 
@@ -197,7 +197,7 @@ class _Calibration:
         """Of the texts it was fitted to; who practises writes its own."""
         if hasattr(find("strategy", name), "state"):
             return {}
-        texts = self._looks.texts
+        texts = self._texts.texts
         return {
             "num_texts": len(texts),
             "num_tokens": sum(text.num_generated for text in texts),
@@ -219,13 +219,13 @@ class _Calibration:
     def _fit(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
         known = self._known(name)
         journal = self._journal(name, strategy=name, options=repr(options))
-        looks, content = self._looks, known.content if known else None
-        kit = EngineKit(self._workshop, self.fitting, lambda: looks, journal, seconds, f"fitting {name}", content)
+        texts, content = self._texts, known.content if known else None
+        kit = EngineKit(self._workshop, self.fitting, lambda: texts, journal, seconds, f"fitting {name}", content)
         before = f", going on behind {len(kit.done)} steps" if kit.done else ""
         self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
         found = find("strategy", name).fit(kit, options)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
-        looks.remember({point.skip: point.match for point in points})
+        texts.remember({point.skip: point.match for point in points})
         is_complete = found.get("is_complete", True) and not kit.is_out_of_time
         return {**found, "seconds": kit.seconds, "is_complete": is_complete}
 
@@ -260,7 +260,7 @@ class _Calibration:
             engine=self.engine,
             prompts=self._trial_prompts,
             latency=self.latency,
-            match=self._looks.match,
+            match=self._texts.match,
             has_time=lambda: self.budget.left() > 0,
             progress=self.progress,
         )

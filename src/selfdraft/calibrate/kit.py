@@ -20,10 +20,10 @@ from ..protocols import Probe, Runner
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import LatencyFit, SkipSet
-from .texts import Text, digest, look_at, write_texts
+from .texts import Text, digest, probe_text, write_texts
 
 _FEWER_TOKENS = 2
-"""A fit inside a fit has texts of so many times fewer tokens."""
+"""A fit inside a fit has texts of N times fewer tokens."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Budget:
         return share * self.seconds - (monotonic() - self.began)
 
 
-class Looks:
+class ScoredTexts:
     """The calibration texts as strategies are judged by them; read into caches when first asked for."""
 
     def __init__(self, runner: Runner, texts: Sequence[Text]) -> None:
@@ -47,7 +47,7 @@ class Looks:
 
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
-        return tuple(look_at(text, self._runner) for text in self.texts)
+        return tuple(probe_text(text, self._runner) for text in self.texts)
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""
@@ -71,11 +71,13 @@ class Workshop:
     journal: Callable[..., Journal]
     progress: Progress = lambda done, total, label: None
 
-    def write(self, prompts: Sequence[CalibrationPrompt], num_tokens: int | None = None, name: str = "texts") -> Looks:
-        """What the model says behind them, so many tokens in all; each text is written once."""
+    def write(
+        self, prompts: Sequence[CalibrationPrompt], num_tokens: int | None = None, name: str = "texts"
+    ) -> ScoredTexts:
+        """What the model says after them, `num_tokens` in all; each text is written once."""
         num_tokens = num_tokens or self.num_tokens
         journal = self.journal(name, texts=digest(prompts), tokens_of_texts=num_tokens)
-        return Looks(self.engine.runner, write_texts(self.engine, prompts, num_tokens, journal, self.progress))
+        return ScoredTexts(self.engine.runner, write_texts(self.engine, prompts, num_tokens, journal, self.progress))
 
 
 class EngineKit:
@@ -85,14 +87,14 @@ class EngineKit:
         self,
         workshop: Workshop,
         prompts: Sequence[CalibrationPrompt],
-        looks: Callable[[], Looks],
+        texts: Callable[[], ScoredTexts],
         journal: Journal,
         deadline: float,
         label: str,
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        """`deadline`: seconds from now. `looks`: at texts behind the prompts, written when first asked for."""
-        self._workshop, self.prompts, self._look = workshop, prompts, looks
+        """`deadline`: seconds from now. `texts`: after the prompts, written when first asked for."""
+        self._workshop, self.prompts, self._write = workshop, prompts, texts
         self._journal, self._label = journal, label
         self.known = known or {}
         self._began, self._deadline = monotonic(), monotonic() + deadline
@@ -109,12 +111,12 @@ class EngineKit:
         return self._workshop.latency
 
     @cached_property
-    def looks(self) -> Looks:
-        return self._look()
+    def texts(self) -> ScoredTexts:
+        return self._write()
 
     @property
     def probes(self) -> Sequence[Probe]:
-        return self.looks.probes
+        return self.texts.probes
 
     def hidden(
         self, prompt: CalibrationPrompt, points: Sequence[str], condense: Condense
@@ -142,10 +144,10 @@ class EngineKit:
         seconds = share * (self._deadline - monotonic())
         num_tokens = max(1, self._workshop.num_tokens // _FEWER_TOKENS)
 
-        def look() -> Looks:
+        def write() -> ScoredTexts:
             return self._workshop.write(prompts, num_tokens, f"texts of {name}")
 
-        return EngineKit(self._workshop, prompts, look, journal, seconds, f"fitting {name}")
+        return EngineKit(self._workshop, prompts, write, journal, seconds, f"fitting {name}")
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ from ..models.runners import EagerRunner
 from ..strategies.knapsack import Candidate, solve
 from ..strategies.knapspec import items
 from ..types import SkipSet
-from .texts import Text, look_at
+from .texts import Text, probe_text
 
 _CHUNK_BYTES = 2**26
 """Of the head's rows in float64 and the scores by them, at a time."""
@@ -131,7 +131,7 @@ class Lemma:
     def examine(self, text: Text) -> Judged:
         """Where each of the tokens behind the prompt was chosen."""
         runner = self._runner
-        probe = look_at(text, runner)
+        probe = probe_text(text, runner)
         candidates, states = solve(probe, items(runner.num_layers, (1, 1)), runner.num_layers, min_cosine=-1.0)
         normed = runner.decoder.final_norm(states.hidden)
         check_head(runner.decoder, normed[:1, :1], self._head)

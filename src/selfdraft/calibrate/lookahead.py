@@ -224,7 +224,7 @@ class _Work:
 
     def repair(self) -> None:
         """What cannot be written to is found out before it costs any time."""
-        key = self.engine.memory.key
+        key = self.engine.knowledge.key
         if problem := self.store.repair(key):
             path = self.store.path_of(key)
             self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made anew")
@@ -289,7 +289,7 @@ class _Work:
             **classifier.values(),
             "drafter": drafter,
             "source": draft_model(options_for("drafter", drafter, settings)),
-            "fingerprint": self.engine.memory.key.fingerprint,
+            "fingerprint": self.engine.knowledge.key.fingerprint,
             "strategy": self.method["strategy"],
             "strategy_options": repr(options_for("strategy", self.method["strategy"], settings)),
             "settings": json.dumps(settings, default=lambda value: type(value).__name__, sort_keys=True),
@@ -305,6 +305,6 @@ class _Work:
             "seconds_per_token": {name: row.seconds_per_token for name, row in by_way.items()},
             "trained": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
-        self.store.update(self.engine.memory.key, artefact_name(drafter), Artefact(facts, classifier.arrays()))
-        self.engine.remember(self.store.load(self.engine.memory.key))
+        self.store.update(self.engine.knowledge.key, artefact_name(drafter), Artefact(facts, classifier.arrays()))
+        self.engine.remember(self.store.load(self.engine.knowledge.key))
         return Trained(rows, counts, classifier, facts)

@@ -116,7 +116,7 @@ def write(engine: Engine, prompts: Sequence[CalibrationPrompt], num_tokens: int,
         yield Text((*prompt.tokens, *generation.tokens), len(prompt.tokens))
 
 
-def look_at(text: Text, runner: Runner) -> Probe:
+def probe_text(text: Text, runner: Runner) -> Probe:
     """At the tokens behind which the model generated one: the prompt's last to the last but one."""
     known = text.tokens[:-1]
     cache = runner.new_cache(1, len(text.tokens))

@@ -26,7 +26,7 @@ from ..passes import DraftStats, Outline, States
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
 from ..types import SkipSet, Verdict
-from .texts import Text, Told, look_at, rows_at_once, write
+from .texts import Text, Told, probe_text, rows_at_once, write
 
 _LABEL = "collecting drafts"
 _SCORED_TOKENS = 64
@@ -255,7 +255,7 @@ def _score(
 
 @torch.inference_mode()
 def _scored(text: Text, runner: Runner, skip: SkipSet) -> list[Part]:
-    probe = look_at(text, runner)
+    probe = probe_text(text, runner)
     draft, target = (_through(probe, skipped) for skipped in (skip.numbers, frozenset[int]()))
     generated = torch.tensor(text.tokens[text.num_prompt_tokens :], device=runner.device)
     parts = []

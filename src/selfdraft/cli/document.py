@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.judge import rule_for
+from ..engine.audit import rule_for
 from ..errors import OptionError, SelfdraftError
 from ..options import GenerateOptions, make
 from ..types import FinishReason

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import __version__
+from ..engine.audit import rule_for
 from ..engine.engine import Engine
-from ..engine.judge import rule_for
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
 from ..models import loading
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
     engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
-    if profile := engine.memory.profile_in_use:
+    if profile := engine.knowledge.profile_in_use:
         print(profile.summary, file=sys.stderr)
     prompt = as_message(text, engine, options.raw)
     if options.compare:

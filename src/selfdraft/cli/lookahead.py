@@ -87,7 +87,7 @@ def generate_command(engine: Engine, options: argparse.Namespace, lookahead: str
     chosen = [f"--{axis} {getattr(options, axis)}" for axis in DRAFTING_AXES if getattr(options, axis)]
     chosen += [f"--set {shlex.quote(text)}" for text in options.set]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
-    parts = [f"selfdraft generate{model}{engine.memory.key.options}", *chosen, lookahead, '"Why is the sky blue?"']
+    parts = [f"selfdraft generate{model}{engine.knowledge.key.options}", *chosen, lookahead, '"Why is the sky blue?"']
     return " ".join(parts)
 
 
@@ -96,7 +96,7 @@ def circumstances(engine: Engine, method: dict[str, Any], options: argparse.Name
     return {
         "version": __version__,
         "model": options.model or DEFAULT_MODEL,
-        "device": engine.memory.key.device,
+        "device": engine.knowledge.key.device,
         "dtype": str(engine.dtype).removeprefix("torch."),
         **{axis: names[axis] for axis in DRAFTING_AXES},
         "settings": names["settings"],

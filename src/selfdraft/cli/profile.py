@@ -217,7 +217,7 @@ def _key(options: argparse.Namespace) -> tuple[ProfileKey, int]:
     with terminal.Progress() as progress:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
     engine = Engine(model, tokenizer, strategy="off", name=options.model or DEFAULT_MODEL, graphs=False)
-    return engine.memory.key, engine.runner.num_layers
+    return engine.knowledge.key, engine.runner.num_layers
 
 
 def _choice_text(learned: Learned) -> str:

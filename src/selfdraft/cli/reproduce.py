@@ -165,7 +165,7 @@ def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt
     question = {
         "selfdraft": __version__,
         "model": shown_name(options.model or DEFAULT_MODEL),
-        "fingerprint": engine.memory.key.fingerprint,
+        "fingerprint": engine.knowledge.key.fingerprint,
         **{name: where[name] for name in names},
         "prompts": [Path(file).name for file in options.prompts],
         "prompts_digest": prompts_digest(prompts),

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         say("\ninterrupted: nothing was kept; the profile is as it was")
         return 130
     print(_text(found))
-    path = Store().path_of(engine.memory.key)
+    path = Store().path_of(engine.knowledge.key)
     print(f"kept in {path} as {artefact_name(found.facts['drafter'])}")
     print(f"use it with: {generate_command(engine, options, '--lookahead disco')}")
     if options.json:

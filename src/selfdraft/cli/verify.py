@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from .. import __version__
+from ..engine.audit import Finding, Verification
 from ..engine.engine import Engine
-from ..engine.judge import Finding, Verification
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
 from ..models import loading

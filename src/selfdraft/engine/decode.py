@@ -58,12 +58,12 @@ def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
 def context_of(runner: Runner, state: State, row: int) -> PlanContext:
     sequence = state.active[row]
 
-    def look(num_tokens: int, before: int = 0) -> Probe:
+    def probe(num_tokens: int, before: int = 0) -> Probe:
         end = len(sequence.tokens) - before
         first = max(0, end - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:end], first, row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, look, sequence.tokens)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
 
 
 def make_records(

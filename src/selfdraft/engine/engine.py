@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 
@@ -20,9 +21,9 @@ from ..profiles.store import Store
 from ..protocols import DraftedBy, Host, Runner
 from ..registry import AXES, check_settings, find, options_for, resolve
 from ..types import FinishReason, Generation
+from .audit import Claim, Progress, Verification, rule_for, verify_text
 from .decode import decode
-from .judge import Claim, Progress, Verification, rule_for, verify_text
-from .memory import Given, Memory
+from .knowledge import EngineKnowledge, Given
 from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .prepare import prepare
@@ -33,6 +34,8 @@ from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_promp
 
 _METHOD_OPTIONS = (*AXES, "settings")
 _LEARNING_AXES = ("strategy", "lookahead")
+_SHARED_AXES = ("tree", "acceptance")
+"""What forks share: recordings are found by the acceptance, and neither learns anything."""
 
 
 class Engine:
@@ -69,7 +72,7 @@ class Engine:
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
-        self._memory = Memory(model, self._runner, name, profile)
+        self._knowledge = EngineKnowledge(model, self._runner, name, profile)
         self._method({})
 
     @classmethod
@@ -93,17 +96,27 @@ class Engine:
         return self._runner
 
     @property
-    def memory(self) -> Memory:
+    def knowledge(self) -> EngineKnowledge:
         """What was learned about the model on its device."""
-        return self._memory
+        return self._knowledge
+
+    def fork(self, profile: Profile | Literal["same"] | None = "same") -> Engine:
+        """An engine on the same model and runner that has seen no text; it goes by the same profile or another one.
+
+        It costs nothing: weights and recordings are shared. What strategies, lookaheads and drafters learn is not.
+        """
+        fork = copy.copy(self)
+        fork._parts = {key: part for key, part in self._parts.items() if key[0] in _SHARED_AXES}
+        fork.remember(self._knowledge.profile if profile == "same" else profile)
+        return fork
 
     def remember(self, profile: Profile | None) -> None:
-        """Go by another profile from now on: strategies and lookaheads begin anew."""
-        self._memory = Memory(self.model, self._runner, self._memory.name, profile)
+        """Go by another profile from now on: strategies and lookaheads start again."""
+        self._knowledge = EngineKnowledge(self.model, self._runner, self._knowledge.name, profile)
         self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
 
     def forget(self) -> None:
-        """Begin anew with the same profile: what strategies, lookaheads and drafters learned is forgotten.
+        """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten.
 
         A lookahead stays the same object, for what was recorded with it is found by it.
         """
@@ -122,8 +135,8 @@ class Engine:
         if not hasattr(strategy, "state"):
             raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
         state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
-        Store().update(self._memory.key, name, Artefact.of(state))
-        return Store().path_of(self._memory.key)
+        Store().update(self._knowledge.key, name, Artefact.of(state))
+        return Store().path_of(self._knowledge.key)
 
     @property
     def device(self) -> torch.device:
@@ -316,7 +329,7 @@ class Engine:
         settings: Settings = names["settings"]
         host = Host(self._runner, self.tokenizer)
         return Method(
-            strategy=self._part("strategy", names["strategy"], settings, self._memory.knowledge),
+            strategy=self._part("strategy", names["strategy"], settings, self._knowledge.for_methods),
             lookahead=self._lookahead(names, settings),
             drafters=Parts(lambda name: self._part("drafter", name, settings, host), names["drafter"]),
             drafter=names["drafter"],
@@ -332,7 +345,7 @@ class Engine:
             return chosen
         drafts = (part for axis in ("strategy", "drafter") for part in (names[axis], _options(axis, names, settings)))
         drafted_by = DraftedBy(*drafts)
-        return self._part("lookahead", chosen, settings, self._memory.knowledge, drafted_by, about=drafted_by)
+        return self._part("lookahead", chosen, settings, self._knowledge.for_methods, drafted_by, about=drafted_by)
 
     def _acceptance(self, name: Any) -> Any:
         """One object for all calls: what is recorded for it is found again."""

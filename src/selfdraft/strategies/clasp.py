@@ -29,6 +29,6 @@ class Clasp(Replanner):
         self._num_skipped = min(round(options.ratio * (last + 1)), max(0, last - 1))
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
-        candidates, _ = solve(context.look(1), self._items, self._num_skipped, min_cosine=-1.0)
+        candidates, _ = solve(context.probe(1), self._items, self._num_skipped, min_cosine=-1.0)
         skip = SkipSet.of_numbers(candidates[-1].skipped)
         return Plan(skip) if skip else OFF

@@ -59,7 +59,7 @@ class KnapSpec(Replanner):
         options, length = self._options, context.num_context_tokens
         weights = integer_weights(self._latency, length)
         budget = int(options.share * sum(weights) * self._num_layers)
-        probe = context.look(max(num_tokens, options.min_tokens))
+        probe = context.probe(max(num_tokens, options.min_tokens))
         candidates, states = solve(probe, items(self._num_layers, weights, options.bound), budget, options.min_cosine)
         best, best_speed = OFF, 0.0
         for candidate, acceptance in list(zip(candidates, acceptances(probe, states), strict=True))[1:]:

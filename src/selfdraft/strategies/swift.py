@@ -26,8 +26,8 @@ from ..protocols import Knowledge, PlanContext
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
 from .bayes import Point
+from .draft_switch import DraftSwitch
 from .matching import choices
-from .pace import Pace
 from .replanning import Account
 from .swift_search import Optimisation, SwiftOptions
 from .timeline import Timeline
@@ -89,7 +89,7 @@ class Swift(PlainStrategy):
         if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
-        self._pace, self._acceptance = Pace(), Acceptance()
+        self._switch, self._acceptance = DraftSwitch(), Acceptance()
         self._is_new = True  # the set that drafts
         self._level: float | None  # of the acceptance behind the search
         self._level_of_looks: float | None  # of matchness, where nothing is drafted
@@ -123,14 +123,14 @@ class Swift(PlainStrategy):
             self._optimise(text, context)
         if self._search.skipped != self._plan.skip.numbers and self._is_noticeably_better:
             self._draft_with_best()
-        return self._plan if self._options.always or self._pace.is_drafting else OFF
+        return self._plan if self._options.always or self._switch.is_drafting else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._account.add(step)
         if self._is_new and step.draft.tokens:
             self._account.planning += step.draft_seconds  # it had to be recorded first, perhaps
             self._is_new = False
-        self._pace.observe(step)
+        self._switch.observe(step)
         self._timeline.observe(step, self._latency.plain_seconds(self._texts[sequence_id].num_tokens))
         if step.draft.num_draft_steps:
             self._acceptance.observe(step)
@@ -157,7 +157,7 @@ class Swift(PlainStrategy):
             return False
         if options.sliding and num_fresh < options.window // 2:
             return False
-        is_watching = not self._pace.is_drafting and not options.always and options.resume and not text.num_scored
+        is_watching = not self._switch.is_drafting and not options.always and options.resume and not text.num_scored
         return not self._search.is_over or is_watching
 
     def _optimise(self, text: Text, context: PlanContext) -> None:
@@ -183,7 +183,7 @@ class Swift(PlainStrategy):
         num_prompt_tokens = context.num_context_tokens - context.num_generated_tokens
         end = context.num_context_tokens if options.sliding else num_prompt_tokens + count
         wanted = torch.tensor(list(context.tokens[end - count : end]))
-        probe = context.look(count, before=context.num_context_tokens - end + 1)
+        probe = context.probe(count, before=context.num_context_tokens - end + 1)
         return (choices(probe, points).cpu() == wanted).double()
 
     def _lower_if_poor(self) -> None:
@@ -226,7 +226,7 @@ class Swift(PlainStrategy):
         skip = SkipSet.of_numbers(self._search.skipped)
         self._plan, self._is_new, self._search.gain = Plan(skip) if skip else OFF, True, 0.0
         self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
-        self._pace.renew(self._is_promising(skip))
+        self._switch.renew(self._is_promising(skip))
 
     def _is_promising(self, skip: SkipSet) -> bool:
         """Whether drafts with it would pay if nearly all were accepted."""

@@ -19,8 +19,8 @@ _WHERE = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
 def question_of(plan: BenchPlan, engine: Engine, where: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "selfdraft": __version__,
-        "fingerprint": engine.memory.key.fingerprint,
-        "profile": profile_digest(engine.memory.profile),
+        "fingerprint": engine.knowledge.key.fingerprint,
+        "profile": profile_digest(engine.knowledge.profile),
         **{name: where[name] for name in _WHERE},
         **plan.facts,
         "methods": {name: _as_names(method) for name, method in plan.methods.items()},

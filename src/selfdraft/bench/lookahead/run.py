@@ -7,7 +7,6 @@ with the plain one.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections import Counter, defaultdict
@@ -89,7 +88,7 @@ class LookaheadBench:
 
     def run(self) -> dict[str, Any]:
         """The first prompt is measured in any case; one that was interrupted counts for none."""
-        school = School(self._new_engine(), self.method, self.plan.train_tokens, self.say)
+        school = School(self.engine.fork(), self.method, self.plan.train_tokens, self.say)
         self.lessons = school.learn(self.train, self.validation)
         self._judge(school.traces(self.test, self.plan.max_new_tokens))
         self._warm_up()
@@ -103,12 +102,6 @@ class LookaheadBench:
             self.is_interrupted = True
             self.say(f"interrupted after {self.num_measured} of {len(self.test)} prompts")
         return self.document()
-
-    def _new_engine(self) -> Engine:
-        """One that has seen no text, on the same model and runner."""
-        engine = copy.copy(self.engine)
-        engine.remember(self.engine.memory.profile)
-        return engine
 
     def _judge(self, traces: Sequence[Trace]) -> None:
         """How well the rules tell what will be kept in the texts that are measured; the oracle knows."""
@@ -128,7 +121,7 @@ class LookaheadBench:
         text = max((prompt.tokens for prompt in self.train), key=len)
         for temperature in plan.temperatures:
             rules = {name: self._lookaheads(name) for name in plan.rules}
-            turns = Turns(self._new_engine(), self.method, rules, plan.max_new_tokens, temperature, plan.seed)
+            turns = Turns(self.engine.fork(), self.method, rules, plan.max_new_tokens, temperature, plan.seed)
             self.say(f"temperature {temperature:g}: warming up {len(turns.arms)} rules")
             turns.warm_up(text, lengths_by_domain)
             self.turns.append(turns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -84,15 +83,9 @@ class Turns:
         self._engine, self._method, self._seed = engine, method, seed
         self._num_tokens, self.temperature = max_new_tokens, temperature
         whole: dict[str, Mapping[str, PlainLookahead]] = {PLAIN: {}, **rules}
-        self.arms = [Arm(name, self._own_engine(), method, lookaheads) for name, lookaheads in whole.items()]
+        self.arms = [Arm(name, self._engine.fork(), method, lookaheads) for name, lookaheads in whole.items()]
         self.oracle_lengths: dict[str, list[list[int]]] = defaultdict(list)
         self.num_measured = 0
-
-    def _own_engine(self) -> Engine:
-        """On the same model and runner: it costs nothing, and what is recorded is shared."""
-        engine = copy.copy(self._engine)
-        engine.remember(self._engine.memory.profile)
-        return engine
 
     @property
     def _widest(self) -> dict[str, Any]:
@@ -107,7 +100,7 @@ class Turns:
         What strategies and rules learned on the way is forgotten; what was recorded stays.
         """
         longest = max(itertools.chain.from_iterable(lengths.values()))
-        self._own_engine().prepare(longest + self._num_tokens, **self._widest)
+        self._engine.fork().prepare(longest + self._num_tokens, **self._widest)
         is_recorded = bool(self._engine.runner.recorded_slots(1))
         for arm in self.arms:
             for domain, own in lengths.items() if is_recorded else list(lengths.items())[:1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,8 +55,7 @@ class Bench:
 
     def _usable(self, profile: Profile, methods: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """A strategy whose time to learn was too short may have nothing to go by."""
-        engine, found = copy.copy(self.engine), {}
-        engine.remember(profile)
+        engine, found = self.engine.fork(profile), {}
         for name, method in methods.items():
             try:
                 engine.method(**method)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,10 +66,10 @@ class KnnDomains:
 
     def _route(self) -> None:
         """Every measured prompt, and those of domains that nothing was learned from."""
-        bench, engine = self.bench, copy.copy(self.bench.engine)
+        bench, engine = self.bench, self.bench.engine.fork()
         bench.say("routing")
         with tempfile.TemporaryDirectory() as folder:
-            pages = partial(journal, Store(Path(folder)), engine.memory.key)
+            pages = partial(journal, Store(Path(folder)), engine.knowledge.key)
             workshop = Workshop(engine, bench.school.latency, 1, pages)
             groups = {**self.prompts.measured, **self.prompts.others}
             found = routing.route(engine, bench.school.profile, groups, workshop)

@@ -7,7 +7,6 @@ neither read nor written.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +76,7 @@ class School:
 
     def __init__(self, engine: Engine, store: Store, say: Say) -> None:
         self._engine, self._store, self._say = engine, store, say
-        self._key = engine.memory.key
+        self._key = engine.knowledge.key
         self.facts: dict[str, Facts] = {}
 
     @property
@@ -156,8 +155,7 @@ class School:
 
     def _find(self, lesson: Lesson, prompts: Sequence[CalibrationPrompt]) -> dict[str, Any]:
         kind, settings = find("strategy", lesson.strategy), settings_of(lesson.method)
-        engine = copy.copy(self._engine)
-        engine.remember(replace(self.profile, artefacts={}))
+        engine = self._engine.fork(replace(self.profile, artefacts={}))
         has_time = _clock(lesson.seconds)
         if not hasattr(kind, "fit"):
             told = Told(self._say, lesson.name)

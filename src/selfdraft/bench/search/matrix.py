@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...calibrate.texts import look_at
+from ...calibrate.texts import probe_text
 from ...types import FrontierPoint
 from ..pace import Pace
 from ..selection.held_out import HeldOut
@@ -45,7 +45,7 @@ class Matrix:
     def _look(self, domain: str, prompt: Sequence[int], generated: Sequence[int]) -> None:
         text = self.bench.plain_text(prompt, generated)
         if text.num_generated:
-            self.held_out.add(domain, look_at(text, self.bench.engine.runner), len(prompt) - 1, text.num_generated)
+            self.held_out.add(domain, probe_text(text, self.bench.engine.runner), len(prompt) - 1, text.num_generated)
 
     @property
     def is_complete(self) -> bool:

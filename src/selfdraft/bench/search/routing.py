@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...calibrate.kit import EngineKit, Looks, Workshop
+from ...calibrate.kit import EngineKit, ScoredTexts, Workshop
 from ...engine.engine import Engine
 from ...fitting import CalibrationPrompt
 from ...profiles.profile import Profile
@@ -33,7 +33,7 @@ def route(
     """`engine` goes by the profile."""
     engine.remember(profile)
     strategy: Any = engine.method(**knn()).strategy
-    kit = EngineKit(workshop, [], lambda: Looks(engine.runner, []), workshop.journal("routing"), 0.0, "routing")
+    kit = EngineKit(workshop, [], lambda: ScoredTexts(engine.runner, []), workshop.journal("routing"), 0.0, "routing")
     prompts = as_calibration([prompt for group in groups.values() for prompt in group], engine)
     return [_route(strategy, kit, number, prompt, engine) for number, prompt in enumerate(prompts)]
 

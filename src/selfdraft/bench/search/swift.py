@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...calibrate.kit import Looks
+from ...calibrate.kit import ScoredTexts
 from ...calibrate.texts import Text
 from ...types import SkipSet
 from ..pace import Pace
@@ -60,7 +60,7 @@ class SwiftStream:
     def _judge(self) -> None:
         """The last sets on texts behind prompts that are not in the stream."""
         texts = self.bench.plain_texts(self.prompts.stream_kept_apart[:NUM_HELD_OUT])
-        looks = Looks(self.bench.engine.runner, texts)
+        looks = ScoredTexts(self.bench.engine.runner, texts)
         sets = {arm.name: _last_set(arm) for arm in self.turns.arms if arm.name != OFF}
         self.held_out = {
             "num_texts": len(texts),
@@ -112,7 +112,7 @@ def _last_set(arm: Arm) -> SkipSet | None:
     return strategy.known_plans[0].skip if strategy.known_plans else None
 
 
-def _match(looks: Looks, texts: Sequence[Text], skip: SkipSet | None) -> float | None:
+def _match(looks: ScoredTexts, texts: Sequence[Text], skip: SkipSet | None) -> float | None:
     return looks.match(skip) if texts and skip is not None else None
 
 

@@ -88,7 +88,7 @@ def calibrate(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
 
 def _fit(engine: Engine, recipe: Recipe, say: Say) -> Calibration:
     """In a store of its own, which is gone afterwards."""
-    key, runner, told = engine.memory.key, engine.runner, Told(say, "calibrating")
+    key, runner, told = engine.knowledge.key, engine.runner, Told(say, "calibrating")
     prompts = [CalibrationPrompt(prompt.id, prompt.domain, tuple(encode(prompt, engine))) for prompt in recipe.prompts]
     with tempfile.TemporaryDirectory() as folder:
         store, stamps = Store(Path(folder)), [runner.seconds()]
@@ -135,7 +135,7 @@ def _as_json(found: Calibration) -> dict[str, Any]:
 
 def read_calibration(engine: Engine, file: Path, lengths: Sequence[int], say: Say) -> Calibration:
     """A ProfileError where it belongs to another model, device or version."""
-    key = engine.memory.key
+    key = engine.knowledge.key
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         there, asked = content["key"], {name: getattr(key, name) for name in _KEY}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...calibrate.texts import Text, look_at
+from ...calibrate.texts import Text, probe_text
 from ...engine.engine import Engine
 from ...errors import OptionError
 from ...models.decoder import Decoder
@@ -118,7 +118,7 @@ class SelectionBench:
         """At the tokens behind which the model generated its text."""
         assert self.held_out is not None
         text = Text((*prompt, *plain.tokens[: self.plan.held_out_tokens]), len(prompt))
-        self.held_out.add(domain, look_at(text, self.engine.runner), len(prompt) - 1, text.num_generated)
+        self.held_out.add(domain, probe_text(text, self.engine.runner), len(prompt) - 1, text.num_generated)
 
     # ------------------------------------------------------------------------------------------------- long texts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,16 +49,10 @@ class Turns:
     def __init__(
         self, engine: Engine, profile: Profile, methods: Mapping[str, Mapping[str, Any]], prices: Prices
     ) -> None:
-        self._engine, self._profile, self._prices = engine, profile, prices
+        self._engine, self._prices = engine, prices
         whole = {OFF: {"strategy": OFF}, **methods}
-        self.arms = [Arm(name, method, self._own_engine()) for name, method in whole.items()]
+        self.arms = [Arm(name, method, engine.fork(profile)) for name, method in whole.items()]
         self.num_measured = 0
-
-    def _own_engine(self) -> Engine:
-        """On the same model and runner, so that it costs nothing and shares what is recorded."""
-        engine = copy.copy(self._engine)
-        engine.remember(self._profile)
-        return engine
 
     def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> None:
         """With all new tokens where passes are recorded: that must not happen while measuring.

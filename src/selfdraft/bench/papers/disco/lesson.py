@@ -5,7 +5,6 @@ The paper's draft is another, smaller model. Ours is the model itself without so
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 from ....calibrate.lookahead import check_enough
 from ....calibrate.texts import digest, hold_out
 from ....calibrate.tuning import Candidate
-from ....engine.engine import Engine
 from ....fitting import CalibrationPrompt
 from ....lookahead.disco import artefact_name
 from ....profiles.key import ProfileKey
@@ -104,13 +102,6 @@ def longer(bench: Workbench, factor: int) -> int:
     return bench.scale.tokens * (factor if bench.scale.is_quick else 1)
 
 
-def new_engine(bench: Workbench) -> Engine:
-    """One that has seen no text, on the same model."""
-    engine = copy.copy(bench.engine)
-    engine.remember(bench.engine.memory.profile)
-    return engine
-
-
 # ----------------------------------------------------------------------------------------------------- what drafts
 
 
@@ -126,7 +117,7 @@ def draft(bench: Workbench) -> dict[str, Any]:
         "seconds": seconds,
         "tokens": bench.scale.lesson_tokens,
     }
-    store, key = Store(bench.folder / "disco-draft"), bench.engine.memory.key
+    store, key = Store(bench.folder / "disco-draft"), bench.engine.knowledge.key
     known = _kept(store, key, _DRAFT)
     if known is None or known.values["question"] != question:
         found = bench.learn("disco-prune", {"strategy": "prune"}, prompts, seconds).values
@@ -177,7 +168,7 @@ def taught(bench: Workbench, name: str) -> Learned:
     prompts = encoded(bench, teacher, learned_prompts(bench, teacher))
     check_enough((prompt.domain, prompt.tokens) for prompt in prompts)
     question = {"prompts": digest(prompts), "tokens": longer(bench, 2), "method": draft(bench)}
-    store, key = Store(bench.folder / f"disco-{teacher}"), bench.engine.memory.key
+    store, key = Store(bench.folder / f"disco-{teacher}"), bench.engine.knowledge.key
     known = _kept(store, key, CLASSIFIER)
     if known is None or known.values.get("question") != question:
         bench.say(f"disco learns from {len(prompts)} prompts of {teacher}")
@@ -191,12 +182,12 @@ def _learn(bench: Workbench, question: Mapping[str, Any], prompts: Sequence[Cali
     began = time.perf_counter()
     method = question["method"]
     training, validation = hold_out(prompts)
-    school = School(new_engine(bench), method, question["tokens"], bench.say)
+    school = School(bench.engine.fork(), method, question["tokens"], bench.say)
     lesson = school.learn(training, validation).by_domain[prompts[0].domain]
     values = {
         **lesson.classifier.values(),
         "drafter": "self",
-        "fingerprint": bench.engine.memory.key.fingerprint,
+        "fingerprint": bench.engine.knowledge.key.fingerprint,
         "strategy": method["strategy"],
         "strategy_options": repr(options_for("strategy", method["strategy"], method["settings"])),
         "draft": shown_draft(method),

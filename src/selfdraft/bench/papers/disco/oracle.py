@@ -28,7 +28,6 @@ from .lesson import (
     encoded,
     longer,
     measured_prompts,
-    new_engine,
     shown_draft,
     units,
 )
@@ -68,7 +67,7 @@ def _turns(bench: Workbench, name: str, method: Mapping[str, Any], others: Mappi
     num_tokens = longer(bench, LONG_TEXTS)
     rules = {**others, ORACLE: Oracle([[]], room=num_tokens)}
     by_domain = {rule: {name: lookahead} for rule, lookahead in rules.items()}
-    return Turns(new_engine(bench), method, by_domain, num_tokens, 0.0, bench.seed)
+    return Turns(bench.engine.fork(), method, by_domain, num_tokens, 0.0, bench.seed)
 
 
 def example_units(bench: Workbench) -> Iterable[Unit]:

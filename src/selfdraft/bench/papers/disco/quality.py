@@ -22,7 +22,6 @@ from .lesson import (
     encoded,
     longer,
     measured_prompts,
-    new_engine,
     taught,
     units,
 )
@@ -39,7 +38,7 @@ def _f1(bench: Workbench, name: str) -> Values:
     """On the prompts that are measured: they neither trained nor chose anything."""
     learned = taught(bench, name)
     classifier = Classifier.read(learned.artefacts[CLASSIFIER].content)
-    school = School(new_engine(bench), learned.facts["question"]["method"], longer(bench, LONG_TEXTS), bench.say)
+    school = School(bench.engine.fork(), learned.facts["question"]["method"], longer(bench, LONG_TEXTS), bench.say)
     prompts = measured_prompts(bench, name)
     traces = school.traces(encoded(bench, name, prompts))
     static_tokens: int = learned.facts["best"]["fixed"]["tokens"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ....calibrate.texts import Text, look_at
+from ....calibrate.texts import Text, probe_text
 from ....models.payoff import expected_tokens, integer_weights, speed_table
 from ....protocols import Probe
 from ....strategies.elimination import Sample, qualities, sample
@@ -144,12 +144,12 @@ class References:
         """At the last tokens of the first text."""
         text, count = self._first, num_looked_at(self._bench.scale)
         begin = max(text.num_prompt_tokens, len(text.tokens) - count)
-        return look_at(Text(text.tokens, begin), self._bench.engine.runner)
+        return probe_text(Text(text.tokens, begin), self._bench.engine.runner)
 
     @cached_property
     def _samples(self) -> list[Sample]:
         texts = [self._write(prompt) for prompt in self._prompts[1:]] or [self._first]
-        return [sample(look_at(text, self._bench.engine.runner)) for text in texts]
+        return [sample(probe_text(text, self._bench.engine.runner)) for text in texts]
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....calibrate.kit import Looks
+from ....calibrate.kit import ScoredTexts
 from ....calibrate.texts import Told, write
 from ....strategies.anchors import Domain
 from ....strategies.kmeans import silhouette
@@ -79,7 +79,7 @@ def _on_task(bench: Workbench, task: Task) -> Values:
 def _matches(bench: Workbench, known: Taught, prompts: Sequence[BenchPrompt]) -> dict[str, float | None]:
     untold = Told(lambda done, total, label: None, 0, 0, "")
     texts = list(write(bench.engine, as_calibration(prompts, bench.engine), bench.scale.tokens, untold))
-    looks = Looks(bench.engine.runner, [text for text in texts if text.num_generated])
+    looks = ScoredTexts(bench.engine.runner, [text for text in texts if text.num_generated])
     return {name: looks.match(one.skip) if looks.texts and one.skip else None for name, one in known.sets.items()}
 
 

@@ -7,7 +7,6 @@ that differs. `ssd-fixed` has the set of the first task, `ssd-mixed` one of all 
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -154,9 +153,9 @@ def ways(known: Taught, first: str) -> Methods:
 
 def route(bench: Workbench, known: Learned, prompts: Sequence[BenchPrompt]) -> list[routing.Routed]:
     """Where `knn` sends prompts, and how long it takes to decide."""
-    engine = copy.copy(bench.engine)
+    engine = bench.engine.fork()
     with tempfile.TemporaryDirectory() as folder:
-        pages = partial(journal, Store(Path(folder)), engine.memory.key)
+        pages = partial(journal, Store(Path(folder)), engine.knowledge.key)
         workshop = Workshop(engine, bench.latency, 1, pages)
         return routing.route(engine, bench.profile([known]), {"": prompts}, workshop)
 

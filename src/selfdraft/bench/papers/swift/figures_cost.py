@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ....calibrate.texts import look_at
+from ....calibrate.texts import probe_text
 from ....strategies.matching import choices
 from ....types import SkipSet
 from ...report import Table, number
@@ -159,7 +159,7 @@ def _hits(bench: Workbench, task: Task, sets: Sequence[SkipSet]) -> torch.Tensor
     found, numbers = [], [skip.numbers for skip in sets]
     for text in plain_texts(bench, task.measured):
         wanted = torch.tensor(text.tokens[text.num_prompt_tokens :])
-        found.append(choices(look_at(text, bench.engine.runner), numbers).cpu() == wanted)
+        found.append(choices(probe_text(text, bench.engine.runner), numbers).cpu() == wanted)
     return torch.cat(found, dim=1)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ....calibrate.texts import Text, look_at
+from ....calibrate.texts import Text, probe_text
 from ....errors import ProfileError
 from ....strategies.elimination import qualities, rank, sample
 from ....types import FrontierPoint, SkipSet
@@ -64,7 +64,7 @@ def _ranked(bench: Workbench, task: Task) -> list[FrontierPoint]:
     tokens = encode(task.learned[0], engine)
     num_tokens = max(2, bench.scale.lesson_tokens // _RANKED_TOKENS)
     plain = engine.generate(tokens, max_new_tokens=num_tokens, strategy="off")
-    samples = [sample(look_at(Text((*tokens, *plain.tokens), len(tokens)), engine.runner))]
+    samples = [sample(probe_text(Text((*tokens, *plain.tokens), len(tokens)), engine.runner))]
     num_sublayers = 2 * engine.runner.num_layers
     losses = rank(samples, frozenset(), range(2, num_sublayers))  # layer 0 must never be skipped
     seconds = (max(1e-9, latency.attention_seconds(USUAL_LENGTH)), max(1e-9, latency.mlp_seconds))

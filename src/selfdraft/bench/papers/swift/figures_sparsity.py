@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ....calibrate.texts import look_at
+from ....calibrate.texts import probe_text
 from ....protocols import Probe
 from ....registry import resolve
 from ....strategies.uniform import spread
@@ -82,7 +82,7 @@ def _shares_of(bench: Workbench, task: Task) -> Values:
     sets, texts = even_sets(runner.num_layers), plain_texts(bench, task.measured)
     hits = {ratio: [0] * len(TOPS) for ratio in sets}
     for text in texts:
-        probe, wanted = look_at(text, runner), text.tokens[text.num_prompt_tokens :]
+        probe, wanted = probe_text(text, runner), text.tokens[text.num_prompt_tokens :]
         for ratio, skip in sets.items():
             found = top_hits(probe, skip, wanted, TOPS)
             hits[ratio] = [sum(pair) for pair in zip(hits[ratio], found, strict=True)]

@@ -92,7 +92,7 @@ def _search(
 ) -> dict[str, Any]:
     engine, began = bench.apart(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        pages = partial(journal, Store(Path(folder)), engine.memory.key)
+        pages = partial(journal, Store(Path(folder)), engine.knowledge.key)
         workshop = Workshop(engine, bench.latency, bench.scale.lesson_tokens, pages)
         kit = _SearchKit(
             workshop, prompts, lambda: workshop.write(prompts), workshop.journal("self-sd"), seconds, "self-sd"
@@ -128,7 +128,7 @@ def _kept(
 ) -> Mapping[str, Any]:
     """What was found before, if it was asked the same."""
     question = Artefact({"prompts": digest(prompts), "seconds": seconds, "asked": asked}).values
-    store, key = Store(bench.folder / as_file_name(name)), bench.engine.memory.key
+    store, key = Store(bench.folder / as_file_name(name)), bench.engine.knowledge.key
     profile = store.load(key)
     known = profile.artefacts.get(_KEPT) if profile else None
     if known is None or known.values["question"] != question:

@@ -1,4 +1,4 @@
-"""Whether drafting pays, by the clock: seconds a token of rounds that draft against those of rounds that do not."""
+"""Whether drafting pays, by the clock: drafting and plain rounds are both timed, and the faster kind is used."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from ..types import StepRecord
 
 TRIAL = 32
-"""Tokens that a way is tried for before it is believed."""
+"""Tokens of a trial."""
 GLANCE, HOPELESS = 8, 1.3
-"""Tokens behind which a trial may end early, where the way tried is so many times slower than the other one."""
+"""Tokens after which a trial may end early, where its rounds are 1.3 times slower than the others."""
 RETRY, MAX_RETRY = 1024, 16384
-"""Tokens behind which the slower way is tried again; twice as many each time that it stays the slower one."""
+"""Tokens after which the slower kind is tried again; twice as many each time that it stays slower."""
 _MEMORY = 0.995
 """What a token leaves of the weight of those before it."""
 
 
 @dataclass
-class Way:
-    """Tokens and seconds of late."""
+class Rounds:
+    """Tokens and seconds of the last rounds of one kind."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -39,30 +39,30 @@ class Way:
         """Seconds a token."""
         return self.seconds / self.tokens
 
-    def is_hopeless_beside(self, other: Way) -> bool:
+    def is_hopeless_beside(self, other: Rounds) -> bool:
         """Even without its slowest round, which may have recorded what the others replay."""
         seconds = self.seconds - self.slowest
         return other.is_known and self.tokens >= GLANCE and seconds > HOPELESS * other.pace * self.tokens
 
 
-class Pace:
-    """`is_drafting`: which way to go. The other one is tried first, and again from time to time.
+class DraftSwitch:
+    """`is_drafting`: whether to draft. Both kinds of rounds are tried first, the slower one again occasionally.
 
-    The first round behind a change is not counted: it may have to record what others replay.
+    The first round after a change is not counted: it may have to record what others replay.
     """
 
     def __init__(self) -> None:
-        self._drafting, self._plain = Way(), Way()
+        self._drafting, self._plain = Rounds(), Rounds()
         self.is_drafting = True
         self._last: bool | None = None
         self._is_faster: bool | None = None  # drafting, when that was last known
         self._retry = RETRY
         self._num_left = TRIAL  # tokens until the next decision
-        self._num_since = 0  # tokens since the other way was tried
+        self._num_since = 0  # tokens since the other kind was tried
 
     def renew(self, is_promising: bool = True) -> None:
         """Drafts are others now. What promises nothing is not tried at first, only much later."""
-        self._drafting = Way() if is_promising else Way(TRIAL, math.inf)
+        self._drafting = Rounds() if is_promising else Rounds(TRIAL, math.inf)
         self.is_drafting, self._last = is_promising, None
         self._is_faster, self._retry = (None, RETRY) if is_promising else (False, MAX_RETRY)
         self._num_left, self._num_since = TRIAL, 0
@@ -70,8 +70,8 @@ class Pace:
     def observe(self, step: StepRecord) -> None:
         has_drafted, num_tokens = bool(step.draft.tokens), len(step.verdict.tokens)
         if has_drafted == self._last:
-            way = self._drafting if has_drafted else self._plain
-            way.add(num_tokens, step.draft_seconds + step.verify_seconds)
+            rounds = self._drafting if has_drafted else self._plain
+            rounds.add(num_tokens, step.draft_seconds + step.verify_seconds)
         self._last = has_drafted
         self._num_left -= num_tokens
         self._num_since += num_tokens
@@ -84,7 +84,7 @@ class Pace:
         return not tried.is_known and tried.is_hopeless_beside(other)
 
     def _decide(self) -> None:
-        """Between trials the way that is faster so far is gone, and looked at every few tokens."""
+        """Between trials the faster kind is used, and both are compared every few tokens."""
         self._num_left = TRIAL
         if not self._can_tell:
             self.is_drafting = not self._drafting.is_known
@@ -104,10 +104,10 @@ class Pace:
         return is_clear or (drafting.is_known and plain.is_known)
 
     def _try_again(self, drafts: bool) -> None:
-        """What was known of the slower way is long ago."""
+        """What was known of the slower kind is out of date."""
         self.is_drafting, self._num_since = drafts, 0
         self._retry = min(2 * self._retry, MAX_RETRY)
         if drafts:
-            self._drafting = Way()
+            self._drafting = Rounds()
         else:
-            self._plain = Way()
+            self._plain = Rounds()

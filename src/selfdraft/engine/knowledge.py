@@ -20,7 +20,7 @@ Given = Profile | Literal["stored"] | None
 _LOGGER = logging.getLogger(__name__)
 
 
-class Memory:
+class EngineKnowledge:
     """Read when it is first asked for; `profile` may also be given, or None for nothing at all."""
 
     def __init__(self, model: Any, runner: Runner, name: str | None, profile: Given) -> None:
@@ -30,7 +30,7 @@ class Memory:
         self._latency: LatencyFit | None = None
 
     @property
-    def knowledge(self) -> Knowledge:
+    def for_methods(self) -> Knowledge:
         return Knowledge(
             self._runner.num_layers,
             self.latency,
