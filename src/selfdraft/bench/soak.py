@@ -1,4 +1,4 @@
-"""Many texts of mixed length, all of our ways in turn: what they leave in memory must not grow."""
+"""Many texts of mixed length, all of our methods in turn: what they leave in memory must not grow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.engine import Engine
-from .circumstances import GraphWatch, memory_bytes
-from .ways import Way
+from ..measure.arms import Ours
+from ..measure.circumstances import memory_bytes
 
 _SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
 _NUM_SAMPLES = 4
@@ -17,33 +17,31 @@ _NUM_SAMPLES = 4
 
 @dataclass
 class Soak:
-    """Lengths are shares of `max_new_tokens`. All of them are met with every way before memory is first looked at."""
+    """Lengths are shares of `max_new_tokens`. All of them are met with every method before memory is first read."""
 
     engine: Engine
-    ways: Sequence[Way]
+    arms: Sequence[Ours]
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._watch = GraphWatch(self.engine.runner)
         self._lengths = [max(1, round(self.max_new_tokens * share)) for share in _SHARES]
 
     def run(self, count: int, say: Callable[[str], None]) -> None:
-        pairs = list(itertools.product(self.ways, self._lengths))
-        for index, (way, length) in enumerate(pairs):
-            self._generate(index, way, length)
+        pairs = list(itertools.product(self.arms, self._lengths))
+        for index, (arm, length) in enumerate(pairs):
+            self._generate(index, arm, length)
         self._sample(0)
-        for index, (way, length) in zip(range(count), itertools.cycle(pairs), strict=False):
-            with self._watch.watching():
-                self._generate(index, way, length)
+        for index, (arm, length) in zip(range(count), itertools.cycle(pairs), strict=False):
+            self._generate(index, arm, length)
             done = index + 1
             if done * _NUM_SAMPLES // count > index * _NUM_SAMPLES // count:
                 self._sample(done)
                 say(f"soak: {done}/{count} generations")
 
-    def _generate(self, index: int, way: Way, length: int) -> None:
-        way.run(self.engine, self.prompts[index % len(self.prompts)], length)
+    def _generate(self, index: int, arm: Ours, length: int) -> None:
+        arm.generate(self.prompts[index % len(self.prompts)], {"max_new_tokens": length})
 
     def _sample(self, num_generations: int) -> None:
         self.samples.append({"num_generations": num_generations, **memory_bytes(self.engine.device)})
@@ -58,5 +56,4 @@ class Soak:
             "num_generations": last["num_generations"],
             "growth": growth,
             "samples": self.samples,
-            "graphs": self._watch.figures(),
         }

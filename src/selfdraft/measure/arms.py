@@ -76,19 +76,22 @@ class Ours:
         try:
             self.engine.prepare(max(map(len, prompts)) + call["max_new_tokens"], **self._method)
             for prompt in prompts:
-                written = self.engine.generate(prompt, **{**call, "max_new_tokens": num_tokens}, **self._method)
+                written = self.generate(prompt, {**call, "max_new_tokens": num_tokens})
                 rounds.update(map(self._round_of, written.steps))
             self.engine.forget()
         except SelfdraftError as error:
             self.error = " ".join(str(error).split())
         return rounds
 
+    def generate(self, prompt: Sequence[int], call: Mapping[str, Any]) -> Generation:
+        return self.engine.generate(prompt, **call, **self._method)
+
     def run(self, site: Site, prompt: Sequence[int], call: Mapping[str, Any], costs: Costs | None = None) -> Output:
         runner, device = self.engine.runner, self.engine.device
         before = runner.capture_seconds
         reset_peak(device)
         began = device_seconds(device)
-        generation = self.engine.generate(prompt, **call, **self._method)
+        generation = self.generate(prompt, call)
         seconds = device_seconds(device) - began
         method = self.described["method"]
         record = replace(
@@ -103,7 +106,7 @@ class Ours:
         """The same call again, left after its first round. A pass that runs ahead is not waited for."""
         answers = iter([False])
         began = device_seconds(self.engine.device)
-        self.engine.generate(prompt, **call, cancel=lambda: next(answers, True), **self._method)
+        self.generate(prompt, {**call, "cancel": lambda: next(answers, True)})
         return time.perf_counter() - began
 
     def _round_of(self, step: StepRecord) -> Round:

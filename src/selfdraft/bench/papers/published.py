@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from ..report import Table
+from ..tables import Table
 
 Cell = str | float | int | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ...errors import unknown_name
-from .recipe import Recipe
+from .experiment import Recipe
 
 RECIPES = {
     "swift": "swift",

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import SelfdraftError
-from .journal import NO_TIME, Line, UnitFile
-from .recipe import Experiment, Recipe, Unit
-from .workbench import Workbench, num_different
-
-Progress = Callable[[int, int | None, str], None]
+from ...progress import Progress, no_progress
+from .experiment import Experiment, Recipe, Unit
+from .units import NO_TIME, Line, UnitFile, num_outputs
+from .workbench import Workbench
 
 
 @dataclass
 class Reproduction:
-    """`seconds`: begin no unit later than so long after `began`; each experiment has its first one
+    """`seconds`: begin no unit later than this after `began`; each experiment has its first one
     before others have their second, then the time is shared among them."""
 
     bench: Workbench
     file: UnitFile
     seconds: float | None = None
     began: float = field(default_factory=time.perf_counter)
-    progress: Progress = lambda done, total, label: None
+    progress: Progress = no_progress
     is_interrupted: bool = False
     _num_units: int = 0
 
@@ -56,7 +55,7 @@ class Reproduction:
             self.is_interrupted = True
 
     def _run_experiment(self, recipe: Recipe, experiment: Experiment, seconds: float, most: int | None = None) -> None:
-        """Its units that are not there yet: begin none later than in so many seconds, and at `most` so many."""
+        """Its units that are not there yet: begin none later than in `seconds`, and at most `most` of them."""
         began, num_measured = time.perf_counter(), 0
         for unit in experiment.units(self.bench):
             if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
@@ -96,7 +95,7 @@ class Reproduction:
 
     @property
     def has_difference(self) -> bool:
-        return any(num_different(line.values) for line in self.file.lines.values())
+        return any(num_outputs(line.values, "different") for line in self.file.lines.values())
 
 
 def _now() -> str:

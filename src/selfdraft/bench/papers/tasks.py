@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import unknown_name
-from ..prompts import BenchPrompt
+from ...types import Prompt
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ TASKS: Mapping[str, TaskKind] = {
 
 @dataclass(frozen=True)
 class Task:
-    """`measured` and `learned` have no prompt in common; `stand_in`: the domain that stands for the data set."""
+    """`measured` and `fitting` have no prompt in common; `stand_in`: the domain that stands for the data set."""
 
     name: str
     title: str
-    measured: Sequence[BenchPrompt]
-    learned: Sequence[BenchPrompt]
+    measured: Sequence[Prompt]
+    fitting: Sequence[Prompt]
     stand_in: str | None = None
 
     @property
@@ -55,14 +55,14 @@ class Task:
 
 
 class Tasks:
-    """`num_measured` and `num_learned` prompts of each, drawn by `seed`; fewer where there are not so many."""
+    """`num_measured` and `num_fit` prompts of each, drawn by `seed`; fewer where there are not enough."""
 
-    def __init__(self, prompts: Sequence[BenchPrompt], num_measured: int, num_learned: int, seed: int) -> None:
+    def __init__(self, prompts: Sequence[Prompt], num_measured: int, num_fit: int, seed: int) -> None:
         self._prompts, self._seed = prompts, seed
-        self._num_measured, self._num_learned = num_measured, num_learned
+        self._num_measured, self._num_fit = num_measured, num_fit
 
     def find(self, name: str) -> Task | None:
-        """None where no prompt is of it, or only one: it could not be learned and measured."""
+        """None where no prompt is of it, or only one: it could not be fitted and measured."""
         if name not in TASKS:
             raise unknown_name("task", name, list(TASKS))
         kind = TASKS[name]
@@ -74,10 +74,10 @@ class Tasks:
         if len(found) < 2:
             return None
         found = random.Random(f"{self._seed} {name}").sample(found, len(found))
-        num_learned = min(self._num_learned, len(found) // 2)
-        num_measured = min(self._num_measured, len(found) - num_learned)
-        learned = found[len(found) - num_learned :]
-        return Task(name, kind.title, found[:num_measured], learned, stand_in)
+        num_fit = min(self._num_fit, len(found) // 2)
+        num_measured = min(self._num_measured, len(found) - num_fit)
+        fitting = found[len(found) - num_fit :]
+        return Task(name, kind.title, found[:num_measured], fitting, stand_in)
 
     @staticmethod
     def why_missing(name: str) -> str:

@@ -77,3 +77,13 @@ def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
         return ReproduceHead(**head), [Line(**line) for line in lines]
     except READING_FAILS as error:
         raise found.unreadable(error) from None
+
+
+def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
+    """Outputs of a unit that were compared with plain decoding, those with one of these verdicts."""
+    found = [one if isinstance(one, Mapping) else one.to_json() for one in values.values() if _has_records(one)]
+    return sum(record.get("verdict") in verdicts for one in found for record in one["records"])
+
+
+def _has_records(value: Any) -> bool:
+    return isinstance(value, Measured) or (isinstance(value, Mapping) and "records" in value)

@@ -1,18 +1,20 @@
-"""Which ways are compared: combinations of methods by name, every method by itself, or a few for a quick look."""
+"""Which methods are compared: combinations by name, every method by itself, variants, or a preset."""
 
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import OptionError, unknown_name
-from ...registry import AXES, BENCH_ONLY, DEFAULTS, resolve
-from ..ways import OFF
+from ..errors import OptionError, unknown_name
+from ..measure.records import OFF
+from ..options import parse_settings
+from ..registry import AXES, BENCH_ONLY, DEFAULTS
 
 ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
-"""The axes whose values are combined, in the order of a way's name."""
+"""The axes whose values are combined, in the order of an arm's name."""
 AGAIN = "off, again"
 QUICK: Mapping[str, Mapping[str, str]] = {
     "uniform": {"strategy": "uniform"},
@@ -50,7 +52,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
     """Each strategy with what it pairs with; lookaheads, drafters and trees each with the strategy of `base`.
 
     These draft with a chain, and `confidence` says how far, unless they say otherwise themselves. And plain decoding a
-    second time: by how much it is off 1.00x is what the machine's moods make of nothing.
+    second time: its distance from 1.00x shows the noise of the run.
     """
     strategy = base.get("strategy", DEFAULTS["strategy"])
     plain = {"strategy": strategy, "lookahead": DEFAULTS["lookahead"], "drafter": "self", "tree": "chain"}
@@ -68,35 +70,59 @@ def quick(base: Mapping[str, Any]) -> Methods:
     return {name: _method(base, method) for name, method in QUICK.items()}
 
 
+def every_lookahead(base: Mapping[str, Any]) -> Methods:
+    """Each with the same drafts, and the `oracle`, which no lookahead can beat."""
+    names = (*AXES["lookahead"], *BENCH_ONLY["lookahead"])
+    return {name: _method(base, {"lookahead": name, "tree": "chain"}) for name in names}
+
+
 def _method(base: Mapping[str, Any], named: Mapping[str, str], without: Iterable[str] = ()) -> dict[str, Any]:
     kept = {name: value for name, value in base.items() if name not in without}
     return {**kept, **named}
 
 
-def is_bound(method: Mapping[str, Any]) -> bool:
-    """Whether it must know the text beforehand."""
-    return method.get("lookahead") in BENCH_ONLY["lookahead"]
-
-
-def described(name: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's name, kind and method, with nothing left open; `asked`: as much of it as one has to ask for."""
-    if not is_bound(method):
-        whole = resolve(method)
-        kind = "control" if whole["strategy"] == OFF else "ours"
-        return {"name": name, "kind": kind, "method": whole, "asked": _asked(method, whole)}
-    whole = resolve({**method, "lookahead": DEFAULTS["lookahead"]})
-    return {"name": name, "kind": "bound", "method": {**whole, "lookahead": method["lookahead"]}}
-
-
-def _asked(method: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Without options of methods that are not in it."""
-    used = {whole[axis] for axis in AXES}
-    settings = {
-        name: dict(values) for name, values in (method.get("settings") or {}).items() if name in used and values
-    }
-    return {**{axis: method[axis] for axis in AXES if axis in method}, **({"settings": settings} if settings else {})}
-
-
 def check_names(methods: Methods) -> None:
     if OFF in methods:
-        raise OptionError(f"a way cannot be named {OFF!r}: that is plain decoding, which is always measured")
+        raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
+
+
+def name_method(method: Mapping[str, Any]) -> str:
+    """A row name for the method options of the command: the methods that were named."""
+    named = [method[axis] for axis in AXES if axis in method]
+    return ", ".join(named) or DEFAULTS["strategy"]
+
+
+def parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
+    variants: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, method = _parse_variant(text, base)
+        if name in variants or name == OFF:
+            raise OptionError(f"two rows cannot both be named {name!r}; give --variant {text!r} another name")
+        variants[name] = method
+    return variants
+
+
+def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise OptionError(f"cannot read --variant {text!r}: {error}") from None
+    if not (name and colon and words) or not all("=" in word for word in words):
+        raise OptionError(
+            f"cannot read --variant {text!r}; write NAME: AXIS=METHOD METHOD.OPTION=VALUE ..., for example "
+            '"skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"'
+        )
+    method = dict(base)
+    settings = {key: dict(values) for key, values in base.get("settings", {}).items()}
+    for word in words:
+        key, _, value = word.partition("=")
+        if "." in key:
+            for owner, options in parse_settings([word]).items():
+                settings.setdefault(owner, {}).update(options)
+        elif key in AXES:
+            method[key] = value
+        else:
+            raise unknown_name(f"axis in --variant {text!r}:", key, AXES)
+    return name, {**method, "settings": settings}

@@ -1,0 +1,109 @@
+"""What to do with a result, in a few sentences; an output that is not that of plain decoding is said first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..measure.figures import Figures
+from ..measure.result import Arm, Result
+from ..prompts.arrange import is_context
+from ..registry import AXES
+
+FEW_PROMPTS = 4
+"""An interval of fewer decides nothing."""
+
+
+def advice(result: Result) -> str:
+    return " ".join([*warnings(result), _choice(result)])
+
+
+def warnings(result: Result) -> Iterator[str]:
+    """Ours must say what plain decoding says; a peer promises nothing."""
+    for arm in result.measured:
+        if arm.total and arm.total.different and arm.kind != "peer":
+            first = next(record for record in arm.differences if record.verdict == "different")
+            yield (
+                f"WARNING: {arm.name} DIFFERS from plain decoding in {arm.total.different} of {arm.total.num_prompts} "
+                f"texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
+            )
+
+
+def peer_remarks(result: Result) -> Iterator[str]:
+    """What to know of peers."""
+    peers = [arm.total for arm in result.measured if arm.kind == "peer" and arm.total]
+    if any(total.different for total in peers):
+        yield "different outputs of peers: they do not promise to say what plain decoding says"
+    fewest = min((total.num_prompts for total in peers), default=None)
+    if fewest is not None and fewest < len(result.plain):
+        yield f"peers were measured on {fewest} of the texts, and compared with plain decoding of the same ones"
+
+
+def best_of_ours(result: Result) -> Arm | None:
+    """The fastest that anybody can use, surely faster than plain decoding, and that said the same."""
+    return next((arm for arm in result.measured if arm.kind == "ours" and arm.total and _is_good(arm.total)), None)
+
+
+def _is_good(total: Figures) -> bool:
+    found = total.shown_speedup
+    return found is not None and total.num_prompts >= FEW_PROMPTS and found.low > 1.0 and not total.different
+
+
+def is_surely_slower(total: Figures) -> bool:
+    found = total.shown_speedup
+    return found is not None and total.num_prompts >= FEW_PROMPTS and found.high < 1.0
+
+
+def method_options(method: Mapping[str, Any]) -> str:
+    """As the commands take it: `--strategy prune --set confidence.threshold=0.8`."""
+    words = [word for axis in AXES if method.get(axis) is not None for word in (f"--{axis}", str(method[axis]))]
+    for name, values in (method.get("settings") or {}).items():
+        for option, value in values.items():
+            words += ["--set", f"{name}.{option}={_as_typed(value)}"]
+    return shlex.join(words)
+
+
+def _as_typed(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _choice(result: Result) -> str:
+    arms = [arm for arm in result.measured if arm.kind == "ours"]
+    if not arms:
+        return "Nothing but plain decoding was measured: there is nothing to choose from yet."
+    best = best_of_ours(result)
+    return _use(best) if best is not None else _plain_is_fastest(result, arms[0])
+
+
+def _use(arm: Arm) -> str:
+    options = method_options(arm.asked or arm.method)
+    how = f"use it with {options}" if options else "it is the default, no option is needed"
+    found = arm.total.shown_speedup if arm.total else None
+    assert found is not None
+    return (
+        f"The fastest here is {arm.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
+        f"{found.low:.2f} to {found.high:.2f}){_spread(arm)}; {how}."
+    )
+
+
+def _plain_is_fastest(result: Result, best: Arm) -> str:
+    found = best.total.shown_speedup if best.total else None
+    speed = "-" if found is None else f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+    said = (
+        f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
+        "Nothing is lost with --strategy off"
+    )
+    if result.all_of.machine.frontier is not None:
+        return f"{said}."
+    return f"{said}; to search for what may be skipped on this device, try selfdraft calibrate."
+
+
+def _spread(arm: Arm) -> str:
+    """On which domain it is worth least and most."""
+    known = {domain: found.shown_speedup for domain, found in arm.domains.items() if not is_context(domain)}
+    ranked = sorted((found.value, domain) for domain, found in known.items() if found is not None)
+    if len(ranked) < 2:
+        return ""
+    (low, worst), (high, best) = ranked[0], ranked[-1]
+    return f", from {low:.2f}x on {worst} to {high:.2f}x on {best}"

@@ -1,1 +1,0 @@
-"""How far to draft: the tables of DISCO's paper, in our form."""

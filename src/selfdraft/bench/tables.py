@@ -1,0 +1,296 @@
+"""Results as tables: values that JSON, the terminal and Markdown share, and the columns of `selfdraft bench` as data."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..measure.estimate import Estimate
+from ..measure.figures import PARTS, Figures
+from ..measure.records import OFF, VERDICTS
+from ..measure.result import Arm, Result
+from .advice import advice, peer_remarks
+
+WIDTH = 120
+EXPECTED: Mapping[str, str] = {"measured": "c measured", "by_ratio": "c = 1 - r", "by_parts": "eq. 11"}
+"""How the cost of a drafted token is stated -> what a reader sees."""
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+# ------------------------------------------------------------------------------------------------------------- cells
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def interval(found: Estimate | None) -> str:
+    """`1.20x [1.15, 1.26]`."""
+    return "-" if found is None else f"{times(found.value)} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "-"
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def outputs(total: Figures) -> str:
+    """Equal, tie, different."""
+    counts = [getattr(total, verdict) for verdict in VERDICTS]
+    return "/".join(map(str, counts)) if any(counts) else "-"
+
+
+Cell = Callable[[Figures], str]
+CELLS: Mapping[str, Cell] = {
+    "speed-up": lambda total: interval(total.shown_speedup),
+    "tokens/s": lambda total: number(total.tokens_per_second, ".1f"),
+    "ms/token": lambda total: number(total.milliseconds, ".2f"),
+    "accepted": lambda total: number(total.acceptance_rate, ".1%"),
+    "alpha": lambda total: number(total.acceptance_rate, ".2f"),
+    "M": lambda total: number(total.mean_generated_length, ".2f"),
+    "r": lambda total: number(total.skip_ratio, ".2f"),
+    "c": lambda total: number(total.cost, ".2f"),
+    "x": lambda total: times(total.shown_speedup.value if total.shown_speedup else None),
+    "expected": lambda total: times(total.expected["by_ratio"]),
+    "expected by c": lambda total: times(total.expected["measured"]),
+    "planning": lambda total: number(total.split["optimise"], ".1%"),
+    "outputs": outputs,
+}
+"""A figure of an arm by the name of its column, for any table."""
+
+
+# ---------------------------------------------------------------------------------------------------------- of bench
+
+
+def _expected(name: str) -> Cell:
+    return lambda total: times(total.expected[name])
+
+
+def _part(name: str) -> Cell:
+    return lambda total: number(total.split[name], ".1%")
+
+
+COLUMNS: Sequence[tuple[str, str, Cell]] = (
+    ("", "speed-up", CELLS["speed-up"]),
+    ("", "tokens/s", CELLS["tokens/s"]),
+    ("", "accepted", CELLS["accepted"]),
+    ("", "length", CELLS["M"]),
+    ("", "cost", lambda total: number(total.cost, ".3f")),
+    *(("expected speed-up", label, _expected(name)) for name, label in EXPECTED.items()),
+    *(("share of decoding", name, _part(name)) for name in PARTS),
+    ("", "peak memory", lambda total: size(total.peak_bytes)),
+    ("", "= / tie / ≠", outputs),
+)
+"""(what a few columns share, name, cell)."""
+PASS_COLUMNS: Sequence[tuple[str, Cell]] = (
+    ("whole calls, tokens/s", lambda total: number(total.num_tokens / total.call_seconds, ".1f")),
+    ("first token ms", lambda total: number(_milli(total.first_token_seconds), ".1f")),
+    ("decoding, ms/token", lambda total: number(_milli(_per_token(total)), ".2f")),
+    ("bound", lambda total: times(total.bound)),
+    ("reached", lambda total: number(_reached(total), ".0%")),
+)
+"""Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
+
+
+def _milli(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
+
+
+def _per_token(total: Figures) -> float | None:
+    return total.decode_seconds / total.num_tokens if total.decode_seconds and total.num_tokens else None
+
+
+def _reached(total: Figures) -> float | None:
+    return total.speedup.value / total.bound if total.speedup and total.bound else None
+
+
+def shown_arms(result: Result) -> list[Arm]:
+    """Plain decoding first, then the fastest first."""
+    return [*(arm for arm in result.arms if arm.name == OFF and arm.total), *result.measured]
+
+
+def name_of(arm: Arm) -> str:
+    """With a mark where the speed-up is that of whole calls."""
+    return f"{arm.name} *" if arm.total and arm.total.is_of_calls else arm.name
+
+
+def main_table(result: Result) -> Table:
+    header = ["method", *(f"{group}, {name}" if group else name for group, name, _ in COLUMNS)]
+    rows = [[name_of(arm), *(cell(arm.total) for *_, cell in COLUMNS)] for arm in shown_arms(result) if arm.total]
+    return Table("methods", header, rows)
+
+
+def domain_table(result: Result) -> Table:
+    domains = list(result.prompts_of)
+    rows = [
+        [name_of(arm), *(_of_domain(arm, domain) for domain in domains), interval(arm.total.shown_speedup)]
+        for arm in result.measured
+        if arm.total
+    ]
+    return Table("domains", ["speed-up", *domains, "all"], rows)
+
+
+def _of_domain(arm: Arm, domain: str) -> str:
+    """One prompt has no interval."""
+    found = arm.domains.get(domain)
+    if found is None or found.shown_speedup is None:
+        return "-"
+    return interval(found.shown_speedup) if found.num_prompts > 1 else times(found.shown_speedup.value)
+
+
+def pass_tables(result: Result) -> list[Table]:
+    """What single passes take, and how close methods come to the bound that follows."""
+    costs = result.all_of.machine.costs
+    if costs is None:
+        return []
+    arms = [arm for arm in shown_arms(result) if arm.total]
+    rows = [[name_of(arm), *(cell(arm.total) for _, cell in PASS_COLUMNS if arm.total)] for arm in arms]
+    calls = Table("calls", ["method", *(name for name, _ in PASS_COLUMNS)], rows)
+    widths = costs["width_seconds"]
+    passes = [["ms", *(f"{1000 * seconds:.3f}" for seconds in widths.values())]]
+    passes.append(["against one token", *(times(seconds / widths["1"]) for seconds in widths.values())])
+    drafts = [
+        [draft["skip"] or "nothing", f"{1000 * draft['seconds']:.3f}", times(draft["seconds"] / widths["1"])]
+        for draft in costs["drafts"]
+    ]
+    tables = [calls, Table("passes", ["one pass, tokens", *widths], passes)]
+    return [*tables, *([Table("drafts", ["one drafted token, skipped", "ms", "of a pass"], drafts)] if drafts else [])]
+
+
+# -------------------------------------------------------------------------------------------------------- around them
+
+
+def title(facts: Mapping[str, object]) -> str:
+    parts = (facts.get("model"), facts.get("device_name") or facts.get("device"), facts.get("dtype"))
+    return ", ".join(str(part) for part in parts if part) or "selfdraft"
+
+
+def heading(result: Result) -> str:
+    facts = {**result.head.circumstances, **result.head.question}
+    counts = ", ".join(f"{domain} {count}" for domain, count in result.prompts_of.items())
+    return f"{title(facts)}; {_texts(len(result.plain))} ({counts or 'none yet'})"
+
+
+def _texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count} texts"
+
+
+def notes(result: Result) -> Iterator[str]:
+    yield from remarks(result)
+    for arm in result.arms:
+        if arm.error:
+            yield f"{arm.name} could not run: {arm.error}"
+
+
+def remarks(result: Result) -> Iterator[str]:
+    """On the table."""
+    totals = [(arm, arm.total) for arm in result.measured if arm.total]
+    if any(total.is_of_calls for _, total in totals):
+        yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
+    yield from peer_remarks(result)
+    for arm, _ in totals:
+        if arm.kind == "control":
+            yield f"{arm.name}: plain decoding once more; its distance from 1.00x shows the noise of this run"
+    is_drawn = any(arm.method.get("acceptance") == "rejection" for arm, _ in totals)
+    if result.head.question.get("temperature") and is_drawn:
+        yield "rejection sampling promises the distribution, not the text: such outputs are not compared"
+    yield from _run_remarks(result)
+
+
+def _run_remarks(result: Result) -> Iterator[str]:
+    for count in result.head.resumed_at:
+        yield f"interrupted and resumed after {_texts(count)}: what strategies had learned by then was learned again"
+    machine = result.all_of.machine
+    if machine.num_turns_left_out:
+        yield f"later turns left out, as they might not fit the model's context: {machine.num_turns_left_out}"
+    if costs := machine.costs:
+        floor = f"{size(costs['pass_bytes'])} of weights at {costs['copy_bytes_per_second'] / 1e9:.0f} GB/s"
+        yield f"passes after {costs['context']} tokens; memory floor {1000 * costs['floor_seconds']:.3f} ms: {floor}"
+    if soak := machine.soak:
+        grown = soak["growth"]["used"]
+        change = "-" if grown is None else f"{grown / 1e6:+.1f} MB"
+        yield f"memory over {soak['num_generations']} generations of mixed length: {change}"
+    if not result.is_complete:
+        yield f"cut short: the first {_texts(len(result.plain))} only"
+
+
+_LEGEND = (
+    "acc.: share of drafted tokens accepted; length: tokens a round; cost: of a drafted token, a plain pass = 1; "
+    "expected: speed-up by M a / ((M - 1) c + a) with c measured, c = 1 - r, and by equation 11; o/d/v/-: optimise, "
+    "draft, verify, other in percent of decoding; =/tie/diff: outputs compared with plain decoding"
+)
+_TERMINAL = ("method", "speed-up", "tok/s", "acc.", "length", "cost", "expected c/r/11", "o/d/v/- %", "peak", "=/tie/diff")
+
+
+def as_text(result: Result) -> str:
+    paragraphs = [advice(result), *notes(result), _LEGEND]
+    below = "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in paragraphs)
+    tables = [_terminal_table(result), *pass_tables(result)]
+    return "\n\n".join([textwrap.fill(heading(result), WIDTH), *map(text_table, tables), below])
+
+
+def as_markdown(result: Result) -> str:
+    tables = map(markdown_table, (main_table(result), domain_table(result), *pass_tables(result)))
+    below = "\n".join(f"* {note}" for note in (advice(result), *notes(result)))
+    return "\n\n".join([f"{heading(result)}.", *tables, below])
+
+
+def _terminal_table(result: Result) -> Table:
+    """What belongs together in one column; a long name is cut."""
+    arms = [arm for arm in shown_arms(result) if arm.total]
+    cells = [_terminal_cells(arm.total) for arm in arms if arm.total]
+    widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
+    room = max(8, WIDTH - sum(widths) - 2 * len(widths))
+    rows = [[_cut(arm, room), *rest] for arm, rest in zip(arms, cells, strict=True)]
+    return Table("methods", _TERMINAL, rows)
+
+
+def _terminal_cells(total: Figures) -> list[str]:
+    expected = [number(total.expected[name], ".2f") for name in EXPECTED]
+    parts = [total.split[name] for name in PARTS]
+    return [
+        interval(total.shown_speedup),
+        number(total.tokens_per_second, ".1f"),
+        number(total.acceptance_rate, ".0%"),
+        number(total.mean_generated_length, ".2f"),
+        number(total.cost, ".2f"),
+        "/".join(expected) if any(cell != "-" for cell in expected) else "-",
+        "/".join(f"{100 * part:.0f}" for part in parts if part is not None) or "-",
+        size(total.peak_bytes),
+        outputs(total),
+    ]
+
+
+def _cut(arm: Arm, width: int) -> str:
+    """The name, its mark included."""
+    mark = name_of(arm).removeprefix(arm.name)
+    room = width - len(mark)
+    return (arm.name if len(arm.name) <= room else arm.name[: room - 2] + "..") + mark
+
+
+def text_table(table: Table) -> str:
+    lines = [table.header, *table.rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(table.header))]
+    return "\n".join(_text_row(row, widths) for row in lines)
+
+
+def _text_row(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return f"{row[0]:{widths[0]}}  {'  '.join(cells)}".rstrip()
+
+
+def markdown_table(table: Table) -> str:
+    lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
