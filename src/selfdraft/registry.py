@@ -50,7 +50,7 @@ ACCEPTANCES: Mapping[str, str] = {
     "rejection": "selfdraft.engine.accept:Rejection",
 }
 BENCH_ONLY: Mapping[str, Mapping[str, str]] = {
-    "lookahead": {"oracle": "selfdraft.bench.lookahead.oracle:Oracle"},
+    "lookahead": {"oracle": "selfdraft.lookahead.oracle:Oracle"},
 }
 """What must know the text before it is generated: benchmarks show it as a bound, nobody can generate with it."""
 AXES: Mapping[str, Mapping[str, str]] = {

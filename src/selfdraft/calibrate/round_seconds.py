@@ -6,26 +6,37 @@ measured side by side; the median of its rounds stands for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..economics import seconds_of_width
 from ..engine.engine import Engine
-from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
-from ..models.pull import Progress
 from ..options import NoOptions
 from ..passes import DraftStats
+from ..progress import Progress, no_progress
 from ..protocols import Runner
-from ..types import StepRecord, seconds_of_width
-from .replay import RoundSeconds
-from .trials import OFF
+from ..types import Prompt, StepRecord
 
 _LENGTHS = (1, 2, 4, 8)
+_PLAIN = {"strategy": "off"}
+
+
+@dataclass(frozen=True)
+class RoundSeconds:
+    """What a round takes: `draft` for each drafted token, `verify` of N drafted ones (0: plain decoding)."""
+
+    draft: float
+    verify: Callable[[int], float]
+
+    def of(self, num_drafted: int) -> float:
+        return num_drafted * self.draft + self.verify(num_drafted)
 
 
 class Sweep(PlainLookahead):
@@ -49,10 +60,10 @@ class Sweep(PlainLookahead):
 def measure_rounds(
     engine: Engine,
     method: Mapping[str, Any],
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     num_tokens: int,
     max_tokens: int,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
     sweep = Sweep(lengths_to_measure(engine.runner, max_tokens))
@@ -60,16 +71,16 @@ def measure_rounds(
     steps: dict[bool, list[StepRecord]] = {True: [], False: []}
     for number, prompt in enumerate((prompts[0], *prompts)):
         progress(number, len(prompts) + 1, "timing rounds")
-        for is_drafting, way in ((False, OFF), (True, drafting)):
-            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **way)
+        for is_drafting, kind in ((False, _PLAIN), (True, drafting)):
+            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **kind)
             if number:
                 steps[is_drafting].extend(generation.steps)
-    return fit_rounds(steps[True], steps[False], bool(engine.runner.recorded_slots(1)))
+    return fit_rounds(steps[True], steps[False], engine.runner.is_recording)
 
 
 def lengths_to_measure(runner: Runner, max_tokens: int) -> list[int]:
     """Where passes are recorded, those that fill a width; else a few."""
-    recorded = [width - 1 for width in runner.recorded_widths] if runner.recorded_slots(1) else _LENGTHS
+    recorded = [width - 1 for width in runner.recorded_widths] if runner.is_recording else _LENGTHS
     return sorted({min(length, max_tokens) for length in (*recorded, max_tokens) if length > 0})
 
 
