@@ -21,7 +21,7 @@ import torch
 from selfdraft.cli.inputs import MODEL_HELP, add_device_options
 from selfdraft.errors import OptionError, SelfdraftError
 from selfdraft.models.families import family_of
-from selfdraft.models.loading import load
+from selfdraft.models.load.loading import load
 from selfdraft.types import SkipSet
 
 

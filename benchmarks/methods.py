@@ -26,7 +26,7 @@ import transformers
 
 import selfdraft
 from overhead import commit
-from selfdraft.models.loading import load
+from selfdraft.models.load.loading import load
 
 OWN_PROMPTS = Path(__file__).with_name("prompts.jsonl")
 TREE = {"tree": "siblings"}

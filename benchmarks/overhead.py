@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import selfdraft
-from selfdraft.models.loading import load
+from selfdraft.models.load.loading import load
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 MEMORY_MODES = ("generate", "off", "uniform")

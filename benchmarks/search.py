@@ -40,9 +40,9 @@ from selfdraft.cli.bench_common import say, seconds
 from selfdraft.cli.inputs import MODEL_HELP, add_device_options, count, read_file
 from selfdraft.cli.outputs import check_output, write_file
 from selfdraft.errors import OptionError, SelfdraftError
-from selfdraft.models.catalogue import DEFAULT_MODEL
 from selfdraft.models.latency import BUDGET_SECONDS
-from selfdraft.models.loading import load
+from selfdraft.models.load.catalogue import DEFAULT_MODEL
+from selfdraft.models.load.loading import load
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -36,9 +36,9 @@ from selfdraft.bench.ways import parse_variants
 from selfdraft.cli.inputs import MODEL_HELP, add_device_options, read_file
 from selfdraft.cli.outputs import write_file
 from selfdraft.errors import OptionError, SelfdraftError
-from selfdraft.models.catalogue import DEFAULT_MODEL
 from selfdraft.models.latency import BUDGET_SECONDS, LENGTHS
-from selfdraft.models.loading import load
+from selfdraft.models.load.catalogue import DEFAULT_MODEL
+from selfdraft.models.load.loading import load
 
 LONG_LATENCY_SECONDS = 180.0
 """For measuring passes behind long texts, too: reading them takes its time."""

@@ -26,8 +26,9 @@ from selfdraft.bench.totals import Total, figures
 from selfdraft.cli.main import main
 from selfdraft.engine.metrics import Comparison
 from selfdraft.errors import OptionError
-from selfdraft.models.graph_runner import GraphRunner
-from selfdraft.passes import PassOutput
+from selfdraft.models.eager import EagerRunner
+from selfdraft.models.gpu.runner import GraphRunner
+from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.protocols import DraftedChain, DraftTask
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 from tape import TapeRecorder
@@ -407,15 +408,15 @@ class TapedRunner(GraphRunner):
         self.plain_starts: list[int] = []
         self.drafts: list[tuple[int, SkipSet, int | None]] = []
 
-    def forward(self, tokens: Any, starts: Any, cache: Any, **options: Any) -> PassOutput:
-        if options.get("ahead"):
-            self.plain_starts.append(*starts)
-        return super().forward(tokens, starts, cache, **options)
+    def forward(self, request: PassRequest, cache: Any) -> PassOutput:
+        if request.run_ahead:
+            self.plain_starts.append(*request.starts)
+        return super().forward(request, cache)
 
-    def draft(self, task: DraftTask, *arguments: Any, **options: Any) -> DraftedChain | None:
-        chain = super().draft(task, *arguments, **options)
+    def draft(self, task: Any, request: PassRequest, cache: Any, vocabulary: int | None = None) -> DraftedChain | None:
+        chain = super().draft(task, request, cache, vocabulary)
         assert chain is not None
-        self.drafts.append((len(chain.candidates), options["skip"], options["vocabulary"]))
+        self.drafts.append((len(chain.candidates), request.skip, vocabulary))
         return chain
 
 
@@ -473,7 +474,10 @@ class TestMeter:
             def buckets(num_slots: int) -> list[int]:
                 return [size for size in (256, 512, 1024) if size // 2 < max(num_slots, 129)] if has_buckets else []
 
-            return PassMeter(cast(Any, SimpleNamespace(recorded_slots=buckets, context_length=length)), context).context
+            return PassMeter(
+                cast(Any, SimpleNamespace(recorded_slots=buckets, is_recording=has_buckets, context_length=length)),
+                context,
+            ).context
 
         assert [meter_at(context, None) for context in (320, 448, 449, 511, 512)] == [320, 448, 448, 448, 512]
         assert meter_at(500, None, has_buckets=False) == 500
@@ -484,27 +488,29 @@ class TestMeter:
         runner = metered[0]
         num_captures = runner.graphs.num_captures
         cache = runner.new_cache(1, 100)
-        runner.forward([[1, 2]], [20], cache)
+        runner.forward(PassRequest([[1, 2]], [20]), cache)
         assert runner.graphs.num_captures == num_captures
 
 
-def test_graphs_are_read_where_a_runner_has_them() -> None:
-    graphs = SimpleNamespace(num_graphs=3, num_bytes=2**20, num_captures=4, capture_seconds=0.5)
-    found = graph_figures(cast(Any, SimpleNamespace(graphs=graphs, fallback_reason="hooked")))
-    assert found == {**vars(graphs), "fallback_reason": "hooked"}
-    assert set(graph_figures(cast(Any, object())).values()) == {None}
+def test_graphs_are_read_where_a_runner_has_them(metered: Metered) -> None:
+    runner, _ = metered
+    found = graph_figures(runner)
+    assert found == {**runner.graphs.figures(), "fallback_reason": None}
+    assert min(found["num_graphs"], found["num_bytes"], found["num_captures"], runner.capture_seconds) > 0
+    eager = graph_figures(EagerRunner(pico("llama")))
+    assert eager == dict.fromkeys(found)
 
 
 def test_what_is_recorded_while_measuring_is_listed(metered: Metered) -> None:
     runner, _ = metered
     watch, cache = GraphWatch(runner), runner.new_cache(1, 300)
     with watch.watching():
-        runner.forward([[1, 2, 3]], [20], cache)
+        runner.forward(PassRequest([[1, 2, 3]], [20]), cache)
     assert watch.figures() == {"num_captures": 1, "recorded": [{**NEW_GRAPH, "end": 256}]}, "a cache of another size"
     with watch.watching():
-        runner.forward([[1, 2, 3]], [20], cache)
+        runner.forward(PassRequest([[1, 2, 3]], [20]), cache)
     with watch.watching():
-        runner.forward([[1, 2, 3]], [280], cache)
+        runner.forward(PassRequest([[1, 2, 3]], [280]), cache)
     assert watch.figures() == {"num_captures": 2, "recorded": [{**NEW_GRAPH, "end": end} for end in (256, 512)]}
     assert report._recorded(watch.figures()) == "2 (pass 1x4 up to 256, pass 1x4 up to 512)"
 

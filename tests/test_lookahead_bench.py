@@ -41,7 +41,7 @@ from selfdraft.lookahead.fixed import Fixed
 from selfdraft.lookahead.heuristic import Heuristic
 from selfdraft.lookahead.roc import Roc
 from selfdraft.lookahead.tpt import Tpt
-from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.types import Generation, Verdict
 from tape import TapeRecorder
 

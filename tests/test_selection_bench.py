@@ -26,7 +26,7 @@ from selfdraft.bench.selection.run import has_difference
 from selfdraft.bench.selection.sums import Prices, Sums, figures
 from selfdraft.engine import engine as engine_module
 from selfdraft.errors import OptionError
-from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.registry import check_settings
 from selfdraft.types import Generation
 from tape import TapeRecorder

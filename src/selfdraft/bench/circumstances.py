@@ -93,8 +93,7 @@ def _process_bytes() -> tuple[int | None, int | None]:
 
 def graph_figures(runner: Runner) -> dict[str, Any]:
     """What a runner that captures graphs says about them; None where it has nothing to say."""
-    graphs = getattr(runner, "graphs", None)
-    return {name: getattr(graphs, name, getattr(runner, name, None)) for name in _GRAPH_FIGURES}
+    return {**dict.fromkeys(_GRAPH_FIGURES), **runner.graph_figures()}
 
 
 @dataclass
@@ -107,19 +106,15 @@ class GraphWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        before, keys = graph_figures(self.runner)["num_captures"], set(_graph_keys(self.runner))
+        before, keys = graph_figures(self.runner)["num_captures"], set(self.runner.graph_keys)
         yield
         after = graph_figures(self.runner)["num_captures"]
         if before is not None and after is not None:
             self.num_captures = (self.num_captures or 0) + max(0, after - before)
-            self.recorded += [_describe_graph(key) for key in _graph_keys(self.runner) if key not in keys]
+            self.recorded += [_describe_graph(key) for key in self.runner.graph_keys if key not in keys]
 
     def figures(self) -> dict[str, Any]:
         return {"num_captures": self.num_captures, "recorded": self.recorded}
-
-
-def _graph_keys(runner: Runner) -> list[Any]:
-    return getattr(getattr(runner, "graphs", None), "keys", [])
 
 
 def _describe_graph(key: Any) -> dict[str, Any]:

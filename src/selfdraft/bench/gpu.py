@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.engine import Engine
-from ..models.decoder import Decoder
-from ..models.graph_runner import PREFILL_STEP
-from ..models.info import ModelInfo, describe
+from ..models.gpu.runner import PREFILL_STEP
+from ..models.load.info import ModelInfo, describe
 from .circumstances import GraphWatch, circumstances, graph_figures, memory_bytes
 from .costs import Costs, DraftKind, draft_kinds, weight_share
 from .meter import PassMeter, copy_bandwidth
@@ -113,7 +112,7 @@ class GpuBench:
         self._warm_up_prefill()
         self.say("timing single passes")
         runner = self.engine.runner
-        self.info: ModelInfo = describe(getattr(runner, "decoder", None) or Decoder(self.model))
+        self.info: ModelInfo = describe(runner.decoder)
         self.meter = PassMeter(runner, self.plan.context)
         self.costs = self.meter.measure(draft_kinds(used))
 

@@ -15,7 +15,7 @@ from transformers import StoppingCriteriaList
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
-from ..models.loading import quiet
+from ..models.load.gguf import quiet
 from ..options import parse_settings
 from ..registry import AXES, DEFAULTS, options_for, resolve
 from ..types import Generation

@@ -13,9 +13,9 @@ import torch
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
 from ..fitting import CalibrationPrompt, Condense
-from ..models.pull import Progress
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
+from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
@@ -134,8 +134,7 @@ class EngineKit:
 
     @property
     def _recording_seconds(self) -> float:
-        graphs = getattr(self._workshop.engine.runner, "graphs", None)
-        return float(getattr(graphs, "capture_seconds", 0.0))
+        return self._workshop.engine.runner.capture_seconds
 
     def among(self, prompts: Sequence[CalibrationPrompt], name: str, share: float) -> EngineKit:
         journal = self._workshop.journal(name, inside=self._label, prompts_inside=digest(prompts))

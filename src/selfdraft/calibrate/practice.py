@@ -8,8 +8,8 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..fitting import CalibrationPrompt
-from ..models.pull import Progress
 from ..options import Settings
+from ..progress import Progress
 from ..registry import find
 
 NUM_TOKENS = 128

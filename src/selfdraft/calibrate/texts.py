@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from ..engine.engine import Engine
 from ..fitting import CalibrationPrompt
-from ..models.pull import Progress
+from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
+from ..progress import Progress
 from ..protocols import Probe, Runner
 
 _CHUNK = 512
@@ -121,6 +122,6 @@ def look_at(text: Text, runner: Runner) -> Probe:
     known = text.tokens[:-1]
     cache = runner.new_cache(1, len(text.tokens))
     for start in range(0, len(known), _CHUNK):
-        runner.forward([list(known[start : start + _CHUNK])], [start], cache, needs_scores=False)
+        runner.forward(PassRequest([list(known[start : start + _CHUNK])], [start], needs_scores=False), cache)
     first = text.num_prompt_tokens - 1
     return runner.probe(cache, known[first:], first)

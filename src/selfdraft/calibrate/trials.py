@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..engine.engine import Engine
 from ..fitting import CalibrationPrompt
 from ..models.payoff import speed_table
-from ..models.pull import Progress
+from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Generation, LatencyFit, SkipSet, StepRecord
 
@@ -86,7 +86,7 @@ def _warm_up(engine: Engine, method: Mapping[str, Any], prompts: Sequence[Calibr
     """Where passes are recorded, a whole text records all of them."""
     longest = max(prompts, key=lambda prompt: len(prompt.tokens)).tokens
     engine.prepare(len(longest) + num_tokens, **method)
-    num_tokens = num_tokens if engine.runner.recorded_slots(1) else min(num_tokens, _WARM_UP_TOKENS)
+    num_tokens = num_tokens if engine.runner.is_recording else min(num_tokens, _WARM_UP_TOKENS)
     engine.generate(longest, max_new_tokens=num_tokens, **method)
 
 

@@ -20,8 +20,8 @@ from ..bench.lookahead import report as lookahead_report
 from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
 from ..bench.ways import PEERS, check_peers, default_peers, name_method, parse_variants
 from ..errors import OptionError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from . import bench_common, bench_lookahead, bench_methods, terminal
 from .inputs import (
     MODEL_HELP,

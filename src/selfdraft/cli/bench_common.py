@@ -13,7 +13,7 @@ from .. import __version__
 from ..bench import plot
 from ..bench.circumstances import shown_name
 from ..bench.prompts import OWN_PROMPTS
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load.catalogue import DEFAULT_MODEL
 from .inputs import count
 from .outputs import check_output, write_file
 

@@ -15,8 +15,8 @@ from ..bench.lookahead.rows import ROWS, check_rows
 from ..bench.lookahead.run import LookaheadBench, LookaheadPlan, has_difference
 from ..bench.prompts import OWN_PROMPTS, read_prompts, split_in_three
 from ..errors import OptionError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions
 from . import bench_common, terminal
 from .inputs import (

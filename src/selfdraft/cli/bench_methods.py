@@ -21,8 +21,8 @@ from ..bench.streams import mixed_prompts
 from ..bench.ways import PEERS, check_peers, default_peers, name_method, parse_variants
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from . import bench_common, terminal
 from .inputs import (
     MODEL_HELP,

@@ -11,7 +11,7 @@ from typing import Any
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, parse_settings
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 

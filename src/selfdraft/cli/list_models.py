@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..models.catalogue import DEFAULT_MODEL
-from ..models.pull import installed
+from ..models.load.catalogue import DEFAULT_MODEL
+from ..models.load.pull import installed
 from .terminal import size
 
 EXAMPLES = """\

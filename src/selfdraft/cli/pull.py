@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..models.catalogue import CATALOGUE, DEFAULT_MODEL
-from ..models.pull import pull
+from ..models.load.catalogue import CATALOGUE, DEFAULT_MODEL
+from ..models.load.pull import pull
 from . import terminal
 
 EXAMPLES = """\

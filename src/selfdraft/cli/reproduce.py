@@ -25,8 +25,8 @@ from ..bench.reproduce.scale import QUICK, QUICK_SECONDS, WHOLE, Scale
 from ..bench.reproduce.workbench import Workbench
 from ..engine.engine import Engine
 from ..errors import unknown_name
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL, cache_home
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL, cache_home
 from ..version import __version__
 from . import bench_common, terminal
 from .inputs import MODEL_HELP, add_device_options, count, read_file

@@ -11,7 +11,6 @@ from typing import Any
 from ...engine.engine import Engine
 from ...engine.metrics import Comparison
 from ...errors import SelfdraftError
-from ...protocols import Runner
 from ...types import Generation, SkipSet
 from ..lookahead.oracle import Oracle
 from ..memory import peak_bytes, reset_peak
@@ -80,14 +79,14 @@ class OurArm:
 
     def run(self, place: Place, prompt: Sequence[int], call: Mapping[str, Any]) -> Result:
         runner, device = self.engine.runner, self.engine.device
-        before = _capture_seconds(runner)
+        before = runner.capture_seconds
         reset_peak(device)
         began = device_seconds(device)
         generation = self.engine.generate(prompt, **call, **self._method)
         seconds = device_seconds(device) - began
         method = self.described["method"]
         record = record_of(self.name, place, generation, seconds, method["drafter"])
-        captured = _capture_seconds(runner) - before
+        captured = runner.capture_seconds - before
         record = replace(record, capture_seconds=captured, peak_bytes=peak_bytes(device))
         return Result(generation.tokens, record, generation, method["acceptance"] == "rejection")
 
@@ -166,9 +165,3 @@ def judged(record: TextRecord, comparison: Comparison) -> TextRecord:
         first_difference=comparison.first_difference,
         gap=gap if is_finite else None,
     )
-
-
-def _capture_seconds(runner: Runner) -> float:
-    """Read alone: counting what all graphs take would be felt between short calls."""
-    graphs = getattr(runner, "graphs", None)
-    return float(getattr(graphs, "capture_seconds", 0.0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...engine.engine import Engine
 from ...errors import OptionError
+from ...progress import Progress
 from ...types import FrontierPoint
 from ..circumstances import circumstances
 from ..prompts import BenchPrompt, encode_turns
@@ -25,8 +26,6 @@ from .records import Head, RecordFile, TextRecord, complete_prompts
 WARM_UP_TEXT = "Ways take turns on a text that is not measured, so that whatever is slow only once has been slow. "
 USUAL_LENGTH = 512
 """Tokens behind which attention and MLP are compared."""
-
-Progress = Callable[[int, int | None, str], None]
 
 
 class MethodBench:
@@ -87,7 +86,7 @@ class MethodBench:
     def _warm_up(self) -> None:
         """With all new tokens where passes are recorded: that must not happen while measuring."""
         plan, engine = self._plan, self._engine
-        is_recorded = bool(engine.runner.recorded_slots(1))
+        is_recorded = engine.runner.is_recording
         for prompt in plan.prompts:
             encode_turns(prompt, engine)  # raises where it is longer than the context
         longest = max(plan.longest(prompt, engine) for prompt in plan.prompts)

@@ -19,7 +19,7 @@ from ...calibrate.traces import Trace
 from ...engine.engine import Engine
 from ...fitting import CalibrationPrompt
 from ...lookahead.base import PlainLookahead
-from ...models import loading
+from ...models.load import loading
 from ...registry import resolve
 from ..circumstances import circumstances, graph_figures, shown_name
 from ..pace import Pace, Say

@@ -15,7 +15,6 @@ from ...engine.state import DRAFT_SLOTS
 from ...fitting import CalibrationPrompt
 from ...lookahead.base import PlainLookahead
 from ...types import Generation
-from ..circumstances import graph_figures
 from ..totals import difference
 from ..ways import OFF
 from .lengths import lengths_of
@@ -108,7 +107,7 @@ class Turns:
         """
         longest = max(itertools.chain.from_iterable(lengths.values()))
         self._own_engine().prepare(longest + self._num_tokens, **self._widest)
-        is_recorded = bool(self._engine.runner.recorded_slots(1))
+        is_recorded = self._engine.runner.is_recording
         for arm in self.arms:
             for domain, own in lengths.items() if is_recorded else list(lengths.items())[:1]:
                 self._warm_up(arm, domain, text, own, is_recorded)
@@ -185,7 +184,7 @@ class Turns:
         return Output(arm, generation, self._capture_seconds() - before)
 
     def _capture_seconds(self) -> float:
-        return graph_figures(self._engine.runner)["capture_seconds"] or 0.0
+        return self._engine.runner.capture_seconds
 
     def rows(self) -> list[dict[str, Any]]:
         plain = self.arms[0]

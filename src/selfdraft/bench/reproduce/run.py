@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import SelfdraftError
+from ...progress import Progress
 from .journal import NO_TIME, Line, UnitFile
 from .recipe import Experiment, Recipe, Unit
 from .workbench import Workbench, num_different
-
-Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass

@@ -11,8 +11,7 @@ from typing import Any
 from ...calibrate.texts import Text
 from ...engine.engine import Engine
 from ...errors import SelfdraftError
-from ...models.decoder import Decoder
-from ...models.info import ModelInfo, describe
+from ...models.load.info import ModelInfo, describe
 from ...profiles.profile import Profile
 from ..pace import Say
 from ..prompts import BenchPrompt, encode
@@ -37,7 +36,7 @@ class Bench:
 
     @cached_property
     def info(self) -> ModelInfo:
-        return describe(getattr(self.engine.runner, "decoder", None) or Decoder(self.engine.model))
+        return describe(self.engine.runner.decoder)
 
     @cached_property
     def prices(self) -> Prices:
@@ -69,7 +68,7 @@ class Bench:
     def warm_up(self, turns: TextTurns, kept_apart: Sequence[BenchPrompt], measured: Sequence[Sequence[int]]) -> None:
         """On prompts that are not measured; nothing of it is learned."""
         self.say(f"warming up {len(turns.arms)} ways")
-        is_recorded = bool(self.engine.runner.recorded_slots(1))
+        is_recorded = self.engine.runner.is_recording
         longest = max(len(tokens) for tokens in measured)
         turns.warm_up(texts_to_warm_up(self.encode(kept_apart), longest, is_recorded), self.max_new_tokens)
 

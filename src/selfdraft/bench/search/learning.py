@@ -159,7 +159,7 @@ class School:
         engine = copy.copy(self._engine)
         engine.remember(replace(self.profile, artefacts={}))
         has_time = _clock(lesson.seconds)
-        if not hasattr(kind, "fit"):
+        if not kind.can_fit:
             told = Told(self._say, lesson.name)
             return practise(engine, lesson.strategy, settings, prompts, has_time=has_time, progress=told)
         with tempfile.TemporaryDirectory() as folder:

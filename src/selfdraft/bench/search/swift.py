@@ -55,7 +55,7 @@ class SwiftStream:
 
     @property
     def _searching(self) -> list[Arm]:
-        return [arm for arm in self.turns.arms if hasattr(_strategy(arm), "state")]
+        return [arm for arm in self.turns.arms if _strategy(arm).learns_online]
 
     def _judge(self) -> None:
         """The last sets on texts behind prompts that are not in the stream."""
@@ -107,7 +107,7 @@ def _state(arm: Arm) -> Mapping[str, Any]:
 
 def _last_set(arm: Arm) -> SkipSet | None:
     strategy = _strategy(arm)
-    if hasattr(strategy, "state"):
+    if strategy.learns_online:
         return SkipSet.parse(strategy.state()["skip"])
     return strategy.known_plans[0].skip if strategy.known_plans else None
 

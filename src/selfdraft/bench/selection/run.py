@@ -15,8 +15,7 @@ from typing import Any
 from ...calibrate.texts import Text, look_at
 from ...engine.engine import Engine
 from ...errors import OptionError
-from ...models.decoder import Decoder
-from ...models.info import describe
+from ...models.load.info import describe
 from ...types import Generation
 from ..circumstances import circumstances
 from ..long_prompts import long_prompts
@@ -76,7 +75,7 @@ class SelectionBench:
         runner = self.engine.runner
         self.num_layers = runner.num_layers
         self.circumstances = circumstances(runner)
-        self.info = describe(getattr(runner, "decoder", None) or Decoder(self.model))
+        self.info = describe(runner.decoder)
         self.prompts = [(prompt, encode(prompt, self.engine)) for prompt in self.plan.prompts]
         self.methods, self.rows = table_methods(self.num_layers, self.plan.variants)
         limit = self.engine.context_length
@@ -146,7 +145,7 @@ class SelectionBench:
     @property
     def _is_recorded(self) -> bool:
         """Where passes are recorded for caches of each size, all of these must be met before measuring."""
-        return bool(self.engine.runner.recorded_slots(1))
+        return self.engine.runner.is_recording
 
     @property
     def _is_complete(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ...models.info import ModelInfo
+from ...models.load.info import ModelInfo
 from ...types import Generation, LatencyFit, Plan, SkipSet
 from ..costs import weight_share
 from ..totals import VERDICTS, ratio

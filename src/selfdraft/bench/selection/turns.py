@@ -13,7 +13,6 @@ from ...engine.engine import Engine
 from ...profiles.profile import Profile
 from ...registry import resolve
 from ...types import Generation
-from ..circumstances import graph_figures
 from ..totals import difference
 from ..ways import OFF
 from .sums import Prices, Sums, add_up, figures, plan_figures, sums_of
@@ -66,7 +65,7 @@ class Turns:
 
         What strategies learned on the way is forgotten; what was recorded stays.
         """
-        is_recorded = bool(self._engine.runner.recorded_slots(1))
+        is_recorded = self._engine.runner.is_recording
         for arm in self.arms:
             arm.engine.prepare(max(map(len, prompts)) + num_tokens, **arm.method)
             for prompt in prompts:
@@ -99,7 +98,7 @@ class Turns:
         return generation, self._capture_seconds() - before
 
     def _capture_seconds(self) -> float:
-        return graph_figures(self._engine.runner)["capture_seconds"] or 0.0
+        return self._engine.runner.capture_seconds
 
     def rows(self) -> list[dict[str, Any]]:
         plain = self.arms[0]
