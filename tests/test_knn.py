@@ -30,6 +30,7 @@ from selfdraft.cli.main import main
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.errors import ProfileError
 from selfdraft.fitting import CalibrationPrompt
+from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
 from selfdraft.registry import options_for
@@ -279,7 +280,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     assert np.array_equal(fit, begun)
 
     runner, inputs = engine.runner, torch.tensor([prompt.tokens[:-1]])
-    states = runner.forward(inputs, [0], runner.new_cache(1, 600), capture=(POINT,)).captured[POINT][0]
+    states = runner.forward(PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, 600)).captured[POINT][0]
     expected = states.mean(0) if feature == "mean" else states[-1]
     assert np.allclose(begun, torch.nn.functional.normalize(expected, dim=0).numpy(), atol=1e-5)
 

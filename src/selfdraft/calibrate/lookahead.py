@@ -17,9 +17,9 @@ from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..fitting import CalibrationPrompt
 from ..lookahead.disco import Classifier, artefact_name, draft_model
-from ..models.pull import Progress
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
+from ..progress import Progress
 from ..registry import options_for
 from .kit import Budget
 from .round_seconds import measure_rounds

@@ -20,9 +20,9 @@ from ..engine.engine import Engine
 from ..engine.sampling import Sampler
 from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
-from ..models.pull import Progress
 from ..options import NoOptions
 from ..passes import DraftStats, Outline, States
+from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
 from ..types import SkipSet, Verdict

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError, ProfileError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..profiles.key import ProfileKey, installed_version
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Entry, Store, calibrate_command

@@ -40,6 +40,7 @@ class DraftVerify(ConstantStrategy):
             if self.calibrate_on not in CHOICES:
                 raise unknown_name("value of draft-verify.calibrate_on", self.calibrate_on, CHOICES)
 
+    can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
