@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bench.charts import require_matplotlib
 from ..bench.harness.records import read_records
 from ..bench.page.charts import charts_of, pictures
 from ..bench.page.html import Charts, page
 from ..bench.page.result import Result
-from ..bench.plot import require_matplotlib
 from ..errors import OptionError
 from .outputs import check_output, write_file
 
