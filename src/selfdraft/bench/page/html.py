@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ..charts import DARK, LIGHT, Chart, Missing, Theme, render
 from ..harness.advice import advice, method_options, warnings
 from ..harness.rows import Row, best_of_ours, failed, shown_speedup
 from ..harness.table import COLUMNS, domain_table, heading, name_of, remarks, shown_rows, title
 from ..report import number, times
 from ..totals import VERDICTS
 from ..ways import OFF
-from .chart import DARK, LIGHT, Chart, Missing, Theme, render
 from .css import style_sheet
 from .result import Result
 
@@ -231,7 +231,9 @@ def _chart(name: str, chart: Chart | Missing) -> str:
 
 
 def _data(chart: Chart, theme: Theme) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(render(chart, theme, "svg")).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(
+        render(chart.draw, chart.size, theme=theme, form="svg")
+    ).decode("ascii")
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from ..long_prompts import is_context
 from ..ways import OFF
 
 MAX_LINES = 6
-"""So many ways can be told apart as lines of one chart."""
+"""This number of methods can be told apart as lines of one chart."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Result:
 
     @classmethod
     def of(cls, head: Head, records: Sequence[TextRecord]) -> Result:
-        """Of prompts that all ways have finished: the file may be of a run that goes on."""
+        """Of prompts that all methods have finished: the file may be of a run that goes on."""
         begun = {record.way for record in records}
         whole = complete_prompts(records, [name for name in always_run(head.ways) if name in begun])
         return cls(make_document(head, whole), sorted(whole, key=lambda record: record.number))
