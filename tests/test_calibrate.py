@@ -23,18 +23,17 @@ from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.profiles.store import Store
 from selfdraft.strategies.elimination import sample
-from selfdraft.types import FrontierPoint, SkipSet
+from selfdraft.types import FrontierPoint, Prompt, SkipSet
 from test_knapsack import zeroed
 
 PROMPTS = [
-    CalibrationPrompt("a1", "a", (5, 6, 7, 8)),
-    CalibrationPrompt("a2", "a", (9, 8, 7)),
-    CalibrationPrompt("a3", "a", (1, 2, 3, 4, 5)),
-    CalibrationPrompt("b1", "b", (20, 30, 40)),
-    CalibrationPrompt("b2", "b", (50, 60)),
+    Prompt("a1", "a", tokens=(5, 6, 7, 8)),
+    Prompt("a2", "a", tokens=(9, 8, 7)),
+    Prompt("a3", "a", tokens=(1, 2, 3, 4, 5)),
+    Prompt("b1", "b", tokens=(20, 30, 40)),
+    Prompt("b2", "b", tokens=(50, 60)),
 ]
 QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
@@ -65,9 +64,9 @@ def journals(home: Path) -> list[str]:
 
 
 def test_a_quarter_of_each_domain_is_held_out() -> None:
-    many = [CalibrationPrompt(str(n), "many", (n,)) for n in range(8)]
-    alone = CalibrationPrompt("alone", "alone", (99,))
-    again = CalibrationPrompt("again", "other", many[2].tokens)
+    many = [Prompt(str(n), "many", (n,)) for n in range(8)]
+    alone = Prompt("alone", "alone", tokens=(99,))
+    again = Prompt("again", "other", tokens=many[2].tokens)
     fitting, held_out = hold_out([*many, *PROMPTS, alone, again])
     assert [prompt.id for prompt in held_out] == ["6", "7", "a3", "b2"]
     assert {prompt.id for prompt in fitting}.isdisjoint(prompt.id for prompt in held_out)

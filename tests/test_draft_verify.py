@@ -14,14 +14,13 @@ from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
 from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.protocols import Knowledge
 from selfdraft.strategies.draft_verify import DraftVerify, prompts_of
 from selfdraft.strategies.uniform import spread
-from selfdraft.types import OFF, Plan
+from selfdraft.types import OFF, Plan, Prompt
 from test_calibrate import PROMPTS
 
-IN_TURN = [CalibrationPrompt(f"{domain}{n}", domain, (n,)) for n in range(4) for domain in ("chat", "code", "maths")]
+IN_TURN = [Prompt(f"{domain}{n}", domain, tokens=(n,)) for n in range(4) for domain in ("chat", "code", "maths")]
 IDLE = SkipSet.parse("a3-6,m4,m7-9").numbers
 PLAIN_SPEED = 100.0
 
@@ -50,7 +49,7 @@ class PlantedKit:
         self.shares: list[float] = []
 
     def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int
+        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
     ) -> float:
         self.asked.append((method, [prompt.id for prompt in prompts], num_tokens))
         if method == {"strategy": "off"}:

@@ -29,7 +29,6 @@ from selfdraft.calibrate.kit import EngineKit, Workshop
 from selfdraft.cli.main import main
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.errors import ProfileError
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
@@ -38,7 +37,7 @@ from selfdraft.strategies.anchors import POINT, condense, threshold_of, unpack, 
 from selfdraft.strategies.domains import MAX_SAMPLES
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised, silhouette
 from selfdraft.strategies.knn import Knn
-from selfdraft.types import SkipSet
+from selfdraft.types import Prompt, SkipSet
 
 HALF, HIDDEN = VOCAB_SIZE // 2, 16
 ALWAYS = {"knn": {"always": True}}
@@ -158,9 +157,9 @@ def tokens_of(world: str, number: int, length: int = 6) -> tuple[int, ...]:
     return tuple(map(int, drawn))
 
 
-def prompts_of(*names: str, each: int = 4, domain: str | None = None) -> list[CalibrationPrompt]:
+def prompts_of(*names: str, each: int = 4, domain: str | None = None) -> list[Prompt]:
     made = [(name, number) for number in range(each) for name in names]
-    return [CalibrationPrompt(f"{name}-{n}", domain or name, tokens_of(name, n)) for name, n in made]
+    return [Prompt(f"{name}-{n}", domain or name, tokens=tokens_of(name, n)) for name, n in made]
 
 
 def new_engine(**options: Any) -> Engine:
@@ -258,7 +257,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     """Also of a prompt of several parts; and it is what the whole prefill says."""
     model = pico("llama", max_position_embeddings=1024)
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
-    prompt = CalibrationPrompt("long", "a", tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
+    prompt = Prompt("long", "a", tokens=tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.knowledge.key, "knn", {})
     workshop = Workshop(engine, learned.latency(), 8, lambda *_, **__: journal)
     kit = EngineKit(workshop, [prompt], lambda: workshop.write([prompt]), journal, 9, "")
@@ -497,7 +496,7 @@ def test_options(values: dict[str, Any], message: str) -> None:
 
 
 def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
-    short = [CalibrationPrompt(str(n), "a", (n,)) for n in range(3)]
+    short = [Prompt(str(n), "a", (n,)) for n in range(3)]
     with pytest.raises(OptionError, match="knn needs prompts of at least two tokens"):
         calibrate(new_engine(), short, ["knn"], quick())
 

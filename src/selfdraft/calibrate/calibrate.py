@@ -13,7 +13,6 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..fitting import CalibrationPrompt
 from ..models.latency import BUDGET_SECONDS, measure
 from ..options import Settings
 from ..profiles.journal import Journal
@@ -21,7 +20,7 @@ from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
 from ..progress import Progress
 from ..registry import STRATEGIES, check_settings, find, options_for
-from ..types import FrontierPoint, LatencyFit
+from ..types import FrontierPoint, LatencyFit, Prompt
 from .kit import Budget, EngineKit, ScoredTexts, Workshop
 from .practice import practise
 from .texts import digest, hold_out, in_turn
@@ -61,7 +60,7 @@ def check_strategies(strategies: Sequence[str]) -> None:
 
 def calibrate(
     engine: Engine,
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     strategies: Sequence[str] = ("prune",),
     options: CalibrateOptions | None = None,
     *,
@@ -79,7 +78,7 @@ def calibrate(
 @dataclass
 class _Calibration:
     engine: Engine
-    prompts: Sequence[CalibrationPrompt]
+    prompts: Sequence[Prompt]
     options: CalibrateOptions
     progress: Progress
     say: Say
@@ -252,7 +251,7 @@ class _Calibration:
     # -------------------------------------------------------------------------------------------- trials
 
     @property
-    def _trial_prompts(self) -> Sequence[CalibrationPrompt]:
+    def _trial_prompts(self) -> Sequence[Prompt]:
         return self.held_out[: self.options.num_trial_prompts]
 
     @cached_property

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from ..engine.engine import Engine
-from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
 from ..options import NoOptions
 from ..passes import DraftStats
 from ..progress import Progress
 from ..protocols import Runner
-from ..types import StepRecord, seconds_of_width
+from ..types import Prompt, StepRecord, seconds_of_width
 from .replay import RoundSeconds
 from .trials import OFF
 
@@ -49,7 +48,7 @@ class Sweep(PlainLookahead):
 def measure_rounds(
     engine: Engine,
     method: Mapping[str, Any],
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     num_tokens: int,
     max_tokens: int,
     progress: Progress = lambda done, total, label: None,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from .base import PlainLookahead
 from ..options import NoOptions
 from ..passes import DraftStats
 from ..types import PAD
+from .base import PlainLookahead
 
 MAX_TOKENS = 48
 

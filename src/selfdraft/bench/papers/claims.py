@@ -81,7 +81,7 @@ def at_least(
     return _in_each(judge, units, unless)
 
 
-def judged_by(judge: Callable[[Found], Judgement | None | Iterable[Judgement | None]]) -> Claim:
+def judged_by(judge: Callable[[Found], Judgement | Iterable[Judgement | None] | None]) -> Claim:
     """Any other claim: a function of what was found; None: it was not measured."""
 
     def claim(found: Found) -> Iterator[Judgement]:
