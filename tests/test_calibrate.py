@@ -64,7 +64,7 @@ def journals(home: Path) -> list[str]:
 
 
 def test_a_quarter_of_each_domain_is_held_out() -> None:
-    many = [Prompt(str(n), "many", (n,)) for n in range(8)]
+    many = [Prompt(str(n), "many", tokens=(n,)) for n in range(8)]
     alone = Prompt("alone", "alone", tokens=(99,))
     again = Prompt("again", "other", tokens=many[2].tokens)
     fitting, held_out = hold_out([*many, *PROMPTS, alone, again])

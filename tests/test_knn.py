@@ -496,7 +496,7 @@ def test_options(values: dict[str, Any], message: str) -> None:
 
 
 def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
-    short = [Prompt(str(n), "a", (n,)) for n in range(3)]
+    short = [Prompt(str(n), "a", tokens=(n,)) for n in range(3)]
     with pytest.raises(OptionError, match="knn needs prompts of at least two tokens"):
         calibrate(new_engine(), short, ["knn"], quick())
 

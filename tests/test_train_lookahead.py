@@ -360,7 +360,7 @@ class TestTrainLookahead:
 
     def test_the_budget_leaves_prompts_out(self) -> None:
         said: list[str] = []
-        many = [Prompt(str(n), "a", (n + 1, n + 2)) for n in range(9)]
+        many = [Prompt(str(n), "a", tokens=(n + 1, n + 2)) for n in range(9)]
         short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
         found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)
         assert any("time is up behind 1 of 2 prompts" in line for line in said)

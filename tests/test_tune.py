@@ -30,7 +30,7 @@ from selfdraft.lookahead.perplexity import Perplexity
 from selfdraft.types import Draft, Plan, Prompt, StepRecord, Verdict
 from test_train_lookahead import made_trace
 
-PROMPTS = [Prompt(str(number), "a", (number + 1, 7, number + 3)) for number in range(3)]
+PROMPTS = [Prompt(str(number), "a", tokens=(number + 1, 7, number + 3)) for number in range(3)]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
 QUICK = LookaheadOptions(num_tokens=12, max_tokens=4)
 SECONDS = RoundSeconds(0.3, lambda count: 1.0 + 0.01 * count)
