@@ -34,8 +34,8 @@ from .outputs import check_output
 EXAMPLES = """\
 Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
 the paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are
-confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set that is not
-there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
+confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set
+that is not there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
 
 prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
 humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.

@@ -66,7 +66,8 @@ def running_speedups(arm: Arm, pairs: Sequence[tuple[Record, Record]]) -> list[f
     is_call = arm.total is not None and arm.total.is_of_calls
     quantity, sums, found = call_speed if is_call else speed, [0.0] * 4, []
     for one, other in pairs:
-        sums = [total + part for total, part in zip(sums, [*(quantity(one) or (0, 0)), *(quantity(other) or (0, 0))])]
+        parts = [*(quantity(one) or (0, 0)), *(quantity(other) or (0, 0))]
+        sums = [total + part for total, part in zip(sums, parts, strict=True)]
         found.append((sums[0] / sums[1]) / (sums[2] / sums[3]) if all(sums) else None)
     return found
 

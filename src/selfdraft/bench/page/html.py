@@ -74,7 +74,7 @@ def _about(result: Result) -> str:
 
 def _advice(result: Result) -> str:
     loud = list(warnings(result))
-    rest = advice(document).removeprefix(" ".join(loud)).strip()
+    rest = advice(result).removeprefix(" ".join(loud)).strip()
     best = best_of_ours(result)
     typed = [method_options(best.asked or best.method)] if best else ["--strategy off", "selfdraft calibrate"]
     warned = "".join(f'<div class="note warning" role=alert><p>{_text(text)}</p></div>\n' for text in loud)

@@ -2,8 +2,8 @@
 
 Two arms of one unit took turns on the same prompts and are compared paired: the estimate is of their ratio, and its
 interval resamples prompts with both together. A claim is confirmed or not where the interval is clear of the bound;
-else, and where there are too few prompts, it is inconclusive. Claims that say nothing (the option had no effect, ...) are made
-inconclusive by `unless`, which returns the reason.
+else, and where there are too few prompts, it is inconclusive. `unless` makes claims that say nothing (the option had
+no effect, ...) inconclusive: it returns the reason.
 """
 
 from __future__ import annotations
