@@ -305,7 +305,7 @@ def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
     engine = Engine(pico("llama"), strategy="uniform")
     with pytest.raises(OptionError, match="'uniform' learns nothing while it generates"):
         engine.save()
-    assert not any(home.iterdir())
+    assert not any(home.rglob("*"))
 
 
 # ------------------------------------------------------------------------------------------------ other texts
