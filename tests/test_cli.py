@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -241,17 +240,26 @@ def test_standard_input_that_is_no_text(
     assert "selfdraft generate: error: standard input is not UTF-8 text" in capsys.readouterr().err
 
 
-def test_standard_input_that_is_closed(folder: str) -> None:
-    command = f"{sys.executable} -m selfdraft generate --model {folder} - <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
-    assert (done.returncode, b"standard input is closed" in done.stderr) == (2, True)
+def test_standard_input_that_is_closed(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as after `<&-`
+    assert generate(folder, "-") == 2
+    assert "standard input is closed" in capsys.readouterr().err
 
 
-def test_an_output_that_cannot_show_every_character(folder: str) -> None:
-    command = [sys.executable, "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "60", "abc"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_an_output_that_cannot_show_every_character(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--max-new-tokens", "60", "abc"]
+    assert generate(folder, *options) == 0
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert not shown.isascii(), "choose another prompt"
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii", write_through=True))
+    assert generate(folder, *options) == 0
+    assert output.getvalue().splitlines()[0] == shown.encode("ascii", "replace")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_prompt_with_bytes_that_are_no_text(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
