@@ -60,7 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     from selfdraft.cli.main import main
 
     def run(*command: str) -> str:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
         try:
             status = main(command)
         except SystemExit as ended:  # argparse
