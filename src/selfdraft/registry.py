@@ -75,7 +75,7 @@ def find(axis: str, name: str) -> Any:
     if name in BENCH_ONLY.get(axis, ()):
         raise OptionError(
             f"the {axis} {name!r} cannot generate: it has to know the text beforehand. It is a bound that "
-            f"`selfdraft bench {axis}` shows; use one of: {', '.join(table)}"
+            f"`selfdraft bench --preset {axis}s` shows; use one of: {', '.join(table)}"
         )
     if not isinstance(name, str) or name not in table:
         raise unknown_name(axis, name, table)
