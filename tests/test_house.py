@@ -23,7 +23,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
 LEVELS = (
-    ("version", "errors", "types", "passes", "protocols", "fitting"),
+    ("version", "errors", "types", "passes", "economics", "protocols", "fitting"),
     ("registry", "options"),
     ("kernels",),
     ("models",),
@@ -37,7 +37,7 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-SIDE_BY_SIDE = ("version", "errors", "types", "passes", "protocols", "fitting", "registry", "options")
+SIDE_BY_SIDE = ("version", "errors", "types", "passes", "economics", "protocols", "fitting", "registry", "options")
 """Single files of one level may import each other; folders of one level may not."""
 
 CORE = {"torch", "transformers", "numpy", "tokenizers", "safetensors", "huggingface_hub"}

@@ -400,10 +400,10 @@ def test_the_set_of_a_domain() -> None:
     ]
     domains = [{"name": "code", "num_vectors": 4, "found": {"frontier": points}}]
     domains += [{"name": "math", "num_vectors": 4, "found": {"frontier": points[:2]}}]
-    one, two = sets_of({"search": "prune", "domains": domains}, latency(), 5)
+    one, two = sets_of({"search": "prune", "domains": domains}, latency())
     assert (str(one.skip), one.match, one.is_planned) == ("a1-3,m1-3", 0.88, True)
     assert str(two.skip) == "a1"
-    dear = sets_of({"search": "prune", "domains": domains}, latency(mlp_seconds=0.0, rest_seconds=1.0), 5)
+    dear = sets_of({"search": "prune", "domains": domains}, latency(mlp_seconds=0.0, rest_seconds=1.0))
     assert [bool(found.skip) for found in dear] == [True, True], "what promises most, though plain decoding is faster"
     assert not any(found.is_planned for found in dear)
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from .economics import LatencyFit
 from .protocols import Probe
-from .types import LatencyFit
 
 Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """`Strategy.condense`."""
@@ -24,9 +24,6 @@ class CalibrationPrompt:
 
 class Kit(Protocol):
     """A model, prompts, texts that the model wrote behind them, and a clock."""
-
-    @property
-    def num_layers(self) -> int: ...
 
     @property
     def latency(self) -> LatencyFit: ...

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..types import SkipSet, StepRecord, seconds_of_width
+from ..economics import seconds_of_width
+from ..types import SkipSet, StepRecord
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
 from ..fitting import CalibrationPrompt, Condense
@@ -19,7 +20,7 @@ from ..profiles.profile import Artefact
 from ..protocols import Probe, Runner
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
-from ..types import LatencyFit, SkipSet
+from ..types import SkipSet
 from .texts import Text, digest, probe_text, write_texts
 
 _FEWER_TOKENS = 2
@@ -101,10 +102,6 @@ class EngineKit:
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
         self._share = 0.0
         self.is_out_of_time = False
-
-    @property
-    def num_layers(self) -> int:
-        return self._workshop.engine.runner.num_layers
 
     @property
     def latency(self) -> LatencyFit:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..economics import seconds_of_width
 from ..engine.engine import Engine
 from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
@@ -21,7 +22,7 @@ from ..models.pull import Progress
 from ..options import NoOptions
 from ..passes import DraftStats
 from ..protocols import Runner
-from ..types import StepRecord, seconds_of_width
+from ..types import StepRecord
 from .replay import RoundSeconds
 from .trials import OFF
 

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..fitting import CalibrationPrompt
-from ..models.payoff import speed_table
 from ..models.pull import Progress
+from ..profiles.contents import KnownSet
 from ..registry import resolve
-from ..types import FrontierPoint, Generation, LatencyFit, SkipSet, StepRecord
+from ..types import FrontierPoint, Generation, SkipSet, StepRecord
 
 NUM_TOKENS = 128
 """Of each text."""
-MAX_DRAFTED = 12
-"""Predicted is the best draft length up to this one."""
 _NUM_SETS = 4
 _WARM_UP_TOKENS = 8
 OFF: Mapping[str, Any] = {"strategy": "off"}
@@ -48,11 +47,12 @@ class Trials:
     def _result(self, strategy: str, total: Total, plain: Total) -> dict[str, Any]:
         skip = total.usual_skip
         match = self.match(skip)
+        known = KnownSet.at(self.latency.at(total.num_context), skip, match)
         return {
             "strategy": strategy,
             "skip": str(skip),
             "match": match,
-            "predicted": predict(match, skip, self.latency, total.num_context, self.engine.runner.num_layers),
+            "predicted": known.predicted if skip else 1.0,  # nothing is drafted
             "measured": total.tokens_per_second / plain.tokens_per_second,
             "acceptance_rate": total.num_accepted / max(1, total.num_draft_steps),
             "mean_generated_length": total.num_tokens / max(1, total.num_passes),
@@ -132,14 +132,6 @@ class Total:
 
 def _skip_of(step: StepRecord) -> SkipSet:
     return SkipSet() if step.plan.max_draft_tokens == 0 else step.plan.skip
-
-
-def predict(match: float, skip: SkipSet, latency: LatencyFit, num_context: float, num_layers: int) -> float:
-    """Speed-up over plain decoding of drafting at the best length; 1 where nothing is drafted."""
-    if not skip:
-        return 1.0
-    speeds = speed_table([match], MAX_DRAFTED, latency, [skip], num_context, num_layers)[0]
-    return float(speeds[1:].max() / speeds[0])
 
 
 def methods_of(strategy: str, points: Sequence[FrontierPoint] = ()) -> list[dict[str, Any]]:

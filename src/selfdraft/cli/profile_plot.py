@@ -9,7 +9,8 @@ import numpy as np
 
 from ..bench.strips import beside_strip, draw_strips
 from ..calibrate.trials import thinned
-from ..models.payoff import integer_weights
+from ..economics import MAX_DRAFTED, Array, PassCosts, expected_tokens
+from ..profiles.contents import KnownSet, KnownSets
 from ..types import SkipSet
 from .profile_draw import (
     BLUE,
@@ -24,7 +25,6 @@ from .profile_draw import (
     say,
     title_strips,
 )
-from .profile_sets import KnownSet, Learned
 
 MAX_SETS = 6
 VERIFIED = 8
@@ -33,7 +33,7 @@ SHORTEST, LONGEST = 64, 16384
 SPEED_UPS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 
 
-def picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
+def picture(learned: KnownSets, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
     """A PNG. Shown are the `asked` sets; none: some of the frontier, what is chosen among them."""
     shown = [learned.find(skip) for skip in asked] or _some(learned)
     strip_inches = 0.95 + 0.46 * max(2, len(shown))
@@ -50,7 +50,7 @@ def picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> byte
     return page(12.5, strip_inches + 5.2, title, draw)
 
 
-def _some(learned: Learned) -> list[KnownSet]:
+def _some(learned: KnownSets) -> list[KnownSet]:
     """Of the frontier, in its order; the one that is nearest to the chosen set makes room for it."""
     places = [place for place, _ in thinned(list(enumerate(learned.frontier)), MAX_SETS)]
     skips = [one.skip for one in learned.frontier]
@@ -60,7 +60,7 @@ def _some(learned: Learned) -> list[KnownSet]:
     return [learned.frontier[place] for place in places]
 
 
-def _is_chosen(learned: Learned, one: KnownSet) -> bool:
+def _is_chosen(learned: KnownSets, one: KnownSet) -> bool:
     return bool(one.skip) and one.skip == learned.chosen
 
 
@@ -69,25 +69,25 @@ def _measured_text(one: KnownSet) -> str:
     return f"{'' if one.tried_as == 'fixed' else f'{one.tried_as}: '}measured {one.measured:.2f}x"
 
 
-def _choice_text(learned: Learned) -> str:
-    return f"chosen behind {learned.num_context} tokens"
+def _choice_text(learned: KnownSets) -> str:
+    return f"chosen after {learned.costs.num_context} tokens"
 
 
 # ------------------------------------------------------------------------------------------------ which sub-layers
 
 
-def _draw_strip(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
+def _draw_strip(axes: Any, learned: KnownSets, shown: Sequence[KnownSet]) -> None:
     title_strips(axes, "Which sub-layers draft")
     if not shown:
         axes.spines[["left", "bottom"]].set_visible(False)
         say(axes, "no skip sets in this profile yet\nselfdraft calibrate --strategy prune")
         return
-    draw_strips(axes, [one.skip for one in shown], learned.num_layers)
+    draw_strips(axes, [one.skip for one in shown], learned.costs.fit.num_layers)
     for place, one in enumerate(shown):
         _label_strip(axes, learned, one, place)
 
 
-def _label_strip(axes: Any, learned: Learned, one: KnownSet, place: int) -> None:
+def _label_strip(axes: Any, learned: KnownSets, one: KnownSet, place: int) -> None:
     is_chosen = _is_chosen(learned, one)
     counts = f"{len(one.skip.attention)} attention, {len(one.skip.mlp)} MLP skipped"
     beside_strip(axes, place, f"{counts}   ", -0.035, is_chosen)
@@ -111,7 +111,7 @@ def _badge(axes: Any, number: int, x: float, y: float, is_chosen: bool, **place:
 # ------------------------------------------------------------------------------------------------ match against cost
 
 
-def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> None:
+def _draw_frontier(axes: Any, learned: KnownSets, shown: Sequence[KnownSet]) -> None:
     axes.set_title("What they keep, and what they cost", loc="left", pad=34)
     axes.set_xlabel("cost of a drafted token (plain pass = 1)")
     axes.set_ylabel("match: share of the target's choices")
@@ -127,7 +127,7 @@ def _draw_frontier(axes: Any, learned: Learned, shown: Sequence[KnownSet]) -> No
             axes.axvline(one.cost, color=LIGHT, linestyle=":", zorder=1)
     _draw_trials(axes, [one for one in learned.tried if one.match is not None and one.measured is not None])
     if judged and not learned.chosen and learned.frontier:
-        text = f"behind {learned.num_context} tokens plain decoding is chosen"
+        text = f"after {learned.costs.num_context} tokens plain decoding is chosen"
         axes.annotate(text, (0.98, 0.07), xycoords="axes fraction", ha="right", color=GREY)
 
 
@@ -143,11 +143,11 @@ def _set_limits(axes: Any, judged: Sequence[KnownSet], costs: Sequence[float]) -
     axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
 
 
-def _draw_speed_ups(axes: Any, learned: Learned) -> None:
+def _draw_speed_ups(axes: Any, learned: KnownSets) -> None:
     """Lines of equal predicted speed-up. All that pass through the panel reach its upper edge: named there."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     costs, matches = np.linspace(left, right, 250), np.linspace(low, high, 250)
-    speeds = learned.speed_ups(matches, costs)
+    speeds = speed_ups(learned.costs, matches, costs)
     edge = speeds[-1][::-1]  # ascending: what costs less is faster
     levels = [level for level in SPEED_UPS if edge[0] < level < edge[-1]]
     axes.contourf(costs, matches, speeds, levels=[-1.0, 1.0], colors=["#F4F4F4"], zorder=0)
@@ -164,8 +164,16 @@ def _draw_speed_ups(axes: Any, learned: Learned) -> None:
     axes.annotate(text, (0, 1), (0, 20), xycoords="axes fraction", textcoords="offset points", fontsize=8, color=GREY)
 
 
+def speed_ups(costs: PassCosts, matches: Array, drafting: Array) -> Array:
+    """[matches, drafting]: of drafting at the best length; `drafting`: the cost of a token, plain pass = 1."""
+    lengths = range(1, MAX_DRAFTED + 1)
+    verifying = [costs.verify(length + 1) / costs.plain for length in lengths]
+    seconds = drafting[:, None] * np.array(lengths) + np.array(verifying)
+    return np.asarray((expected_tokens(matches, MAX_DRAFTED)[:, None, 1:] / seconds).max(-1))
+
+
 def _apart(places: Mapping[float, float], least: float) -> list[float]:
-    """Those that stand at least so far from the one named before."""
+    """Those that stand at least `least` from the one named before."""
     named: list[float] = []
     for level, place in places.items():
         if not named or abs(places[named[-1]] - place) >= least:
@@ -195,14 +203,14 @@ def _draw_trials(axes: Any, trials: Sequence[KnownSet]) -> None:
 # ------------------------------------------------------------------------------------------------ seconds by length
 
 
-def _draw_seconds(axes: Any, learned: Learned) -> None:
-    fit = learned.fit
+def _draw_seconds(axes: Any, learned: KnownSets) -> None:
+    fit = learned.costs.fit
     axes.set_title("What passes cost", loc="left", pad=34)
     axes.set_ylabel("milliseconds")
     rows = (
-        (f"verification of {VERIFIED}", lambda length: fit.verify_seconds(VERIFIED, length), PINK),
-        ("plain pass", fit.plain_seconds, "black"),
-        ("one attention", fit.attention_seconds, BLUE),
+        (f"verification of {VERIFIED}", lambda length: fit.at(length).verify(VERIFIED), PINK),
+        ("plain pass", fit.plain.at, "black"),
+        ("one attention", fit.attention.at, BLUE),
         ("one MLP", lambda length: fit.mlp_seconds, ORANGE),
     )
     lengths = np.geomspace(SHORTEST, LONGEST, 200)
@@ -213,9 +221,9 @@ def _draw_seconds(axes: Any, learned: Learned) -> None:
         axes.plot(lengths, values, ":", color=color, lw=1.4)
         axes.plot(lengths[is_measured], values[is_measured], color=color, lw=2, label=name)
         axes.plot(measured, [1000 * seconds(length) for length in measured], "o", color=color, markersize=5)
-    axes.axvline(learned.num_context, color=GREEN, lw=1, alpha=0.7, zorder=0)
+    axes.axvline(learned.costs.num_context, color=GREEN, lw=1, alpha=0.7, zorder=0)
     near = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 8.5, "va": "top"}
-    axes.annotate(f"{learned.num_context} tokens", (learned.num_context, 1), (4, -2), color=GREEN, **near)
+    axes.annotate(f"{learned.costs.num_context} tokens", (learned.costs.num_context, 1), (4, -2), color=GREEN, **near)
     axes.set(xscale="log", yscale="log", xlim=(SHORTEST * 0.9, LONGEST * 1.1))
     axes.grid(axis="y", color=SKIPPED, which="both", lw=0.6)
     axes.set_axisbelow(True)
@@ -234,10 +242,10 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _draw_weights(axes: Any, learned: Learned) -> None:
+def _draw_weights(axes: Any, learned: KnownSets) -> None:
     """Bands of equal weights, attention : MLP."""
     lengths = np.geomspace(SHORTEST, LONGEST, 400)
-    weights = [integer_weights(learned.fit, length) for length in lengths]
+    weights = [learned.costs.fit.at(length).weights for length in lengths]
     begin = 0
     for place in range(1, len(lengths) + 1):
         if place < len(lengths) and weights[place] == weights[begin]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..bench.plot import COLORS
 from ..bench.strips import beside_strip, draw_strips
-from ..models.payoff import Array
+from ..economics import Array
+from ..profiles.searches import KnownDomain, KnownDomains
 from .profile_draw import GREY, page, title_strips
-from .profile_search import Cloud, Domain, Domains
 
 MARKERS = "osD^vPX*"
 _MIN_ROWS = 6
@@ -24,7 +24,32 @@ _WORTH_A_POINT = 40.0
 _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7), (-0.7, -0.7))
 
 
-def picture(found: Domains, clouds: tuple[Cloud, Cloud], num_layers: int, title: str) -> bytes:
+class Cloud(NamedTuple):
+    """Vectors [vectors, hidden] and the domain of each [vectors]."""
+
+    vectors: Array
+    domains: Array
+
+    def of(self, domain: int) -> Array:
+        found: Array = self.vectors[self.domains == domain]
+        return found
+
+
+def read_clouds(content: Mapping[str, Any]) -> tuple[Cloud, Cloud]:
+    """Anchors, and samples of the prompts they were chosen from; what is damaged raises one of `contents.DAMAGE`."""
+    num_domains = len(content["domains"])
+    found = []
+    for name, names in (("anchors", "anchor_domains"), ("samples", "sample_domains")):
+        vectors, labels = (content[array].double().numpy() for array in (name, names))
+        if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
+            raise ValueError(f"{name} {vectors.shape} with {labels.shape} domains")
+        if not np.isin(labels, np.arange(num_domains)).all() or not np.isfinite(vectors).all():
+            raise ValueError(f"{name} belong to no domain or are not numbers")
+        found.append(Cloud(vectors, labels))
+    return found[0], found[1]
+
+
+def picture(found: KnownDomains, clouds: tuple[Cloud, Cloud], num_layers: int, title: str) -> bytes:
     """A PNG. `clouds`: anchors and samples."""
     height = 1.5 + 0.58 * max(_MIN_ROWS, len(found.rows))
 
@@ -137,7 +162,7 @@ def _num_covered(place: Array, size: Array, points: Array) -> int:
 # ------------------------------------------------------------------------------------------------ the sets
 
 
-def _draw_strips(axes: Any, found: Domains, num_layers: int) -> None:
+def _draw_strips(axes: Any, found: KnownDomains, num_layers: int) -> None:
     title_strips(axes, "Which sub-layers draft, by domain")
     skips = [one.found.skip if one.found and one.found.skip else None for one in found.rows]
     draw_strips(axes, skips, num_layers, max_ticks=16)
@@ -148,7 +173,7 @@ def _draw_strips(axes: Any, found: Domains, num_layers: int) -> None:
     axes.set_xlabel(f"layer (sets by {found.search}{where})")
 
 
-def _label_strip(axes: Any, place: int, one: Domain, domain: int | None, num_layers: int) -> None:
+def _label_strip(axes: Any, place: int, one: KnownDomain, domain: int | None, num_layers: int) -> None:
     across = axes.get_yaxis_transform()
     beside_strip(axes, place - 0.17, one.name, -0.06, is_bold=True)
     if domain is None:
@@ -171,7 +196,7 @@ def _label_strip(axes: Any, place: int, one: Domain, domain: int | None, num_lay
     beside_strip(axes, place, "\n".join(_facts(one)), 1.015)
 
 
-def _facts(one: Domain) -> Iterator[str]:
+def _facts(one: KnownDomain) -> Iterator[str]:
     found = one.found
     assert found is not None
     if one.is_outdone:

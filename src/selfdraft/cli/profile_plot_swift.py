@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..bench.strips import beside_strip, draw_strips
+from ..strategies.timeline import KnownSearch
 from ..types import SkipSet
 from .profile_draw import (
     BLUE,
@@ -20,7 +21,6 @@ from .profile_draw import (
     say,
     title_strips,
 )
-from .profile_search import Search
 
 MAX_STRIPS = 8
 _SHADES = {"optimise": (ORANGE, 0.13), "accelerate": (GREEN, 0.12)}
@@ -28,7 +28,7 @@ _DOING = {"optimise": "optimising", "accelerate": "accelerating"}
 _OTHER = (LIGHT, 0.2)
 
 
-def picture(found: Search, num_layers: int, title: str) -> bytes:
+def picture(found: KnownSearch, num_layers: int, title: str) -> bytes:
     """A PNG."""
     rows = strips(found)
     strip_inches = 0.95 + 0.46 * max(2, len(rows))
@@ -46,20 +46,20 @@ def picture(found: Search, num_layers: int, title: str) -> bytes:
     return page(12.5, strip_inches + 6.6, title, draw)
 
 
-def strips(found: Search) -> list[tuple[int, SkipSet]]:
+def strips(found: KnownSearch) -> list[tuple[int, SkipSet]]:
     """(step, set in use there): those kept, and the set of now."""
     kept = {step: skip for step, skip in found.snapshots.items() if step < found.step}
     return [*list(kept.items())[: MAX_STRIPS - 1], (found.step, found.skip)]
 
 
-def _draw_strips(axes: Any, found: Search, rows: list[tuple[int, SkipSet]], num_layers: int) -> None:
+def _draw_strips(axes: Any, found: KnownSearch, rows: list[tuple[int, SkipSet]], num_layers: int) -> None:
     title_strips(axes, "Which sub-layers draft, as the search goes on")
     draw_strips(axes, [skip for _, skip in rows], num_layers)
     for place, (step, skip) in enumerate(rows):
         is_last = step == found.step
         beside_strip(axes, place, f"step {step}{' (now)' if is_last else ''}", -0.02, is_last)
         facts = [f"{len(skip.attention)} attention, {len(skip.mlp)} MLP skipped"]
-        matchness = found.matchness if is_last else found.matchness_at(step)
+        matchness = found.matchness if is_last else matchness_at(found, step)
         if matchness is not None:
             facts.append(f"matchness {matchness:.0%}")
         beside_strip(axes, place, "   ".join(facts), 1.01, is_last)
@@ -68,12 +68,12 @@ def _draw_strips(axes: Any, found: Search, rows: list[tuple[int, SkipSet]], num_
 # ------------------------------------------------------------------------------------------------ matchness
 
 
-def _draw_matchness(axes: Any, found: Search) -> None:
+def _draw_matchness(axes: Any, found: KnownSearch) -> None:
     axes.set_title("How well drafts match", loc="left", pad=26)
     axes.set_ylabel("matchness: share of the\ntarget's choices in the window")
     axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
     axes.tick_params(axis="x", length=0)
-    points = found.in_use
+    points = in_use(found)
     if not points:
         say(axes, "no step yet")
         return
@@ -92,7 +92,7 @@ def _draw_matchness(axes: Any, found: Search) -> None:
     _add_legend(axes, unnamed, height=1.08)  # the names of phases stand below it
 
 
-def _first_token(found: Search) -> float:
+def _first_token(found: KnownSearch) -> float:
     """Where the timeline begins: at the first token, unless all there is are some steps of a first text."""
     if found.texts or not found.steps:
         return 0.0
@@ -100,11 +100,11 @@ def _first_token(found: Search) -> float:
     return max(0.0, first - max(1.0, 0.05 * (found.num_tokens - first)))
 
 
-def _shade(axes: Any, found: Search, is_named: bool) -> list[str]:
+def _shade(axes: Any, found: KnownSearch, is_named: bool) -> list[str]:
     """What is wide enough is named above the panel. Phases that are nowhere named."""
     width = found.num_tokens - _first_token(found)
     named = set()
-    for first, end, phase in found.phases:
+    for first, end, phase in phases(found):
         begin = max(first, _first_token(found))
         color, alpha = _SHADES.get(phase, _OTHER)
         axes.axvspan(begin, end, color=color, alpha=alpha, lw=0, zorder=0)
@@ -112,7 +112,7 @@ def _shade(axes: Any, found: Search, is_named: bool) -> list[str]:
             near = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             axes.annotate(_DOING.get(phase, phase), (begin, 1), (2, 5), color=GREY, fontsize=8.5, **near)
             named.add(phase)
-    return sorted({phase for *_, phase in found.phases} - named)
+    return sorted({phase for *_, phase in phases(found)} - named)
 
 
 def _add_legend(axes: Any, phases: Sequence[str] = (), height: float = 1.0) -> None:
@@ -126,11 +126,11 @@ def _add_legend(axes: Any, phases: Sequence[str] = (), height: float = 1.0) -> N
     axes.legend(handles=handles, frameon=False, **place)
 
 
-def _draw_ratios(axes: Any, found: Search) -> None:
+def _draw_ratios(axes: Any, found: KnownSearch) -> None:
     """Where the share of skipped sub-layers changed; names one above the other where they would touch."""
     width = found.num_tokens - _first_token(found)
     before, height = -width, 0
-    for (_, old), (tokens, new) in itertools.pairwise(found.ratios):
+    for (_, old), (tokens, new) in itertools.pairwise(ratios(found)):
         axes.axvline(tokens, color=RED, lw=1, linestyle=":", zorder=1)
         height = (height + 1) % 5 if tokens - before < 0.16 * width else 0
         is_late = tokens > found.num_tokens - 0.16 * width
@@ -140,10 +140,61 @@ def _draw_ratios(axes: Any, found: Search) -> None:
         before = tokens
 
 
+# ------------------------------------------------------------------------------------------------ along the tokens
+
+
+def in_use(found: KnownSearch) -> list[tuple[int, float]]:
+    """Tokens generated, and how well the set in use matches from there on: after steps and after texts."""
+    changed = [(step.num_tokens, step.best) for step in found.steps if step.best is not None]
+    told = [(text.end, text.matchness) for text in found.texts if text.matchness is not None]
+    return sorted([*changed, *told], key=lambda point: point[0])
+
+
+def matchness_at(found: KnownSearch, step: int) -> float | None:
+    """Of the set in use after `step` steps."""
+    known = [one.best for one in found.steps if one.step <= step]
+    return known[-1] if known else None
+
+
+def ratios(found: KnownSearch) -> list[tuple[int, float]]:
+    """Tokens generated, and the ratio from there on: at the beginning and where it changed."""
+    told = [(one.num_tokens, one.ratio) for one in found.steps] + [(text.end, text.ratio) for text in found.texts]
+    told = sorted([*told, (found.num_tokens, found.ratio)], key=lambda point: point[0])
+    return [point for place, point in enumerate(told) if not place or told[place - 1][1] != point[1]]
+
+
+def phases(found: KnownSearch) -> list[tuple[int, int, str]]:
+    """(first token, last token, phase), neighbours of one phase as one."""
+    merged: list[tuple[int, int, str]] = []
+    for begin, end, phase in _phases(found):
+        if merged and merged[-1][2] == phase:
+            begin = merged.pop()[0]
+        if end > begin:
+            merged.append((begin, end, phase))
+    return merged
+
+
+def _phases(found: KnownSearch) -> Iterator[tuple[int, int, str]]:
+    """A text is told to be in the phase it ended in; its steps tell where the phase began or ended."""
+    before = "optimise"
+    for text in found.texts:
+        steps = [one.num_tokens for one in found.steps if text.begin <= one.num_tokens <= text.end]
+        if text.phase == "optimise":
+            change = min(steps, default=text.begin) if before != "optimise" else text.begin
+            yield text.begin, change, before
+        else:
+            change = max(steps, default=text.begin) if before == "optimise" else text.begin
+            yield text.begin, change, "optimise"
+        yield change, text.end, text.phase
+        before = text.phase
+    last = found.texts[-1].end if found.texts else 0
+    yield last, found.num_tokens, found.phase
+
+
 # ------------------------------------------------------------------------------------------------ speed-ups
 
 
-def _draw_speed(axes: Any, found: Search) -> None:
+def _draw_speed(axes: Any, found: KnownSearch) -> None:
     share = found.optimise_share
     spent = "" if share is None else f" ({share:.1%} of the time spent on optimising)"
     axes.set_title(f"How fast that is{spent}", loc="left", pad=24)

@@ -191,28 +191,27 @@ class MethodBench:
     # ------------------------------------------------------------------------------------------------- its head
 
     def _machine(self) -> dict[str, Any]:
-        latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
-        beta = latency.attention_seconds(USUAL_LENGTH) / latency.mlp_seconds if latency.mlp_seconds else 1.0
+        latency = self._engine.knowledge.latency()
+        beta = latency.at(USUAL_LENGTH).attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
         return {
-            "num_layers": num_layers,
+            "num_layers": latency.num_layers,
             "beta": beta,
-            "frontier": self._frontier(num_layers),
+            "frontier": self._frontier(),
             "num_turns_left_out": self._num_turns_left_out,
         }
 
-    def _frontier(self, num_layers: int) -> list[dict[str, Any]] | None:
+    def _frontier(self) -> list[dict[str, Any]] | None:
         """What `prune` found, if it was asked: match against the seconds of a drafted token."""
         found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        latency = self._engine.knowledge.latency()
+        costs = self._engine.knowledge.latency().at(USUAL_LENGTH)
         points = [FrontierPoint.from_json(point) for point in found["frontier"]]
-        plain = latency.plain_seconds(USUAL_LENGTH)
         return [
             {
                 "skip": str(point.skip),
                 "match": point.match,
-                "cost": latency.draft_seconds(point.skip, USUAL_LENGTH, num_layers) / plain,
+                "cost": costs.draft(point.skip) / costs.plain,
             }
             for point in points
         ]

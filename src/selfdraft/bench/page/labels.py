@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...models.payoff import Array
+from ...economics import Array
 from .chart import Theme
 
 _AWAY = (3.0, 7.0, 13.0, 20.0, 29.0, 40.0, 54.0, 72.0)

@@ -9,11 +9,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...profiles.key import as_file_name
 from ...profiles.profile import Artefact, Profile
 from ...profiles.store import Store
-from ...types import LatencyFit
 from ..harness.plan import BenchPlan
 from ..harness.records import TextRecord
 from ..harness.run import MethodBench

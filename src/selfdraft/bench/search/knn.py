@@ -48,7 +48,7 @@ class KnnDomains:
             self.bench.save()
         self._route()
         knowledge = self.bench.school.profile.artefacts[KNN].content
-        self.sets = sets_of(knowledge, self.bench.school.latency, self.bench.num_layers)
+        self.sets = sets_of(knowledge, self.bench.school.latency)
         self.bench.save()
         self.matrix = Matrix(self.bench, self.prompts, self.sets)
         self.matrix.run(pace.share(_SHARE_OF_MATRIX))

@@ -18,6 +18,7 @@ from typing import Any
 from ...calibrate.kit import EngineKit, Workshop
 from ...calibrate.practice import practise
 from ...calibrate.texts import digest
+from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...errors import SelfdraftError
 from ...fitting import CalibrationPrompt
@@ -25,7 +26,6 @@ from ...models.latency import measure
 from ...profiles.profile import Artefact, Profile
 from ...profiles.store import Store
 from ...registry import find, options_for
-from ...types import LatencyFit
 from ..pace import Say, Told
 from ..prompts import BenchPrompt, encode
 from ..selection.calibration import journal
@@ -87,7 +87,7 @@ class School:
 
     @property
     def latency(self) -> LatencyFit:
-        return LatencyFit.from_json(self.profile.latency or {})
+        return LatencyFit.from_json(self.profile.latency or {}, self._engine.runner.num_layers)
 
     def time_passes(self, seconds: float) -> None:
         """Unless it is known."""

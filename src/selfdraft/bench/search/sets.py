@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from ...calibrate.trials import MAX_DRAFTED
+from ...economics import LatencyFit
 from ...errors import ProfileError
-from ...models.payoff import RoundCosts
+from ...profiles.contents import most_promising
 from ...protocols import Knowledge, PlanContext
 from ...registry import find, options_for
-from ...types import FrontierPoint, LatencyFit, Plan, SkipSet
+from ...types import FrontierPoint, Plan, SkipSet
 
 USUAL_LENGTH = 512
 
@@ -42,29 +40,30 @@ class DomainSet:
         }
 
 
-def sets_of(artefact: Mapping[str, Any], latency: LatencyFit, num_layers: int) -> list[DomainSet]:
+def sets_of(artefact: Mapping[str, Any], latency: LatencyFit) -> list[DomainSet]:
     """Of what `knn` learned."""
     search = artefact["search"]
     found = [(domain["name"], domain["found"], domain.get("num_vectors")) for domain in artefact["domains"]]
-    return [_set_of(name, search, content, count, latency, num_layers) for name, content, count in found]
+    return [_set_of(name, search, content, count, latency) for name, content, count in found]
 
 
 def _set_of(
-    domain: str, search: str, found: Mapping[str, Any], num_vectors: int | None, latency: LatencyFit, num_layers: int
+    domain: str, search: str, found: Mapping[str, Any], num_vectors: int | None, latency: LatencyFit
 ) -> DomainSet:
     points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
-    planned = _planned(search, found, latency, num_layers)
+    planned = _planned(search, found, latency)
     skip = planned.skip if planned is not None else SkipSet()
     is_planned = bool(skip)
     if not skip:
-        skip = most_promising(points, latency, num_layers, USUAL_LENGTH) or _any_set(found)
+        best = most_promising(points, latency.at(USUAL_LENGTH))
+        skip = best.skip if best else _any_set(found)
     match = next((point.match for point in points if point.skip == skip), None)
     return DomainSet(domain, skip, match, is_planned, num_vectors)
 
 
-def _planned(search: str, found: Mapping[str, Any], latency: LatencyFit, num_layers: int) -> Plan | None:
+def _planned(search: str, found: Mapping[str, Any], latency: LatencyFit) -> Plan | None:
     """What the search strategy would do with it; None: it cannot go by it."""
-    knowledge = Knowledge(num_layers, lambda: latency, lambda name, *told: found, known=lambda name: found)
+    knowledge = Knowledge(latency.num_layers, lambda: latency, lambda name, *told: found, known=lambda name: found)
     try:
         strategy = find("strategy", search)(options_for("strategy", search, {}), knowledge)
     except (ProfileError, LookupError):
@@ -76,18 +75,6 @@ def _planned(search: str, found: Mapping[str, Any], latency: LatencyFit, num_lay
 
 def _no_look(*arguments: Any, **options: Any) -> Any:
     raise AssertionError("what was learned offline needs no look at a text")
-
-
-def most_promising(
-    points: Sequence[FrontierPoint], latency: LatencyFit, num_layers: int, num_context: int
-) -> SkipSet | None:
-    """Of those that skip something, whatever plain decoding promises; None: there is none."""
-    drafting = [point for point in points if point.skip]
-    if not drafting:
-        return None
-    costs = RoundCosts.at(latency, [point.skip for point in drafting], MAX_DRAFTED, num_context, num_layers)
-    speeds = costs.speeds(np.array([point.match for point in drafting]))[:, 1:].max(1)
-    return drafting[int(speeds.argmax())].skip
 
 
 def _any_set(found: Mapping[str, Any]) -> SkipSet:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...calibrate.kit import EngineKit, Workshop
+from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...errors import OptionError, ProfileError
 from ...fitting import CalibrationPrompt
@@ -25,7 +26,7 @@ from ...profiles.key import ProfileKey
 from ...profiles.profile import SCHEMA, Artefact, Profile
 from ...profiles.store import Store
 from ...strategies.prune import Prune
-from ...types import FrontierPoint, LatencyFit
+from ...types import FrontierPoint
 from ..pace import Say, Told
 from ..prompts import BenchPrompt, encode
 
@@ -66,7 +67,7 @@ class Calibration:
     @cached_property
     def latency(self) -> LatencyFit:
         assert self.profile.latency is not None
-        return LatencyFit.from_json(self.profile.latency)
+        return LatencyFit.from_json(self.profile.latency, self.profile.latency["num_layers"])
 
     @cached_property
     def points(self) -> Sequence[FrontierPoint]:
@@ -144,7 +145,7 @@ def read_calibration(engine: Engine, file: Path, lengths: Sequence[int], say: Sa
         artefact = Artefact({"frontier": content["frontier"]})
         for point in artefact.values["frontier"]:
             FrontierPoint.from_json(point).skip.check(engine.runner.num_layers)
-        latency = LatencyFit.from_json(content["latency"])
+        latency = LatencyFit.from_json(content["latency"], engine.runner.num_layers)
         facts = Facts(**content["facts"])
         times = content["created"], content["created"], content["versions"]
     except (ValueError, LookupError, TypeError, OSError, OptionError) as error:

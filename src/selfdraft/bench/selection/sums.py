@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ...economics import LatencyFit
 from ...models.info import ModelInfo
-from ...types import Generation, LatencyFit, Plan, SkipSet
+from ...types import Generation, Plan, SkipSet
 from ..costs import weight_share
 from ..totals import VERDICTS, ratio
 
@@ -30,18 +31,12 @@ class Prices:
     def of(cls, info: ModelInfo, fit: LatencyFit) -> Prices:
         return cls(fit, tuple((layer.attention_share, layer.mlp_share) for layer in info.layers))
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.shares)
-
     def by_weights(self, skip: SkipSet) -> float:
         return weight_share(self.shares, skip)
 
-    def draft_seconds(self, skip: SkipSet, num_context: float) -> float:
-        return self.fit.draft_seconds(skip, num_context, self.num_layers)
-
     def by_seconds(self, skip: SkipSet, num_context: float) -> float:
-        return self.draft_seconds(skip, num_context) / self.fit.plain_seconds(num_context)
+        costs = self.fit.at(num_context)
+        return costs.draft(skip) / costs.plain
 
 
 @dataclass
@@ -127,8 +122,8 @@ def _add_round(sums: Sums, skip: SkipSet, num_passes: int, num_context: int, pri
     sums.skipped_attention += len(skip.attention)
     sums.skipped_mlp += len(skip.mlp)
     sums.weights_read += num_passes * prices.by_weights(skip)
-    sums.fit_draft_seconds += num_passes * prices.draft_seconds(skip, num_context)
-    sums.fit_plain_seconds += num_passes * prices.fit.plain_seconds(num_context)
+    sums.fit_draft_seconds += num_passes * prices.fit.at(num_context).draft(skip)
+    sums.fit_plain_seconds += num_passes * prices.fit.plain.at(num_context)
 
 
 def figures(sums: Sums, plain: Sums) -> dict[str, Any]:
