@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from .economics import LatencyFit
 from .passes import DraftStats, NoiseKey, PassOutput, PassRequest, Seed, Site, States
-from .types import LatencyFit, Plan, Reuse, SkipSet, StepRecord
+from .types import Plan, Reuse, SkipSet, StepRecord
 
 
 class Cache(Protocol):

@@ -77,17 +77,16 @@ def units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -> Values:
-    fit, num_layers = bench.latency, bench.engine.runner.num_layers
     prompts = [len(encode(prompt, bench.engine)) for prompt in task.measured]
-    length = sum(prompts) / len(prompts) + bench.scale.tokens / 2
-    skips = {str(skip): skip for skip in sets(references, num_layers) if skip}
+    costs = bench.latency.at(sum(prompts) / len(prompts) + bench.scale.tokens / 2)
+    skips = {str(skip): skip for skip in sets(references, costs.fit.num_layers) if skip}
     matches = {name: references.match(skip) for name, skip in skips.items()}
     ways = bench.compare({name: in_every_round(name) for name in skips}, task.measured)
     points = []
     for name, skip in skips.items():
         total = ways[name].get("total")
         if total is not None:
-            expected = predicted(skip, matches[name], NUM_DRAFTED, fit, length, num_layers)
+            expected = predicted(skip, matches[name], NUM_DRAFTED, costs)
             found = {"speedup": total["speedup"]["value"], "accepted": total["acceptance_rate"]}
             points.append({"skip": name, "attention": len(skip.attention), "mlp": len(skip.mlp), **expected, **found})
     return {
