@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from selfdraft.errors import MissingExtraError, ModelError, OptionError
-from selfdraft.models import loading
+from selfdraft.models.load import loading
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
 from selfdraft.models.load.gguf import quiet
 from selfdraft.models.load.loading import choose_device, choose_dtype, load
@@ -204,7 +204,7 @@ def test_catalogue_names_are_pulled_when_missing(folder, tmp_path, monkeypatch):
         asked.append((name, progress))
         return folder
 
-    monkeypatch.setattr("selfdraft.models.load.pull.pull", fake_pull)
+    monkeypatch.setattr(loading, "pull", fake_pull)
     model, _ = load(device="cpu", progress=print)
     assert asked == [(DEFAULT_MODEL, print)]
     assert model.config.hidden_size == 8
