@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import shutil
 import sys
@@ -186,10 +187,8 @@ def test_gguf_files_that_cannot_be_read(tmp_path, monkeypatch):
     file.write_bytes(b"no GGUF at all")
     with pytest.raises(ModelError, match=r"could not read the GGUF file .*broken\.gguf"):
         load(file)
-    find_spec = loading.importlib.util.find_spec
-    monkeypatch.setattr(
-        loading.importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name)
-    )
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
     with pytest.raises(MissingExtraError, match=r'needs accelerate.*pip install "selfdraft\[gguf\]"'):
         load(file)
 

@@ -124,7 +124,7 @@ class Probe(Protocol):
     def skip(self, number: int, states: States) -> States: ...
 
     def scores(self, states: States) -> torch.Tensor:
-        """[rows, tokens, vocabulary] behind the last sub-layer."""
+        """[rows, tokens, vocabulary] after the last sub-layer."""
         ...
 
 
@@ -193,7 +193,7 @@ class PlanContext:
     num_context_tokens: int
     num_generated_tokens: int
     look: Callable[..., Probe]
-    """`look(count, before=0)`: at so many of the last tokens, or of those that stand before the last `before` tokens;
+    """`look(count, before=0)`: at `count` of the last tokens, or of those that stand before the last `before` tokens;
     to be used while planning, not later.
     """
     tokens: Sequence[int] = ()
@@ -322,7 +322,7 @@ class DraftSession(Protocol):
         ...
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
-        """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        """Continue after `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
         ...
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
@@ -334,7 +334,7 @@ class DraftSession(Protocol):
         ...
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
-        """The exact hidden states of a row's last committed token and the `num_tokens` drafted behind it, if any."""
+        """The exact hidden states of a row's last committed token and the `num_tokens` drafted after it, if any."""
         ...
 
 
