@@ -125,7 +125,7 @@ class Probe(Protocol):
     def skip(self, number: int, states: States) -> States: ...
 
     def scores(self, states: States) -> torch.Tensor:
-        """[rows, tokens, vocabulary] behind the last sub-layer."""
+        """[rows, tokens, vocabulary] after the last sub-layer."""
         ...
 
 
@@ -323,7 +323,7 @@ class DraftSession(Protocol):
         ...
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
-        """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        """Continue after `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
         ...
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
@@ -335,7 +335,7 @@ class DraftSession(Protocol):
         ...
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
-        """The exact hidden states of a row's last committed token and the `num_tokens` drafted behind it, if any."""
+        """The exact hidden states of a row's last committed token and the `num_tokens` drafted after it, if any."""
         ...
 
 
