@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
 from pathlib import Path
 from typing import Any
 
-from ..bench.plot import require_matplotlib
+from ..bench.charts import render, require_matplotlib
 from ..bench.reproduce.page import Result, page, plots
-from ..bench.reproduce.recipe import Plot
 from ..errors import OptionError
 from .outputs import check_output, write_file
 
@@ -101,18 +99,7 @@ def _link(options: argparse.Namespace) -> str | None:
 
 
 def _draw_all(results: list[Result], folder: Path) -> None:
-    require_matplotlib()
+    require_matplotlib("pictures", "leave out --pictures")
     folder.mkdir(parents=True, exist_ok=True)
     for name, plot, caption in plots(results):
-        write_file(str(folder / name), _drawn(plot, caption))
-
-
-def _drawn(plot: Plot, caption: str) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=plot.size, dpi=110, layout="constrained")
-    plot.draw(figure)
-    figure.suptitle(caption, fontsize=8, color="#666666")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+        write_file(str(folder / name), render(plot.draw, plot.size, title=caption))

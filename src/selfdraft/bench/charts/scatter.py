@@ -98,7 +98,7 @@ def _draw_group(axes: Any, theme: Theme, place: int, group: Group) -> None:
         "outline": {"s": 56, "facecolors": theme.ground, "edgecolors": theme.ink, "linewidths": 1.2, "zorder": 5},
     }
     xs, ys = zip(*group.points, strict=True) if group.points else ((), ())
-    axes.scatter(xs, ys, marker=marker, label=group.name or None, **looks[group.look])
+    axes.scatter(xs, ys, marker=marker, clip_on=False, label=group.name or None, **looks[group.look])
 
 
 # ------------------------------------------------------------------------------------------------ equal heights

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..charts import Bars, Draw, Panels, is_known
 from ..report import Table
 
 if TYPE_CHECKING:
@@ -48,11 +49,18 @@ class Trend:
 
 @dataclass(frozen=True)
 class Plot:
-    """`draw(figure)` gets an empty matplotlib figure of so many inches."""
+    """`size`: inches."""
 
-    draw: Callable[[Any], None]
+    draw: Draw
     alt: str
     size: tuple[float, float] = (8.0, 4.0)
+
+
+def bars_plot(panels: Sequence[Bars], alt: str) -> Plot | None:
+    """One panel above the other; None where there is nothing to draw."""
+    if not is_known(one for panel in panels for numbers in panel.series.values() for one in numbers):
+        return None
+    return Plot(Panels(panels, columns=1, share_x=True), alt, (8.0, 1.0 + 3.0 * len(panels)))
 
 
 @dataclass(frozen=True)
