@@ -274,7 +274,7 @@ def show_tasks(found: Found) -> Section:
     rows = [[way, *(speed_cell(found, unit, way, task) for task in [*tasks, TOTAL])] for way in WAYS if tasks]
     known = {way: [_value(speed(found, unit, way, task)) for task in tasks] for way in WAYS}
     panel = Bars(list(tasks.values()), known, "speed-up", "task", baseline=_mean(known[KNN]), baseline_name="knn, mean")
-    plot = bars_plot([panel], "speed-ups of three methods on a stream that goes task by task")
+    plot = bars_plot([panel], "speed-ups of three ways on a stream that goes task by task")
     table = Table("speed-up, task by task", ["method", *tasks.values(), "all"], rows)
     return replace(_section(found, [table], list(_by_task(of_part(found, unit, list(tasks)), tasks))), plot=plot)
 
@@ -302,7 +302,7 @@ def show_task_counts(found: Found) -> Section:
         rows = [[way, *(number(value, ".2f") for value in [*known[way], totals[way]])] for way in WAYS if tasks]
         tables.append(Table(title, ["method", *tasks.values(), "all"], rows))
         panels.append(Bars(list(tasks.values()), known, title, "task", baseline=totals[KNN], baseline_name="knn, all"))
-    plot = bars_plot(panels, "accepted length and acceptance rate of three methods, task by task")
+    plot = bars_plot(panels, "accepted length and acceptance rate of three ways, task by task")
     return replace(_section(found, tables, _is_first(found, [unit])), plot=plot)
 
 
