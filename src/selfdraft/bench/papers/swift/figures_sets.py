@@ -7,13 +7,13 @@ look at what each sub-layer alone is worth, for all that `prune` does takes minu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ....calibrate.texts import Text, probe_text
 from ....errors import ProfileError
 from ....profiles.contents import most_promising
 from ....strategies.elimination import qualities, rank, sample
 from ....types import FrontierPoint, SkipSet
+from ...charts import Grid
 from ...prompts import encode
 from ...report import Table, number
 from ...search.names import one_set
@@ -23,7 +23,6 @@ from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
 from .figures_common import by_task, found_tasks, stored_label
-from .figures_drawing import draw_matrix, in_two_lines
 
 TASKS = ("tinystories", "gsm8k", "cnn-dm", "wmt")
 """The paper's example first: the set of a story on a calculation."""
@@ -96,7 +95,7 @@ def show_sets(found: Found) -> Section:
         told(_claims(found, names, columns, labels)),
         [f"sets come from {origin}, the paper's from Self-SD; all draft chains and stop alike"],
         Plot(
-            lambda figure: _draw(figure, found, names, columns, labels),
+            _chart(found, names, columns, labels),
             "Speed-up of the set of each task (rows) on each task (columns).",
             (7.0, 3.6),
         )
@@ -146,8 +145,6 @@ def _fastest(speeds: Iterable[Speed | None]) -> Speed | None:
     return max((one for one in speeds if one is not None), key=lambda one: one.value, default=None)
 
 
-def _draw(figure: Any, found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> None:
+def _chart(found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> Grid:
     speeds = [[speed_of(found, one, SET, name) for name in columns] for one in names]
-    values = [[None if known is None else known.value for known in row] for row in speeds]
-    rows, heads = ([in_two_lines(labels[name]) for name in some] for some in (names, columns))
-    draw_matrix(figure.subplots(), rows, heads, values)
+    return Grid(speeds, [f"set of {labels[name]}" for name in names], [f"on {labels[name]}" for name in columns])
