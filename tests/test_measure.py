@@ -423,7 +423,7 @@ def test_speeds_are_total_tokens_over_total_seconds() -> None:
 
 
 def test_pairing_finds_what_separate_intervals_hide() -> None:
-    """Prompts differ by a factor of ten, one arm is always 5 % faster: their own intervals overlap, their ratio's not."""
+    """Prompts differ by a factor of ten, one arm is always 5 % faster: only the paired ratio shows it."""
     seconds = [0.1 * 10 ** (number / 8) for number in range(9)]
     plain = [record("off", number, 10, 1.0) for number in range(9)]
     slow = [record("slow", number, 10, one) for number, one in enumerate(seconds)]

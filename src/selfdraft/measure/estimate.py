@@ -151,9 +151,9 @@ def _resample(sums: Floats, seed: int) -> Floats:
     draw = np.random.default_rng(seed)
     picks = draw.integers(count, size=(NUM_RESAMPLES, count))
     if num_runs == 1:
-        return sums[picks, 0].sum(1)
+        return np.asarray(sums[picks, 0].sum(1))
     runs = draw.integers(num_runs, size=(NUM_RESAMPLES, count, num_runs))
-    return sums[picks[:, :, None], runs].sum((1, 2))
+    return np.asarray(sums[picks[:, :, None], runs].sum((1, 2)))
 
 
 def _interval(value: float, draws: Floats, count: int) -> Estimate:
