@@ -126,7 +126,7 @@ class Trained(Tuned):
 def check_tunable(lookahead: str) -> None:
     if lookahead == "disco":
         raise OptionError(
-            "the classifier of 'disco' is tuned when it is trained: use selfdraft train-lookahead instead of tune"
+            "the classifier of 'disco' is tuned when it is trained: use selfdraft calibrate --lookahead disco"
         )
     if lookahead not in TUNABLE:
         raise unknown_name("lookahead to tune", lookahead, TUNABLE)
