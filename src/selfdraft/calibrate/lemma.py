@@ -22,7 +22,7 @@ import torch
 from ..errors import UnsupportedModelError
 from ..models.checks import relative_error, tolerance_of
 from ..models.decoder import Decoder
-from ..models.runners import EagerRunner
+from ..models.eager import EagerRunner
 from ..strategies.knapsack import Candidate, solve
 from ..strategies.knapspec import items
 from ..types import SkipSet

@@ -15,8 +15,8 @@ from ..calibrate.lemma import Judged, Lemma, Row, counterexamples, median_needed
 from ..calibrate.texts import Text
 from ..engine.engine import Engine
 from ..engine.text import encode_prompts
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from . import terminal
 from .inputs import MODEL_HELP, add_device_options, as_message, count, read_file
 
