@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,49 +16,45 @@ from ...measure.figures import PARTS
 from ...measure.records import Record
 from ...prompts.tokens import encode
 from ...strategies.matching import choices
-from ...types import FrontierPoint, Prompt, SkipSet
+from ...types import FrontierPoint, SkipSet
 from ..charts import Grid, Lines, Panels, Series, SkipStrips, Stack, StackedBars, Strip
-from ..tables import Table, interval, number
+from ..tables import Table, number
 from .claims import Side, at_least, faster, is_above, is_below, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
-from .forms import SPEEDUP, Column, by_arm, by_domain, cell, curves, domain_bars, value_of
+from .forms import SPEEDUP, by_arm, by_domain, cell, curves, domain_bars, value_of
 from .swift_methods import (
     FIRST_TASK,
-    LONGER,
+    OURS,
     PAPER_WINDOW,
     SELF_SD,
+    STREAM,
     SWIFT,
+    Where,
     accelerating,
+    by_task,
     drafted_alike,
     efforts,
     facts,
+    is_searching,
+    is_settled,
+    labels_of,
+    milliseconds,
+    on_texts,
     paired_as_swift,
-    searched,
+    running,
     self_sd,
     self_sd_fit,
     self_sd_notes,
+    spent_on,
+    stream_units,
     swift,
     swift_fit,
+    tasks_of,
 )
 from .tasks import TASKS, Task
-from .workbench import Methods, Workbench
+from .workbench import Workbench
 
 Judgements = Iterator[Judgement | None]
-Where = Callable[[Record], bool]
-
-
-def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
-    return [task for name in names if (task := bench.tasks.find(name))]
-
-
-def by_task(tasks: Sequence[Task]) -> list[Prompt]:
-    """Their measured prompts, one task after the other; the task is the domain, so that figures are had by task."""
-    return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
-
-
-def labels_of(found: Found) -> dict[str, str]:
-    """Of the tasks whose prompts took part."""
-    return {name: label for values in found.units.values() for name, label in values.get("labels", {}).items()}
 
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
@@ -183,62 +179,8 @@ FIGURE_2B = Experiment(
 
 # ------------------------------------------------------------------------------------------ 6: along a stream
 
-OURS = "SWIFT, ours"
-STREAM, SEARCH = f"stream {FIRST_TASK}", f"search {FIRST_TASK}"
-PAPER_TEXTS, QUICK_TEXTS = 1000, 3
-SEARCHING = 0.02
-"""Of a text's time, from which on it was searched on; counting what became of drafts takes less."""
-
-
-def stream_units(bench: Workbench, methods: Methods) -> list[Unit]:
-    """Methods that search along a stream of one task, twice as many prompts as elsewhere.
-
-    Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be searched on.
-    """
-
-    def measure(task: Task) -> Values:
-        scale, tokens = bench.scale, max(bench.scale.tokens, 2 * PAPER_WINDOW)
-        longer = bench.task(task.name, max(QUICK_TEXTS, scale.prompts) if scale.is_quick else 2 * scale.prompts, 1)
-        return {**bench.measure(longer or task, methods, tokens=tokens), "tokens": tokens}
-
-    return bench.for_each([FIRST_TASK], measure, "stream ")
-
-
-def is_searching(record: Record) -> bool:
-    return record.optimise_seconds > SEARCHING * (record.decode_seconds or 0.0)
-
-
-def is_settled(record: Record) -> bool:
-    return not is_searching(record)
-
-
-def on_texts(name: str, where: Callable[[Found], Where]) -> Column:
-    """The speed-up on some texts of a stream."""
-    return name, lambda found, unit, arm: interval(speedup(found, Side(unit, arm, where=where(found))))
-
-
-def milliseconds(found: Found, arm: str, part: str) -> float:
-    """Of a token of the stream, spent on one part of decoding."""
-    figures = found.figures(STREAM, arm)
-    return (figures.split[part] or 0.0) * (figures.milliseconds or 0.0) if figures else 0.0
-
-
-def spent_on(part: str) -> Column:
-    return f"{part}, ms a token", lambda found, unit, arm: f"{milliseconds(found, arm, part):.2f}"
-
-
-def running(found: Found, arms: Iterable[str]) -> Lines:
-    """The speed-up of all texts of the stream so far."""
-
-    def until(arm: str, last: int) -> Side:
-        return Side(STREAM, arm, where=lambda record: record.number <= last)
-
-    texts = [record.number for record in Side(STREAM, "off").records(found)]
-    series = [
-        Series(arm, [(last + 1, getattr(speedup(found, until(arm, last)), "value", None)) for last in texts])
-        for arm in arms
-    ]
-    return Lines(series, "text of the stream", "speed-up of all texts so far", "x", baseline=1.0)
+SEARCH = f"search {FIRST_TASK}"
+PAPER_TEXTS = 1000
 
 
 def timeline_units(bench: Workbench) -> Iterable[Unit]:
@@ -329,7 +271,11 @@ def shift_units(bench: Workbench) -> Iterable[Unit]:
         known = {**self_sd(SELF_SD, found["skip"]), SWIFT: accelerating(), OURS: {"strategy": "swift"}}
         wanted = SHIFT_ARMS[:2] if bench.scale.is_quick else SHIFT_ARMS
         methods = {arm: known[arm] for arm in wanted if arm in known}
-        values = {"labels": {task.name: task.label for task in tasks}, "search": facts(fitted), "self_sd": found}
+        values = {
+            "labels": {task.name: task.label for task in tasks},
+            "search": facts(fitted),
+            "searches": {SELF_SD: found},
+        }
         return {MEASURED: bench.compare(methods, by_task(tasks), knows=[fitted]), **values}
 
     missing = set(SHIFT_TASKS) - {task.name for task in tasks}
@@ -443,41 +389,33 @@ FIGURE_8A = Experiment(
 
 # ------------------------------------------------------------------------------------------ 8b: the skip ratio
 
-GROUPS = ((0.3, 0.45, 0.6), (0.1, 0.2, 0.4, 0.5))
-"""Ratios that take turns on the same texts; a few show the course. The paper's are 0.3 to 0.6."""
+SKIPPED = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6)
+"""The paper's are 0.3 to 0.6; what pays with a small model may be less."""
+RATIO_SIDES = {one: Side(FIRST_TASK, f"ratio {one}") for one in SKIPPED}
 RATIO_SECONDS = 0.5
 """Of the usual seconds, for the search of each ratio."""
 
 
-def group_name(group: Sequence[float]) -> str:
-    return ", ".join(map(str, group))
-
-
 def ratio_units(bench: Workbench) -> Iterable[Unit]:
-    def measure(group: Sequence[float], task: Task) -> Values:
+    def measure(task: Task) -> Values:
         """The set that a search at each ratio ends with; the ratio is not lowered where few drafts are accepted."""
         seconds = RATIO_SECONDS * bench.scale.fit_seconds
-        fits = {one: swift_fit(bench, task, seconds, ratio=one, min_ratio=one) for one in group}
-        sets = {f"ratio {one}": skip for one, fitted in fits.items() if (skip := fitted.values.get("skip"))}
+        fits = {one: swift_fit(bench, task, seconds, ratio=one, min_ratio=one) for one in SKIPPED}
+        sets = {RATIO_SIDES[one].arm: skip for one, fitted in fits.items() if (skip := fitted.values.get("skip"))}
         return bench.measure(task, {arm: paired_as_swift("fixed", skip=skip) for arm, skip in sets.items()})
 
-    for group in GROUPS:
-        yield from bench.for_each([FIRST_TASK], partial(measure, group), f"{group_name(group)} ")
-
-
-RATIO_SIDES = {one: Side(f"{group_name(group)} {FIRST_TASK}", f"ratio {one}") for group in GROUPS for one in group}
+    return bench.for_each([FIRST_TASK], measure)
 
 
 def has_an_optimum(found: Found) -> Judgements:
     """Inside: the best ratio is faster than the smallest and than the largest."""
     text = "speed-up rises with the ratio, then falls"
-    known = {one: speed.value for one, side in RATIO_SIDES.items() if (speed := speedup(found, side))}
-    best, ends = max(known, key=lambda one: known[one], default=0.0), {min(known, default=0.0), max(known, default=0.0)}
-    others = (
-        [is_faster(text, found, RATIO_SIDES[best], RATIO_SIDES[end]) for end in ends - {best}] if len(known) > 2 else []
-    )
-    clear = None if any(one is None or one.outcome is None for one in others) else best not in ends
-    yield Judgement(text, clear, "; ".join(one.because for one in others if one)) if others else None
+    known = {side: speed.value for side in RATIO_SIDES.values() if (speed := speedup(found, side))}
+    if len(known) > 2:
+        best, ends = max(known, key=lambda side: known[side]), (next(iter(known)), next(reversed(known)))
+        others = [judged for end in ends if end != best and (judged := is_faster(text, found, best, end))]
+        is_clear = all(one.outcome is not None for one in others)
+        yield Judgement(text, best not in ends if is_clear else None, "; ".join(one.because for one in others))
 
 
 FIGURE_8B = Experiment(
@@ -489,60 +427,6 @@ FIGURE_8B = Experiment(
     [prompts_a_task(None), Effort("models", lambda found: 1, 3)],
     [f"each ratio has a search of its own beforehand, of {RATIO_SECONDS:g} of the usual seconds"],
     curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
-)
-
-# ------------------------------------------------------------------------------------------ 11: seconds of optimisation
-
-
-def latency_units(bench: Workbench) -> Iterable[Unit]:
-    def measure(task: Task) -> Values:
-        """SWIFT and Self-SD take turns, each after its searches; SWIFT's texts are wanted anyway, scoring them is not."""
-        fitted, seconds = swift_fit(bench, task), bench.scale.fit_seconds
-        shares = (0.25, 1) if bench.scale.is_quick else (0.25, 1, LONGER)
-        tried = [self_sd_fit(bench, task.name, task.fitting, part * seconds) for part in shares]
-        known = {f"{SELF_SD} {place}": search for place, search in enumerate(tried) if search["skip"]}
-        methods = {arm: self_sd(arm, search["skip"])[arm] for arm, search in known.items()}
-        values = searched(bench, task, {SWIFT: accelerating(), **methods}, fitted)
-        return {**values, "searches": {SWIFT: facts(fitted), **known}}
-
-    return bench.for_each([FIRST_TASK], measure)
-
-
-def latency_table(found: Found) -> Table:
-    searches = found.get(FIRST_TASK, "searches") or {}
-    columns: dict[str, tuple[str, str]] = {
-        "sets tried": ("num_steps", "d"),
-        "optimisation (s)": ("optimise_seconds", ".1f"),
-    }
-    own = [(name, lambda found, unit, arm, of=of: number(searches[arm][of[0]], of[1])) for name, of in columns.items()]
-    return by_arm([*own, SPEEDUP, "alpha"], {arm: arm for arm in searches}, first="")(found)
-
-
-def latency_claims(found: Found) -> Judgements:
-    own, *others = [Side(FIRST_TASK, arm) for arm in found.get(FIRST_TASK, "searches") or [SWIFT]]
-    if others:
-        yield is_faster("SWIFT is faster than Self-SD after its longest search", found, own, others[-1])
-        text, is_same = "Self-SD gains by a longer search", drafted_alike(found, others[0], others[-1])
-        judgement = is_faster(text, found, others[-1], others[0])
-        yield Judgement(text, None, "it found no better set") if is_same else judgement
-
-
-def latency_sides(found: Found) -> dict[str, dict[float, Side]]:
-    searches = found.get(FIRST_TASK, "searches") or {}
-    sides = {arm: {search["optimise_seconds"]: Side(FIRST_TASK, arm)} for arm, search in searches.items()}
-    others = {seconds: side for arm, places in sides.items() if arm != SWIFT for seconds, side in places.items()}
-    return {SWIFT: sides.get(SWIFT, {}), SELF_SD: others}
-
-
-FIGURE_11 = Experiment(
-    "figure-11",
-    "speed-up against seconds of optimisation",
-    latency_units,
-    [latency_table],
-    [judged_by(latency_claims)],
-    efforts(),
-    ["SWIFT's seconds are those of scoring candidates (the paper: 116), Self-SD's those of its whole search"],
-    curves([SPEEDUP], latency_sides, "seconds of optimisation", "Speed-up by seconds of optimisation."),
 )
 
 # ------------------------------------------------------------------------------------------ 12: the set step by step
@@ -621,4 +505,4 @@ FIGURE_12 = Experiment(
     strip_chart,
 )
 
-FIGURES = [FIGURE_2A, FIGURE_2B, FIGURE_6, FIGURE_7, FIGURE_8A, FIGURE_8B, FIGURE_11, FIGURE_12]
+FIGURES = [FIGURE_2A, FIGURE_2B, FIGURE_6, FIGURE_7, FIGURE_8A, FIGURE_8B, FIGURE_12]
