@@ -1,8 +1,11 @@
-"""Figures of SWIFT (arXiv:2410.06916): evenly thinned layers, sets across tasks, streams, options of the search."""
+"""Figures of SWIFT (arXiv:2410.06916): evenly thinned layers, sets across tasks, skip ratios, sets step by step.
+
+Those of streams that it searches on stand in `swift_streams`, figure 11 beside the tables about Self-SD.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,15 +14,14 @@ import torch
 
 from ...calibrate.texts import Text, probe_text
 from ...errors import ProfileError
-from ...measure.estimate import estimate, mean, ratio
-from ...measure.figures import PARTS
+from ...measure.estimate import mean
 from ...measure.records import Record
 from ...prompts.tokens import encode
 from ...strategies.matching import choices
 from ...types import FrontierPoint, SkipSet
-from ..charts import Grid, Lines, Panels, Series, SkipStrips, Stack, StackedBars, Strip
+from ..charts import Grid, SkipStrips, Strip
 from ..tables import Table, number
-from .claims import Side, at_least, faster, is_above, is_below, is_faster, is_larger, judged_by, larger, speedup
+from .claims import Side, at_least, faster, is_above, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
 from .forms import SPEEDUP, by_arm, by_domain, cell, curves, domain_bars, value_of
 from .swift_methods import (
@@ -27,35 +29,24 @@ from .swift_methods import (
     OURS,
     PAPER_WINDOW,
     SELF_SD,
-    STREAM,
     SWIFT,
-    Where,
+    Judgements,
     accelerating,
     by_task,
     drafted_alike,
     efforts,
     facts,
-    is_searching,
-    is_settled,
     labels_of,
-    milliseconds,
-    on_texts,
     paired_as_swift,
-    running,
     self_sd,
     self_sd_fit,
     self_sd_notes,
-    spent_on,
-    stream_units,
-    swift,
     swift_fit,
     tasks_of,
 )
+from .swift_streams import FIGURE_6, FIGURE_8A
 from .tasks import TASKS, Task
 from .workbench import Workbench
-
-Judgements = Iterator[Judgement | None]
-
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
 
@@ -88,21 +79,14 @@ FIGURE_2A = Experiment(
     thinned_units,
     [by_arm(["M", "alpha", SPEEDUP, "c"], {TOP_1: TOP_1, TOP_K: TOP_K}, first="layers skipped", units=THINNED)],
     [
-        at_least(
-            "half skipped, several candidates: over 90 % of drafts are accepted", "alpha", TOP_K, 0.9, units=[HALF]
-        ),
+        at_least("with half skipped over 90 % of the drafts are accepted", "alpha", TOP_K, 0.9, units=[HALF]),
         larger("several candidates make more draft tokens accepted than one", "alpha", TOP_K, TOP_1, units=[HALF]),
         faster("evenly spaced layers, half of them skipped, pay with several candidates", TOP_K, units=[HALF]),
         faster("several candidates are faster than one", TOP_K, TOP_1, units=[HALF]),
     ],
     [prompts_a_task(3000, "prompts of all three tasks")],
     [f"{TOP_K}: up to ten candidates, the fewer the surer the draft is; {TOP_1}: a chain that stops alike"],
-    curves(
-        ["alpha", SPEEDUP],
-        thinned_sides,
-        "share of the layers skipped",
-        "Accepted share and speed-up by layers skipped.",
-    ),
+    curves(["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."),
 )
 
 # ------------------------------------------------------------------------------------------ 2b: sets across tasks
@@ -177,85 +161,6 @@ FIGURE_2B = Experiment(
     sets_chart,
 )
 
-# ------------------------------------------------------------------------------------------ 6: along a stream
-
-SEARCH = f"search {FIRST_TASK}"
-PAPER_TEXTS = 1000
-
-
-def timeline_units(bench: Workbench) -> Iterable[Unit]:
-    yield from stream_units(bench, {SWIFT: swift(), **({} if bench.scale.is_quick else {OURS: {"strategy": "swift"}})})
-
-    def search(task: Task) -> Values:
-        """Matchness of the set in use, step by step of the search that the tables have as well."""
-        fitted = swift_fit(bench, task)
-        steps, texts = (fitted.values.get(name, ()) for name in ("steps", "texts"))
-        rows = [[step["step"], step["best"], step["ratio"]] for step in steps]
-        return {"steps": rows, "texts": [text["matchness"] for text in texts], "search": facts(fitted)}
-
-    yield from bench.for_each([FIRST_TASK], search, "search ")
-
-
-def matchness_table(found: Found) -> Table:
-    steps, texts = (found.get(SEARCH, name) or [] for name in ("steps", "texts"))
-    rows = [[f"step {step}, r {skipped}", number(best, ".2f")] for step, best, skipped in (*steps[:1], *steps[-1:])]
-    rows[1:1] = [["after the first text", number(texts[0], ".2f")]] if texts else []
-    return Table("matchness of the set in use", ["", SWIFT], rows)
-
-
-def timeline_claims(found: Found) -> Judgements:
-    during = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
-    after = replace(during, label="after its search", where=is_settled)
-    yield is_faster("SWIFT is faster after its search than while it searches", found, after, during)
-    records = Side(STREAM, SWIFT).records(found)
-    drafting = estimate(records, lambda record: (record.draft_seconds, record.verify_seconds), 0)
-    yield is_above("drafting takes more time than verifying", drafting, 1.0, "drafting over verifying", unit="x")
-    text, more = (
-        f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts",
-        PAPER_TEXTS / max(1, len(records)),
-    )
-    # A search takes its seconds, however long the stream is.
-    percent = estimate(
-        records,
-        lambda one: (100 * one.optimise_seconds, more * ((one.decode_seconds or 0.0) - one.optimise_seconds)),
-        0,
-    )
-    judgement = is_below(text, percent, 1.0, "optimisation", unit=" %")
-    is_over = bool(records) and is_settled(records[-1])
-    yield judgement if is_over or not judgement else Judgement(text, None, "the search was not over")
-
-
-def timeline_chart(found: Found) -> Plot | None:
-    arms = [arm for arm in (SWIFT, OURS) if found.figures(STREAM, arm)]
-    course = [Series("SWIFT's set in use", [(step, best) for step, best, _ in found.get(SEARCH, "steps") or ()])]
-    matchness = Lines(course, "step of the search", "matchness", y_limits=(0.0, 1.02))
-    parts = {part: [milliseconds(found, arm, part) for arm in arms] for part in PARTS}
-    drawing = Stack(
-        [Panels([running(found, arms), matchness]), StackedBars(arms, parts, "milliseconds of a token")], (2.2, 1)
-    )
-    return (
-        Plot(drawing, "Speed-up along the stream, matchness along the search, time by part.", (10, 6.4))
-        if arms
-        else None
-    )
-
-
-SEARCHED = [on_texts("while it searches", lambda found: is_searching), on_texts("after", lambda found: is_settled)]
-FIGURE_6 = Experiment(
-    "figure-6",
-    "along a stream, and where the time goes",
-    timeline_units,
-    [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], {SWIFT: SWIFT, OURS: OURS}, first=""), matchness_table],
-    [faster("SWIFT is faster than plain decoding over the whole stream", SWIFT), judged_by(timeline_claims)],
-    efforts(prompts=PAPER_TEXTS),
-    [
-        f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
-        "matchness is that of the search on other prompts that comes before the tables; by the paper's rules it cannot "
-        "fall. r falls while too few drafts are accepted",
-    ],
-    timeline_chart,
-)
-
 # ------------------------------------------------------------------------------------------ 7: the task changes
 
 SHIFT_TASKS = ("cnn-dm", "gsm8k", "alpaca", "wmt", "nq")
@@ -293,15 +198,13 @@ def shift_claims(found: Found) -> Judgements:
     yield is_faster("Self-SD loses speed where the task is not its own", found, own, others)
     yield is_larger("Self-SD's drafts are accepted more often on its own task", found, "alpha", own, others)
     steady = Side(SHIFT, SWIFT, None, "SWIFT", is_later)
-    yield is_faster(
-        "SWIFT is faster than Self-SD once the task has changed", found, steady, replace(others, label=SELF_SD)
-    )
+    known = replace(others, label=SELF_SD)
+    yield is_faster("SWIFT is faster than Self-SD once the task has changed", found, steady, known)
     rates = {label: value_of(found, "alpha", Side(SHIFT, SWIFT, name)) for name, label in labels_of(found).items()}
-    known = {label: rate for label, rate in rates.items() if rate}
-    lowest = min(known, key=lambda label: known[label].value, default="")
-    yield is_above(
-        "SWIFT's drafts are accepted by more than 90 % on every task", known.get(lowest), 0.9, f"on {lowest}"
-    )
+    by_rate = sorted((rate.value, label) for label, rate in rates.items() if rate)
+    for _, lowest in by_rate[:1]:
+        text = "SWIFT's drafts are accepted by more than 90 % on every task"
+        yield is_above(text, rates[lowest], 0.9, f"on {lowest}")
 
 
 FIGURE_7 = Experiment(
@@ -322,69 +225,6 @@ FIGURE_7 = Experiment(
     domain_bars(
         [SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, "Speed-up and acceptance of Self-SD and SWIFT by task."
     ),
-)
-
-# ------------------------------------------------------------------------------------------ 8a: options of the search
-
-USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
-NOT_REACHED = "the option had no effect: the search never got that far"
-DRAFTED_ALIKE = "the option had no effect on the drafts: both drafted with the same sets"
-
-
-def options_of(is_quick: bool) -> dict[str, dict[str, int]]:
-    """At the quick scale both are smaller, as there are few steps."""
-    steps, every = (16, 4) if is_quick else (1000, 25)
-    pairs = {USUAL: (steps, every), FEWER: (steps // 2, every), SELDOM: (steps, 2 * every)}
-    return {arm: {"max_steps": most, "interval": between} for arm, (most, between) in pairs.items()}
-
-
-def option_units(bench: Workbench) -> Iterable[Unit]:
-    return stream_units(bench, {arm: swift(**options) for arm, options in options_of(bench.scale.is_quick).items()})
-
-
-def halves(found: Found) -> tuple[Where, Where]:
-    middle = (len(Side(STREAM, USUAL).records(found)) + 1) // 2
-    return lambda record: record.number < middle, lambda record: record.number >= middle
-
-
-def option_claims(found: Found) -> Judgements:
-    """An option that changed nothing is not judged: chance alone would make one faster."""
-    usual, fewer, seldom = (Side(STREAM, arm) for arm in (USUAL, FEWER, SELDOM))
-    (first, last), ended = halves(found), [is_settled(record) for record in fewer.records(found)]
-    never = NOT_REACHED if drafted_alike(found, usual, fewer) and not any(ended[-1:]) else None
-    alike = DRAFTED_ALIKE if drafted_alike(found, usual, seldom) else None
-    for text, one, other, where, reason in (
-        ("with half of S the beginning of the stream is faster", fewer, usual, first, never),
-        ("with the whole S its end is faster", usual, fewer, last, never),
-        ("with twice the interval the beginning is faster", seldom, usual, first, alike),
-    ):
-        judgement = is_faster(text, found, replace(one, where=where), replace(other, where=where))
-        yield Judgement(text, None, reason) if judgement and reason else judgement
-    # What suggestions take shows even where none of them drafts; one search may be over sooner, by chance.
-    both = [replace(side, where=is_searching).records(found) for side in (usual, seldom)]
-    dearer = ratio(*both, lambda record: (record.optimise_seconds, record.num_tokens), 0)
-    yield is_above(
-        "a longer interval makes optimisation cheaper", dearer, 1.0, "usual over twice the interval", unit="x"
-    )
-
-
-def option_column(found: Found, unit: str, arm: str) -> str:
-    return ", ".join(map(str, options_of(bool(found.scale.get("is_quick")))[arm].values()))
-
-
-HALVES = [
-    on_texts("first half", lambda found: halves(found)[0]),
-    on_texts("second half", lambda found: halves(found)[1]),
-]
-OPTIONS = {arm: arm for arm in (USUAL, FEWER, SELDOM)}
-FIGURE_8A = Experiment(
-    "figure-8a",
-    "most steps S and Bayesian interval",
-    option_units,
-    [by_arm([(USUAL, option_column), *HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
-    [judged_by(option_claims)],
-    efforts(prompts=50)[:2],
-    chart=lambda found: Plot(running(found, OPTIONS), "Speed-up of all texts so far.") if found.units else None,
 )
 
 # ------------------------------------------------------------------------------------------ 8b: the skip ratio
@@ -476,22 +316,19 @@ def strip_table(found: Found) -> Table:
 
 def is_refined(found: Found) -> Judgements:
     """Paired, text by text; a smaller set that does better proves nothing."""
-    text, (first, *_, last) = "the search ends with a better set than it began with", strips(found) or [None, None]
-    if first and last and len(last[0]) < len(first[0]):
-        yield Judgement(text, None, f"it skips {len(last[0])} sub-layers instead of {len(first[0])}")
-    elif first and last:
-        gained = mean([after - before for before, after in zip(first[3], last[3], strict=True)])
-        yield is_above(text, gained, 0.0, "match gained on other texts")
+    text, sets = "the search ends with a better set than it began with", strips(found)
+    if len(sets) > 1:
+        (first, *_, before), (last, *_, after) = sets[0], sets[-1]
+        gained = mean([two - one for one, two in zip(before, after, strict=True)])
+        smaller = Judgement(text, None, f"it skips {len(last)} sub-layers instead of {len(first)}")
+        yield smaller if len(last) < len(first) else is_above(text, gained, 0.0, "match gained on other texts")
 
 
 def strip_chart(found: Found) -> Plot | None:
     rows = [Strip(skip, f"step {step}", f"matchness {matchness}") for skip, step, matchness, _ in strips(found)]
     drawing = SkipStrips(rows, found.get(FIRST_TASK, "num_layers") or 0)
-    return (
-        Plot(drawing, "Sub-layers that the set in use skips, step by step.", (10, 1.2 + len(rows) / 2))
-        if rows
-        else None
-    )
+    alt = "Sub-layers that the set in use skips, step by step."
+    return Plot(drawing, alt, (10, 1.2 + len(rows) / 2)) if rows else None
 
 
 FIGURE_12 = Experiment(

@@ -1,4 +1,4 @@
-"""What the experiments of SWIFT share: methods, the searches that come before, streams, columns, efforts.
+"""What the experiments of SWIFT share: methods, the searches that come before, tasks, efforts.
 
 SWIFT is in the paper's own form (`paper`): it drafts even where plain decoding is faster, as that is what the paper is
 about. The form that people use switches itself off there.
@@ -7,7 +7,7 @@ about. The form that people use switches itself off there.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,24 +15,22 @@ from ...calibrate.fit_once import Fitted
 from ...errors import ProfileError
 from ...measure.estimate import pair
 from ...measure.figures import share
-from ...measure.records import OFF, Record
 from ...registry import resolve
 from ...strategies.swift_search import SwiftOptions
 from ...types import Prompt
-from ..charts import Lines, Series
-from ..tables import interval, number
-from .claims import Side, speedup
-from .experiment import Effort, Found, Unit, Values, prompts_a_task
+from ..tables import number
+from .claims import Side
+from .experiment import Effort, Found, Judgement, prompts_a_task
 from .forms import Column
 from .tasks import Task
 from .workbench import Methods, Workbench
 
 Method = dict[str, Any]
-Where = Callable[[Record], bool]
+Searches = Mapping[str, Mapping[str, Any]]
+Judgements = Iterator[Judgement | None]
 
 SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
 FIRST_TASK = "cnn-dm"
-STREAM = f"stream {FIRST_TASK}"
 PAPER_WINDOW = 32
 PAPER_STEPS = 575
 """Of the search on CNN/DM, the only one that the paper reports: 552 random ones and 23 by Bayesian optimisation."""
@@ -40,9 +38,6 @@ PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
 LONGER = 3
 """Times SWIFT's seconds that Self-SD may search, where there is time."""
-QUICK_TEXTS = 3
-SEARCHING = 0.02
-"""Of a text's time, from which on it was searched on; counting what became of drafts takes less."""
 
 # ------------------------------------------------------------------------------------------------------- methods
 
@@ -135,12 +130,7 @@ def self_sd_fit(
 
 
 def searched(
-    bench: Workbench,
-    task: Task,
-    methods: Methods,
-    fitted: Fitted,
-    searches: Mapping[str, Any] | None = None,
-    **asked: Any,
+    bench: Workbench, task: Task, methods: Methods, fitted: Fitted, searches: Searches | None = None, **asked: Any
 ) -> dict[str, Any]:
     """A unit's values: methods on a task's prompts, SWIFT after its search. `searches`: Self-SD's, by arm."""
     tokens, known = asked.get("tokens") or bench.scale.tokens, {"search": facts(fitted), "searches": searches or {}}
@@ -162,14 +152,14 @@ def self_sd_notes(found: Found) -> list[str]:
     """What Self-SD's own search says of its best set, where that does not pay."""
     searches = [search for values in found.units.values() for search in values.get("searches", {}).values()]
     known = {(search["tokens_per_second"], search["plain"]) for search in searches}
-    return [
-        "the time was over before Self-SD had tried a set"
-        if speed is None
-        else f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts "
+    late = ["the time was over before Self-SD had tried a set"] if any(speed is None for speed, _ in known) else []
+    slow = (
+        f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts "
         f"here ({speed:.1f} when it was tried)"
-        for speed, plain in sorted(known, key=str)
-        if speed is None or speed <= plain
-    ]
+        for speed, plain in known
+        if speed is not None and speed <= plain
+    )
+    return [*late, *sorted(slow)]
 
 
 def drafted_alike(found: Found, one: Side, other: Side) -> bool:
@@ -181,7 +171,7 @@ def drafted_alike(found: Found, one: Side, other: Side) -> bool:
     return bool(drafts) and all(own == theirs for own, theirs in drafts)
 
 
-# ------------------------------------------------------------------------------------------------------- streams
+# --------------------------------------------------------------------------------------------------------- tasks
 
 
 def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
@@ -196,55 +186,6 @@ def by_task(tasks: Sequence[Task]) -> list[Prompt]:
 def labels_of(found: Found) -> dict[str, str]:
     """Of the tasks whose prompts took part."""
     return {name: label for values in found.units.values() for name, label in values.get("labels", {}).items()}
-
-
-def stream_units(bench: Workbench, methods: Methods) -> list[Unit]:
-    """Methods that search along a stream of one task, twice as many prompts as elsewhere.
-
-    Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be searched on.
-    """
-
-    def measure(task: Task) -> Values:
-        scale, tokens = bench.scale, max(bench.scale.tokens, 2 * PAPER_WINDOW)
-        longer = bench.task(task.name, max(QUICK_TEXTS, scale.prompts) if scale.is_quick else 2 * scale.prompts, 1)
-        return {**bench.measure(longer or task, methods, tokens=tokens), "tokens": tokens}
-
-    return bench.for_each([FIRST_TASK], measure, "stream ")
-
-
-def is_searching(record: Record) -> bool:
-    return record.optimise_seconds > SEARCHING * (record.decode_seconds or 0.0)
-
-
-def is_settled(record: Record) -> bool:
-    return not is_searching(record)
-
-
-def on_texts(name: str, where: Callable[[Found], Where]) -> Column:
-    """The speed-up on some texts of a stream."""
-    return name, lambda found, unit, arm: interval(speedup(found, Side(unit, arm, where=where(found))))
-
-
-def milliseconds(found: Found, arm: str, part: str) -> float:
-    """Of a token of the stream, spent on one part of decoding."""
-    figures = found.figures(STREAM, arm)
-    return (figures.split[part] or 0.0) * (figures.milliseconds or 0.0) if figures else 0.0
-
-
-def spent_on(part: str) -> Column:
-    return f"{part}, ms a token", lambda found, unit, arm: f"{milliseconds(found, arm, part):.2f}"
-
-
-def running(found: Found, arms: Iterable[str]) -> Lines:
-    """The speed-up of all texts of the stream so far."""
-
-    def until(arm: str, last: int) -> float | None:
-        known = speedup(found, Side(STREAM, arm, where=lambda record: record.number <= last))
-        return known.value if known else None
-
-    texts = [record.number for record in Side(STREAM, OFF).records(found)]
-    series = [Series(arm, [(last + 1, until(arm, last)) for last in texts]) for arm in arms]
-    return Lines(series, "text of the stream", "speed-up of all texts so far", "x", baseline=1.0)
 
 
 # ------------------------------------------------------------------------------------------------------- efforts
