@@ -5,7 +5,7 @@ The tables stand here, the figures in `swift_figures`; what both measure with in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from .swift_methods import (
     PAPER_WINDOW,
     SELF_SD,
     SWIFT,
+    Judgements,
     accelerating,
     drafted_alike,
     efforts,
@@ -61,13 +62,13 @@ def text_units(bench: Workbench) -> Iterable[Unit]:
     return bench.for_each(list(TEXT_TOKENS), measure)
 
 
-def parallel_does_not_pay(found: Found) -> Iterator[Judgement | None]:
+def parallel_does_not_pay(found: Found) -> Judgements:
     for task in found.units:
         text = f"Parallel is not faster than plain decoding on {found.label(task)}"
         yield is_below(text, speedup(found, Side(task, PARALLEL)), 1.0, PARALLEL, unit="x")
 
 
-def less_than_expected(found: Found) -> Iterator[Judgement | None]:
+def less_than_expected(found: Found) -> Judgements:
     """By the paper's formula with c = 1 - r, of the same records."""
     for task in found.units:
         figures = found.figures(task, SWIFT)
@@ -131,7 +132,7 @@ def code_units(bench: Workbench) -> Iterable[Unit]:
     yield Unit("accuracy", missing=NO_ACCURACY)
 
 
-def sampling_costs(found: Found) -> Iterator[Judgement | None]:
+def sampling_costs(found: Found) -> Judgements:
     one, two = Side(GREEDY + CODE, SWIFT), Side(SAMPLED + CODE, SAMPLED_SWIFT)
     yield is_faster("SWIFT gains more in greedy decoding than when sampling", found, one, two)
     yield is_larger("SWIFT's M is smaller when sampling", found, "M", one, two)
@@ -227,7 +228,7 @@ def window_units(bench: Workbench) -> Iterable[Unit]:
         yield from bench.for_each([FIRST_TASK], partial(measure, window), f"{window} ")
 
 
-def usual_window_is_faster(found: Found) -> Iterator[Judgement | None]:
+def usual_window_is_faster(found: Found) -> Judgements:
     usual = window_side(PAPER_WINDOW)
     for window in sorted(set(WINDOWS) - {PAPER_WINDOW}):
         other = window_side(window)
@@ -324,7 +325,7 @@ def latency_units(bench: Workbench) -> Iterable[Unit]:
     return bench.for_each([FIRST_TASK], measure)
 
 
-def latency_claims(found: Found) -> Iterator[Judgement | None]:
+def latency_claims(found: Found) -> Judgements:
     own, *others = [Side(FIRST_TASK, arm) for arm in (SWIFT, *SEARCH_SHARES) if found.figures(FIRST_TASK, arm)] or [
         None
     ]

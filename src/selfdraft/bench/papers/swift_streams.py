@@ -14,7 +14,18 @@ from ..tables import Table, interval, number
 from .claims import Side, faster, is_above, is_below, is_faster, judged_by, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values
 from .forms import SPEEDUP, Column, by_arm
-from .swift_methods import FIRST_TASK, OURS, PAPER_WINDOW, SWIFT, drafted_alike, efforts, facts, swift, swift_fit
+from .swift_methods import (
+    FIRST_TASK,
+    OURS,
+    PAPER_WINDOW,
+    SWIFT,
+    Judgements,
+    drafted_alike,
+    efforts,
+    facts,
+    swift,
+    swift_fit,
+)
 from .tasks import Task
 from .workbench import Methods, Workbench
 
@@ -195,7 +206,7 @@ FIGURE_8A = Experiment(
     [judged_by(option_claims)],
     [
         *efforts(prompts=50)[:2],
-        Effort("S asked for", lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"], 1000),
+        Effort("S", lambda found: options_of(found.scale["is_quick"])[USUAL]["max_steps"], 1000),
     ],
     chart=lambda found: Plot(running(found, OPTIONS), "Speed-up of all texts so far.") if found.units else None,
 )
