@@ -168,6 +168,10 @@ def options_of(is_quick: bool) -> dict[str, dict[str, int]]:
     return {arm: {"max_steps": most, "interval": between} for arm, (most, between) in pairs.items()}
 
 
+def most_steps(found: Found) -> int:
+    return options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"]
+
+
 def option_units(bench: Workbench) -> Iterable[Unit]:
     return stream_units(bench, {arm: swift(**options) for arm, options in options_of(bench.scale.is_quick).items()})
 
@@ -204,9 +208,6 @@ FIGURE_8A = Experiment(
     option_units,
     [by_arm([*HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
     [judged_by(option_claims)],
-    [
-        *efforts(prompts=50)[:2],
-        Effort("S", lambda found: options_of(found.scale["is_quick"])[USUAL]["max_steps"], 1000),
-    ],
+    [*efforts(prompts=50)[:2], Effort("S", most_steps, 1000)],
     chart=lambda found: Plot(running(found, OPTIONS), "Speed-up of all texts so far.") if found.units else None,
 )
