@@ -10,6 +10,7 @@ import torch
 from learned import knowledge
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, SkipSet
+from selfdraft.passes import PassRequest
 from selfdraft.strategies.asd import Asd, skip_set
 from test_knapsack import TEXT, zeroed
 
@@ -48,10 +49,14 @@ def test_similarities_are_those_of_the_prompt() -> None:
     runner = Engine(pico("llama")).runner
     cache = runner.new_cache(1, 64)
     tokens = torch.tensor([TEXT])
-    whole = asd.condense(runner.forward(tokens, [0], cache, capture=asd.prefill_needs, needs_scores=False).captured)
+    whole = asd.condense(
+        runner.forward(PassRequest(tokens, [0], capture=asd.prefill_needs, needs_scores=False), cache).captured
+    )
     parts = [
         asd.condense(
-            runner.forward(tokens[:, a:b], [a], cache, capture=asd.prefill_needs, needs_scores=False).captured
+            runner.forward(
+                PassRequest(tokens[:, a:b], [a], capture=asd.prefill_needs, needs_scores=False), cache
+            ).captured
         )["cosines"]
         for a, b in ((0, 7), (7, len(TEXT)))
     ]

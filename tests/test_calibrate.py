@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,29 +23,24 @@ from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.profiles.store import Store
 from selfdraft.strategies.elimination import sample
-from selfdraft.types import FrontierPoint, SkipSet
+from selfdraft.types import FrontierPoint, Prompt, SkipSet
 from test_knapsack import zeroed
 
 PROMPTS = [
-    CalibrationPrompt("a1", "a", (5, 6, 7, 8)),
-    CalibrationPrompt("a2", "a", (9, 8, 7)),
-    CalibrationPrompt("a3", "a", (1, 2, 3, 4, 5)),
-    CalibrationPrompt("b1", "b", (20, 30, 40)),
-    CalibrationPrompt("b2", "b", (50, 60)),
+    Prompt("a1", "a", tokens=(5, 6, 7, 8)),
+    Prompt("a2", "a", tokens=(9, 8, 7)),
+    Prompt("a3", "a", tokens=(1, 2, 3, 4, 5)),
+    Prompt("b1", "b", tokens=(20, 30, 40)),
+    Prompt("b2", "b", tokens=(50, 60)),
 ]
 QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles of their own, and nothing timed."""
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
+def short_trials(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.calibrate.trials.NUM_TOKENS", 12)
-    return tmp_path
 
 
 @pytest.fixture
@@ -65,9 +60,9 @@ def journals(home: Path) -> list[str]:
 
 
 def test_a_quarter_of_each_domain_is_held_out() -> None:
-    many = [CalibrationPrompt(str(n), "many", (n,)) for n in range(8)]
-    alone = CalibrationPrompt("alone", "alone", (99,))
-    again = CalibrationPrompt("again", "other", many[2].tokens)
+    many = [Prompt(str(n), "many", tokens=(n,)) for n in range(8)]
+    alone = Prompt("alone", "alone", tokens=(99,))
+    again = Prompt("again", "other", tokens=many[2].tokens)
     fitting, held_out = hold_out([*many, *PROMPTS, alone, again])
     assert [prompt.id for prompt in held_out] == ["6", "7", "a3", "b2"]
     assert {prompt.id for prompt in fitting}.isdisjoint(prompt.id for prompt in held_out)
@@ -354,22 +349,6 @@ def test_nothing_to_learn(engine: Engine, strategy: str) -> None:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> str:
-    path = tmp_path / "prompts.jsonl"
-    rows = [{"domain": domain, "prompt": f"{domain}bc{number}"} for domain in ("code", "chat") for number in range(3)]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return str(path)
-
-
 def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "1"]) == 0
     output = capsys.readouterr()
@@ -471,18 +450,9 @@ def test_planning_is_told_where_it_takes_time(
     ],
 )
 def test_slips_are_told_before_a_model_is_loaded(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, refused: Callable[..., str]
 ) -> None:
-    def load(*arguments: Any, **options: Any) -> Iterator[Any]:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", load)
-    try:
-        status = main(["calibrate", *arguments])
-    except SystemExit as ended:  # argparse
-        status = ended.code
-    assert status == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("calibrate", *arguments)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])

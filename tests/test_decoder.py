@@ -18,10 +18,11 @@ from transformers import DynamicCache, LlamaForCausalLM, OPTConfig, OPTForCausal
 from pico import CONTEXT_LENGTH, FAMILIES, NUM_LAYERS, VARIANTS, VOCAB_SIZE, WINDOW, pico
 from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
+from selfdraft.models.eager import EagerRunner
 from selfdraft.models.families import FAMILIES as ROWS
-from selfdraft.models.lean import LeanAttention, LeanMLP, LeanNorm, attend, attend_by_groups
+from selfdraft.models.joined import JoinedAttention, JoinedMLP, JoinedNorm, attend, attend_by_groups
 from selfdraft.models.placement import Placement
-from selfdraft.models.runners import EagerRunner
+from selfdraft.passes import PassRequest
 from selfdraft.types import SkipSet
 
 NUM_TOKENS = 30  # more than three windows
@@ -71,9 +72,9 @@ WINDOWED = (
     "qwen2-sliding", "gemma2", "gemma3_text", "gemma3", "mistral", "qwen3", "qwen3_moe", "phi3", "smollm3", "starcoder2"
 )  # fmt: skip
 by_case = pytest.mark.parametrize(
-    ("variant", "allow_lean"), CASES, ids=[f"{name}-lean" if lean else name for name, lean in CASES]
+    ("variant", "allow_joined"), CASES, ids=[f"{name}-lean" if lean else name for name, lean in CASES]
 )
-by_path = pytest.mark.parametrize("allow_lean", [False, True], ids=["modules", "lean"])
+by_path = pytest.mark.parametrize("allow_joined", [False, True], ids=["modules", "lean"])
 by_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -84,8 +85,8 @@ def reference(variant: str) -> Any:
 
 
 @functools.cache
-def decoder_of(variant: str, allow_lean: bool = True) -> Decoder:
-    return Decoder(pico(variant), allow_lean=allow_lean)
+def decoder_of(variant: str, allow_joined: bool = True) -> Decoder:
+    return Decoder(pico(variant), allow_joined=allow_joined)
 
 
 def blocks_of(model: Any) -> Any:
@@ -142,16 +143,16 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     [(NUM_TOKENS,), (1,) * NUM_TOKENS, (7, 1, 1, 12, 3, 6)],
     ids=["whole", "token by token", "in chunks"],
 )
-def test_nothing_skipped_is_the_model(variant, allow_lean, widths):
+def test_nothing_skipped_is_the_model(variant, allow_joined, widths):
     tokens = tokens_of(2)
-    assert_same(run(decoder_of(variant, allow_lean), tokens, widths), expected_scores(reference(variant), tokens))
+    assert_same(run(decoder_of(variant, allow_joined), tokens, widths), expected_scores(reference(variant), tokens))
 
 
-@pytest.mark.parametrize(("variant", "overrides", "allow_lean"), OTHER_CASES, ids=str)
-def test_other_configs_are_the_model(variant, overrides, allow_lean):
+@pytest.mark.parametrize(("variant", "overrides", "allow_joined"), OTHER_CASES, ids=str)
+def test_other_configs_are_the_model(variant, overrides, allow_joined):
     model, tokens = pico(variant, **overrides), tokens_of()
     expected = expected_scores(copy.deepcopy(model), tokens)
-    assert_same(run(Decoder(model, allow_lean=allow_lean), tokens, (20, 1, 9)), expected)
+    assert_same(run(Decoder(model, allow_joined=allow_joined), tokens, (20, 1, 9)), expected)
 
 
 @by_variant
@@ -159,7 +160,7 @@ def test_eager_attention_is_the_model(variant):
     """All other tests take what transformers chooses: sdpa, except for gemma2."""
     model, tokens = copy.deepcopy(reference(variant)), tokens_of()
     model.set_attn_implementation("eager")
-    decoder = Decoder(model, allow_lean=False)
+    decoder = Decoder(model, allow_joined=False)
     assert decoder.config._attn_implementation == "eager"
     assert reference(variant).config._attn_implementation == ("eager" if variant == "gemma2" else "sdpa")
     assert_same(run(decoder, tokens, (20, 1, 9)), expected_scores(model, tokens))
@@ -168,8 +169,8 @@ def test_eager_attention_is_the_model(variant):
 @by_case
 @pytest.mark.parametrize("chosen", [range(3), range(2), range(1, 3), range(2, 3)], ids=str)
 @torch.inference_mode()
-def test_ragged_rows_are_single_rows(variant, allow_lean, chosen):
-    decoder, tokens, lengths, width = decoder_of(variant, allow_lean), tokens_of(3), (3, 25, 14), 4
+def test_ragged_rows_are_single_rows(variant, allow_joined, chosen):
+    decoder, tokens, lengths, width = decoder_of(variant, allow_joined), tokens_of(3), (3, 25, 14), 4
     cache = decoder.new_cache(3, NUM_TOKENS)
     for row, length in enumerate(lengths):
         decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, row), cache)
@@ -213,8 +214,8 @@ SEVERAL = [",".join(sorted(_random.sample(SINGLE, count))) for count in (2, 3, 5
 
 @by_case
 @pytest.mark.parametrize("skip", [*SINGLE, SEVERAL[2]])
-def test_a_skipped_sublayer_is_its_branch_zeroed(variant, allow_lean, skip):
-    decoder, tokens, skip_set = decoder_of(variant, allow_lean), tokens_of(), SkipSet.parse(skip)
+def test_a_skipped_sublayer_is_its_branch_zeroed(variant, allow_joined, skip):
+    decoder, tokens, skip_set = decoder_of(variant, allow_joined), tokens_of(), SkipSet.parse(skip)
     expected = expected_scores(reference(variant), tokens, skip_set)
     assert_same(run(decoder, tokens, (19, 1, 1, 9), skip=skip_set), expected)
     assert (expected - expected_scores(reference(variant), tokens)).abs().max() > 1e-2
@@ -222,8 +223,8 @@ def test_a_skipped_sublayer_is_its_branch_zeroed(variant, allow_lean, skip):
 
 @by_case
 @torch.inference_mode()
-def test_a_draft_reads_the_targets_cache_and_verification_overwrites_it(variant, allow_lean):
-    decoder, model, tokens = decoder_of(variant, allow_lean), reference(variant), tokens_of()
+def test_a_draft_reads_the_targets_cache_and_verification_overwrites_it(variant, allow_joined):
+    decoder, model, tokens = decoder_of(variant, allow_joined), reference(variant), tokens_of()
     skip, split, end = SkipSet.parse("a0,a2-3,m1,m3"), 20, 25
     cache, theirs = decoder.new_cache(1, NUM_TOKENS), DynamicCache()
     decoder.forward(tokens[:, :split], Placement.chain([0], split, decoder.device), cache)
@@ -247,8 +248,8 @@ def test_a_skip_set_outside_the_model_is_refused():
 
 @by_case
 @torch.inference_mode()
-def test_captured_states_are_the_models(variant, allow_lean):
-    decoder, tokens = decoder_of(variant, allow_lean), tokens_of(2)
+def test_captured_states_are_the_models(variant, allow_joined):
+    decoder, tokens = decoder_of(variant, allow_joined), tokens_of(2)
     model = copy.deepcopy(reference(variant))  # transformers leaves its capturing hooks behind
     expected = model(tokens, use_cache=False, output_hidden_states=True).hidden_states
     points = ["embedding", *(f"m{layer}" for layer in range(NUM_LAYERS - 1)), "norm"]
@@ -323,11 +324,11 @@ def _hook_the_body(model: Any) -> None:
 
 @by_path
 @pytest.mark.parametrize("alter", [_as_subclass, _hook_a_layer, _hook_the_body])
-def test_an_altered_model_fails_the_self_test(alter, allow_lean):
+def test_an_altered_model_fails_the_self_test(alter, allow_joined):
     model = copy.deepcopy(pico("llama"))
     alter(model)
     with pytest.raises(SelfTestError, match="does not reproduce") as caught:
-        Decoder(model, allow_lean=allow_lean)
+        Decoder(model, allow_joined=allow_joined)
     for part in ("'llama'", type(model).__name__, "selfdraft/models/families.py", "load the unmodified model"):
         assert part in str(caught.value)
 
@@ -414,7 +415,7 @@ def test_a_module_of_another_kind_keeps_its_own_forward(alter: Callable[[nn.Modu
     is_attention = path.startswith(("self_attn", "input"))
     for sublayer in decoder.sublayers:
         altered = sublayer.name == ("a2" if is_attention else "m2")
-        assert isinstance(sublayer.run, LeanAttention | LeanMLP) is not altered
+        assert isinstance(sublayer.run, JoinedAttention | JoinedMLP) is not altered
     found = run(decoder, tokens, (20, 1, 9))
     assert_same(found, expected_scores(model, tokens))
     assert (found - expected_scores(reference("llama"), tokens)).abs().max() > 1e-2
@@ -424,7 +425,7 @@ def test_a_hooked_final_norm_keeps_its_own_forward():
     model = copy.deepcopy(pico("llama"))
     _hook(model.model.norm)
     decoder = Decoder(model)
-    assert not isinstance(decoder._final_norm, LeanNorm)
+    assert not isinstance(decoder._final_norm, JoinedNorm)
     assert_same(run(decoder, tokens_of()), expected_scores(model, tokens_of()))
 
 
@@ -446,7 +447,7 @@ def test_a_cast_model_is_attached_anew(variant):
     runner.refresh()
     assert runner.decoder.is_current
     assert runner.dtype == torch.float64
-    found = runner.forward(tokens, [0], runner.new_cache(1, NUM_TOKENS)).scores
+    found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, NUM_TOKENS)).scores
     assert_same(found, expected_scores(model, tokens))  # the models' own norms compute in float32
 
 
@@ -515,7 +516,7 @@ def test_a_hook_added_after_attaching_is_noticed():
     assert not runner.decoder.is_current
     runner.refresh()
     tokens = torch.arange(9)[None]
-    found = runner.forward(tokens, [0], runner.new_cache(1, 9)).scores
+    found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, 9)).scores
     assert torch.allclose(found, model(tokens).logits, atol=1e-4)
 
 
@@ -546,7 +547,7 @@ def test_a_forward_replaced_after_attaching_is_noticed():
     mlp.forward = lambda hidden: 0.5 * hidden
     runner.refresh()
     tokens = torch.arange(9)[None]
-    found = runner.forward(tokens, [0], runner.new_cache(1, 9)).scores
+    found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, 9)).scores
     assert torch.allclose(found, model(tokens).logits, atol=1e-4)
 
 

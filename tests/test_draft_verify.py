@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +11,14 @@ import pytest
 import learned
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
-from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.protocols import Knowledge
 from selfdraft.strategies.draft_verify import DraftVerify, prompts_of
 from selfdraft.strategies.uniform import spread
-from selfdraft.types import OFF, Plan
+from selfdraft.types import OFF, Plan, Prompt
 from test_calibrate import PROMPTS
 
-IN_TURN = [CalibrationPrompt(f"{domain}{n}", domain, (n,)) for n in range(4) for domain in ("chat", "code", "maths")]
+IN_TURN = [Prompt(f"{domain}{n}", domain, tokens=(n,)) for n in range(4) for domain in ("chat", "code", "maths")]
 IDLE = SkipSet.parse("a3-6,m4,m7-9").numbers
 PLAIN_SPEED = 100.0
 
@@ -50,7 +47,7 @@ class PlantedKit:
         self.shares: list[float] = []
 
     def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int
+        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
     ) -> float:
         self.asked.append((method, [prompt.id for prompt in prompts], num_tokens))
         if method == {"strategy": "off"}:
@@ -217,9 +214,8 @@ def test_what_to_calibrate_on_is_checked() -> None:
     assert str(caught.value) == expected
 
 
-def test_calibration_keeps_both_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "measure", lambda runner, **options: learned.latency())
+@pytest.mark.usefixtures("home", "untimed")
+def test_calibration_keeps_both_sets() -> None:
     engine = Engine(pico("llama"), name="pico", profile=None, strategy="off")
     for calibrate_on in ("mixed", "first"):
         own = {"calibrate_on": calibrate_on, "iterations": 3, "num_tokens": 4}

@@ -18,7 +18,7 @@ from selfdraft.drafters.ngram_pool import Guesses, NgramPool
 from selfdraft.drafters.self import last_exact_point
 from selfdraft.engine.draft import grow
 from selfdraft.models.decoder import SubLayer
-from selfdraft.models.runners import EagerRunner
+from selfdraft.models.eager import EagerRunner
 from selfdraft.protocols import DraftRows, Host
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 

@@ -1,4 +1,4 @@
-"""The fused body against the eager path: the same model, the same tokens. On a GPU, or in Triton's interpreter."""
+"""FusedForward against the eager path: the same model, the same tokens. On a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from selfdraft import Engine  # noqa: E402
 from selfdraft.errors import SelfTestError  # noqa: E402
-from selfdraft.models import bodies  # noqa: E402
-from selfdraft.models.bodies import prove  # noqa: E402
-from selfdraft.models.fused import FusedBody, reason_against  # noqa: E402
-from selfdraft.models.graph_runner import CudaRecorder, GraphRunner  # noqa: E402
-from selfdraft.models.runners import EagerRunner  # noqa: E402
-from selfdraft.passes import TreeMask  # noqa: E402
+from selfdraft.models.eager import EagerRunner  # noqa: E402
+from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
+from selfdraft.models.gpu.forward import prove  # noqa: E402
+from selfdraft.models.gpu.fused import FusedForward, reason_against  # noqa: E402
+from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
+from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
 
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
@@ -42,7 +42,7 @@ SIZES = {
 @pytest.fixture(autouse=True)
 def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models would begin a pass with none of them."""
-    monkeypatch.setattr(bodies, "HEAD_START", 3)
+    monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
 
 
 class Again:
@@ -80,7 +80,7 @@ def runner_of(model: Any) -> GraphRunner:
     return GraphRunner(
         model,
         make_recorder=CudaRecorder if HAS_GPU else record_again,
-        make_bodies=lambda decoder: (FusedBody(decoder),),
+        make_forwards=lambda decoder: (FusedForward(decoder),),
     )
 
 
@@ -111,8 +111,8 @@ def test_passes_are_the_eager_runners(runners):
     ):
         outputs = []
         for runner, cache in zip(runners, caches, strict=True):
-            runner.forward(prompt.to(DEVICE), [0, 0], cache, needs_scores=False)
-            outputs.append(runner.forward(part.to(DEVICE), starts, cache, **options))
+            runner.forward(PassRequest(prompt.to(DEVICE), [0, 0], needs_scores=False), cache)
+            outputs.append(runner.forward(PassRequest(part.to(DEVICE), starts, **options), cache))
         expected, found = outputs
         assert error(found.scores, expected.scores) < TOLERANCE, name
         for point, states in expected.captured.items():
@@ -147,11 +147,11 @@ def test_what_cannot_run_fused_says_why():
     assert "SiLU" in str(reason_against(EagerRunner(model.to(torch.bfloat16)).decoder))
 
 
-def test_a_body_is_proven_before_it_is_used():
+def test_a_forward_is_proven_before_it_is_used():
     model = model_of("llama")
     decoder = EagerRunner(model).decoder
-    body = FusedBody(decoder)
-    prove(body, decoder)
-    body._cos = body._cos * 0.5
+    fused = FusedForward(decoder)
+    prove(fused, decoder)
+    fused._cos = fused._cos * 0.5
     with pytest.raises(SelfTestError, match="differ from the model's"):
-        prove(body, decoder)
+        prove(fused, decoder)

@@ -23,18 +23,19 @@ from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
 from selfdraft.errors import OptionError
-from selfdraft.models import bodies, graph_runner, recorded_draft
-from selfdraft.models.bodies import DecoderBody
-from selfdraft.models.buffers import PassBuffers
 from selfdraft.models.cache import StoragePool
 from selfdraft.models.decoder import Decoder
-from selfdraft.models.device import Device
-from selfdraft.models.graph_runner import GraphRunner, make_runner
-from selfdraft.models.graphs import Graphs, RecordingError
-from selfdraft.models.runners import EagerRunner
-from selfdraft.passes import PassOutput
+from selfdraft.models.eager import EagerRunner
+from selfdraft.models.gpu import draft as gpu_draft
+from selfdraft.models.gpu import forward as gpu_forward
+from selfdraft.models.gpu import graphs as gpu_graphs
+from selfdraft.models.gpu import runner as gpu_runner
+from selfdraft.models.gpu.forward import ModuleForward
+from selfdraft.models.gpu.graphs import Graphs, RecordingError
+from selfdraft.models.gpu.memory import Device, PassBuffers
+from selfdraft.models.gpu.runner import GraphRunner, make_runner
+from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.protocols import DraftRows
-from selfdraft.strategies.base import PlainStrategy
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft
 from tape import Tape, TapeRecorder
@@ -59,7 +60,7 @@ def new_engine(model: Any, make: Callable[..., Any] = new_runner, **options: Any
 @pytest.fixture(autouse=True)
 def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models would begin a pass with none of them."""
-    monkeypatch.setattr(bodies, "HEAD_START", 3)
+    monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
 
 
 @functools.cache
@@ -69,7 +70,7 @@ def engine_for(family: str) -> Engine:
 
 @pytest.fixture
 def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_runner, "MIN_SLOTS", 16)
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 16)
 
 
 # ------------------------------------------------------------------------------------------------------ single passes
@@ -85,7 +86,9 @@ class Pair:
         for runner, cache in zip(self.runners, self.caches, strict=True):
             for row, text in enumerate(texts):
                 if len(text) > 1:
-                    runner.forward(torch.tensor([text[:-1]]), [0], cache, first_row=row, needs_scores=False)
+                    runner.forward(
+                        PassRequest(torch.tensor([text[:-1]]), [0], first_row=row, needs_scores=False), cache
+                    )
 
     @property
     def graphs(self) -> Graphs:
@@ -93,7 +96,7 @@ class Pair:
 
     def check(self, tokens: list[list[int]], starts: list[int] | None = None, **options: Any) -> PassOutput:
         expected, found = (
-            runner.forward(torch.tensor(tokens), starts or self.starts, cache, **options)
+            runner.forward(PassRequest(torch.tensor(tokens), starts or self.starts, **options), cache)
             for runner, cache in zip(self.runners, self.caches, strict=True)
         )
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
@@ -151,44 +154,44 @@ def test_wide_passes_and_prefill_are_not_recorded() -> None:
     assert pair.graphs.num_captures == 1
 
 
-class LooseBody(DecoderBody):
+class LooseForward(ModuleForward):
     """As if it found the cache by itself: rows are padded, and the recording serves every cache of the same shape."""
 
     holds_cache = False
 
 
-def test_rows_are_padded_where_the_body_finds_the_cache_itself() -> None:
-    runner = new_runner(pico("llama"), make_bodies=lambda decoder: (LooseBody(decoder),))
+def test_rows_are_padded_where_the_forward_finds_the_cache_itself() -> None:
+    runner = new_runner(pico("llama"), make_forwards=lambda decoder: (LooseForward(decoder),))
     eager, cache = EagerRunner(pico("llama")), runner.new_cache(4, 64)
     other = eager.new_cache(3, 64)
     for tokens in ([[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 1], [2, 3]]):
-        found = runner.forward(torch.tensor(tokens), [0, 0, 0], cache)
-        expected = eager.forward(torch.tensor(tokens), [0, 0, 0], other)
+        found = runner.forward(PassRequest(torch.tensor(tokens), [0, 0, 0]), cache)
+        expected = eager.forward(PassRequest(torch.tensor(tokens), [0, 0, 0]), other)
         assert found.scores.shape == expected.scores.shape
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
         assert found.choices() == expected.choices()
-    (buffers, _) = runner._passes[4, 2]
+    (buffers, _) = runner._passes._buffers[4, 2]
     assert buffers.header.tolist() == [cache.address, cache.num_slots, 4, 0, 3, 0, 0, 0]
     assert runner.graphs.num_captures == 1
 
 
-def test_a_body_settles_behind_every_prefill() -> None:
-    class Restless(DecoderBody):
+def test_a_forward_settles_after_every_prefill() -> None:
+    class Restless(ModuleForward):
         num_settled = 0
 
         def settle(self) -> None:
             Restless.num_settled += 1
 
-    runner = new_runner(pico("llama"), make_bodies=lambda decoder: (Restless(decoder),))
+    runner = new_runner(pico("llama"), make_forwards=lambda decoder: (Restless(decoder),))
     cache = runner.new_cache(1, 64)
-    runner.forward([[1, 2, 3]], [0], cache, needs_scores=False)
+    runner.forward(PassRequest([[1, 2, 3]], [0], needs_scores=False), cache)
     assert Restless.num_settled == 1
-    runner.forward([[4]], [3], cache)
+    runner.forward(PassRequest([[4]], [3]), cache)
     assert Restless.num_settled == 1
 
 
-def test_the_first_body_that_is_large_enough_runs_a_pass() -> None:
-    class Small(DecoderBody):
+def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
+    class Small(ModuleForward):
         max_tokens = 4
         used = 0
 
@@ -196,21 +199,21 @@ def test_the_first_body_that_is_large_enough_runs_a_pass() -> None:
             Small.used += 1
             return super().begin(*arguments)
 
-    def bodies(decoder: Decoder) -> tuple[DecoderBody, ...]:
-        return Small(decoder), DecoderBody(decoder)
+    def forwards(decoder: Decoder) -> tuple[ModuleForward, ...]:
+        return Small(decoder), ModuleForward(decoder)
 
-    runner = new_runner(pico("llama"), make_bodies=bodies)
+    runner = new_runner(pico("llama"), make_forwards=forwards)
     cache = runner.new_cache(1, 64)
-    runner.forward(torch.tensor([[1, 2, 3, 4]]), [0], cache)
+    runner.forward(PassRequest(torch.tensor([[1, 2, 3, 4]]), [0]), cache)
     used = Small.used
-    runner.forward(torch.tensor([[1, 2, 3, 4, 5]]), [0], cache)
+    runner.forward(PassRequest(torch.tensor([[1, 2, 3, 4, 5]]), [0]), cache)
     assert used == Small.used > 0
     assert runner.graphs.num_captures == 2
 
 
 def test_buffers_hold_what_a_pass_needs() -> None:
     buffers, cache = PassBuffers(Device(CPU), 2, 4), EagerRunner(pico("llama")).new_cache(3, 64)
-    buffers.fill([[8, 9, 7]], [5], 3, cache, 1)
+    buffers.fill(PassRequest([[8, 9, 7]], [5], 1), cache)
     assert buffers.tokens.count_nonzero() == 0, "not sent yet"
     buffers.send()
     assert buffers.header.tolist()[:5] == [cache.address, 64, 3, 1, 1]
@@ -218,11 +221,11 @@ def test_buffers_hold_what_a_pass_needs() -> None:
     assert buffers.tokens.tolist() == [[8, 9, 7, 0], [0] * 4]
     assert buffers.depths.tolist() == [[0, 1, 2, 0], [0] * 4]
     assert buffers.sees.tolist() == [[0b1, 0b11, 0b111, 0b1001], [0b1, 0b11, 0b101, 0b1001]]
-    buffers.fill([[8, 9, 7]], [5], 3, cache, 0, tree_mask([grow([[4, 0]], [], 1)], 3))
+    buffers.fill(PassRequest([[8, 9, 7]], [5], tree=tree_mask([grow([[4, 0]], [], 1)], 3)), cache)
     assert buffers.host["sees"][0].tolist() == [0b1, 0b11, 0b101, 0b1001]
     assert buffers.host["depths"][0].tolist() == [0, 1, 1, 0]
     wide = PassBuffers(Device(CPU), 1, 63)
-    wide.fill([[0] * 63], [0], 63, cache, 0)
+    wide.fill(PassRequest([[0] * 63], [0]), cache)
     assert wide.host["sees"][0, -1] == 2**63 - 1
 
 
@@ -234,7 +237,7 @@ def test_the_least_recently_used_recording_goes_first() -> None:
     cache = runner.new_cache(1, 64)
 
     def run(width: int) -> None:
-        runner.forward(torch.tensor([[1] * width]), [0], cache)
+        runner.forward(PassRequest(torch.tensor([[1] * width]), [0]), cache)
 
     run(1)
     run(2)
@@ -309,7 +312,7 @@ def tokens_of(results: Any) -> list[Any]:
 def test_recordings_go_with_the_storage_they_are_bound_to() -> None:
     runner = new_runner(pico("llama"))
     for rows in range(1, 8):
-        runner.forward(torch.tensor([[1]] * rows), [0] * rows, runner.new_cache(rows, 64))
+        runner.forward(PassRequest(torch.tensor([[1]] * rows), [0] * rows), runner.new_cache(rows, 64))
     gc.collect()
     _held = runner.new_cache(9, 64)
     assert runner.graphs.num_graphs == len(runner._storages._free) == 4
@@ -329,7 +332,7 @@ def test_a_storage_is_handed_on_empty_and_once() -> None:
     assert not again.any()
 
 
-def test_a_model_that_was_changed_is_recorded_anew() -> None:
+def test_a_model_that_was_changed_is_recorded_again() -> None:
     model = copy.deepcopy(pico("llama"))
     engine = new_engine(model)
     engine.generate([1, 2, 3], max_new_tokens=5)
@@ -353,7 +356,7 @@ METHODS: list[dict[str, Any]] = [
 
 
 def loose_runner(model: Any, *_: Any) -> GraphRunner:
-    return new_runner(model, make_bodies=lambda decoder: (LooseBody(decoder),))
+    return new_runner(model, make_forwards=lambda decoder: (LooseForward(decoder),))
 
 
 def method_name(method: dict[str, Any]) -> str:
@@ -392,7 +395,8 @@ def test_preparing_stays_within_the_context(short_buckets: None) -> None:
     assert engine.context_length == 64
     with mock.patch.object(engine._runner, "forward", wraps=engine._runner.forward) as forward:
         engine.prepare(1000)
-    ends = [start + tokens.shape[1] for tokens, (start,), *_ in (call.args for call in forward.call_args_list)]
+    requests = [call.args[0] for call in forward.call_args_list]
+    ends = [request.starts[0] + request.tokens.shape[1] for request in requests]
     assert max(ends) == 64
     forward.reset_mock()  # it holds the scratch caches
     assert engine._runner.fallback_reason is None
@@ -412,9 +416,8 @@ def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_strategy_without_known_plans_gets_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = new_engine(pico("llama"), strategy="uniform")
-    monkeypatch.delattr(engine._method({}).strategy, "known_plans")
-    monkeypatch.delattr(PlainStrategy, "known_plans")
-    monkeypatch.delattr(engine._method({}).lookahead, "max_tokens")
+    monkeypatch.setattr(engine._method({}).strategy, "known_plans", ())
+    monkeypatch.setattr(engine._method({}).lookahead, "max_tokens", None)
     engine.prepare(64)
     keys = [key for key in engine._runner.graphs._entries if key.kind == "pass"]
     assert [key.width for key in keys] == [1, 2, 4, 6, 8, 12, 16]
@@ -513,7 +516,7 @@ def test_which_runner() -> None:
     assert type(make_runner(pico("llama"))) is EagerRunner
     assert type(Engine(pico("llama"), graphs=False)._runner) is EagerRunner
     model = mock.Mock(device=torch.device("cuda"))
-    with mock.patch.object(graph_runner, "GraphRunner") as graphs, mock.patch.object(graph_runner, "EagerRunner"):
+    with mock.patch.object(gpu_runner, "GraphRunner") as graphs, mock.patch.object(gpu_runner, "EagerRunner"):
         assert make_runner(model) is graphs.return_value
         assert make_runner(model, graphs=False) is not graphs.return_value
 
@@ -525,7 +528,7 @@ def run_plain(runner: GraphRunner, cache: Any, token: int, start: int, count: in
     """`count` tokens behind `token`, each fed when it is known."""
     said = []
     for position in range(start, start + count):
-        token = runner.forward(torch.tensor([[token]]), [position], cache, ahead=ahead).choices()[0][0]
+        token = runner.forward(PassRequest(torch.tensor([[token]]), [position], run_ahead=ahead), cache).choices()[0][0]
         said.append(token)
     return said
 
@@ -550,27 +553,27 @@ def test_what_was_run_ahead_in_vain_is_forgotten() -> None:
 
     def both(tokens: list[list[int]], start: int, **options: Any) -> list[list[int]]:
         found, expected = (
-            one.forward(torch.tensor(tokens), [start], cache, **options).choices()
+            one.forward(PassRequest(torch.tensor(tokens), [start], **options), cache).choices()
             for one, cache in zip((runner, eager), caches, strict=True)
         )
         assert found == expected
         return found
 
-    token = both([[5]], 0, ahead=True)[0]
-    both([token], 0, ahead=True)  # the right token elsewhere
-    both([[6]], 1, ahead=True)  # another token than the best
-    token = both([[6]], 1, ahead=True)[0]  # the same again: not the one behind it
+    token = both([[5]], 0, run_ahead=True)[0]
+    both([token], 0, run_ahead=True)  # the right token elsewhere
+    both([[6]], 1, run_ahead=True)  # another token than the best
+    token = both([[6]], 1, run_ahead=True)[0]  # the same again: not the one behind it
     assert runner.num_hits == 0
-    both([token], 2, ahead=True)
+    both([token], 2, run_ahead=True)
     assert runner.num_hits == 1
-    token = both([[9]], 3, ahead=True)[0]
+    token = both([[9]], 3, run_ahead=True)[0]
     both([[*token, 3]], 4)  # wider
-    both([token], 4, ahead=True)
+    both([token], 4, run_ahead=True)
     both([token], 4, skip=SKIP)  # writes where the pass ahead wrote
-    token = both([token], 4, ahead=True)[0]
+    token = both([token], 4, run_ahead=True)[0]
     for cache in caches:
         cache.reserve(1000)  # moves
-    both([token], 5, ahead=True)
+    both([token], 5, run_ahead=True)
     assert runner.num_hits == 1
 
 
@@ -578,14 +581,14 @@ def test_a_pass_ahead_is_not_taken_for_another_caches(short_buckets: None) -> No
     runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
     caches, others = ([one.new_cache(1, 64) for _ in "12"] for one in (runner, eager))
     for one, stores in ((runner, caches), (eager, others)):
-        one.forward(torch.tensor([[9, 9, 9]]), [0], stores[1])
-        one.forward(torch.tensor([[1, 2, 3]]), [0], stores[0])
-    token = runner.forward(torch.tensor([[5]]), [3], caches[0], ahead=True).choices()[0][0]
-    eager.forward(torch.tensor([[5]]), [3], others[1])
-    eager.forward(torch.tensor([[5]]), [3], others[0])
-    found = runner.forward(torch.tensor([[5]]), [3], caches[1]).choices()
-    assert runner.forward(torch.tensor([[token]]), [4], caches[1]).choices() == (
-        eager.forward(torch.tensor([[token]]), [4], others[1]).choices()
+        one.forward(PassRequest(torch.tensor([[9, 9, 9]]), [0]), stores[1])
+        one.forward(PassRequest(torch.tensor([[1, 2, 3]]), [0]), stores[0])
+    token = runner.forward(PassRequest(torch.tensor([[5]]), [3], run_ahead=True), caches[0]).choices()[0][0]
+    eager.forward(PassRequest(torch.tensor([[5]]), [3]), others[1])
+    eager.forward(PassRequest(torch.tensor([[5]]), [3]), others[0])
+    found = runner.forward(PassRequest(torch.tensor([[5]]), [3]), caches[1]).choices()
+    assert runner.forward(PassRequest(torch.tensor([[token]]), [4]), caches[1]).choices() == (
+        eager.forward(PassRequest(torch.tensor([[token]]), [4]), others[1]).choices()
     )
     assert found
     assert runner.num_hits == 0
@@ -595,8 +598,8 @@ def test_choices_outlive_the_pass_that_runs_ahead() -> None:
     """They are on their way to the host before the next pass is launched; two may be under way at once."""
     runner = new_runner(pico("llama"))
     cache = runner.new_cache(1, 64)
-    expected = [runner.forward(torch.tensor([[token]]), [0], cache).choices() for token in (5, 6)]
-    outputs = [runner.forward(torch.tensor([[token]]), [0], cache, ahead=True) for token in (5, 6)]
+    expected = [runner.forward(PassRequest(torch.tensor([[token]]), [0]), cache).choices() for token in (5, 6)]
+    outputs = [runner.forward(PassRequest(torch.tensor([[token]]), [0], run_ahead=True), cache) for token in (5, 6)]
     assert expected[0] != expected[1]
     assert [output.choices() for output in outputs] == expected
 
@@ -605,16 +608,16 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
     runner = new_runner(pico("llama"))
     cache, waits = runner.new_cache(1, 64), []
     runner._device.wait = lambda: waits.append(1)  # type: ignore[method-assign]
-    output = runner.forward(torch.tensor([[5]]), [0], cache, ahead=True)
+    output = runner.forward(PassRequest(torch.tensor([[5]]), [0], run_ahead=True), cache)
     runner.seconds()
     runner.seconds()
     assert len(waits) == 1
     output.choices()
-    output = runner.forward(torch.tensor([output.choices()[0]]), [1], cache, ahead=True)
+    output = runner.forward(PassRequest(torch.tensor([output.choices()[0]]), [1], run_ahead=True), cache)
     output.choices()
     runner.seconds()
     assert len(waits) == 1, "the next pass is under way and stays so"
-    runner.forward(torch.tensor([[1] * 70]), [0], cache)
+    runner.forward(PassRequest(torch.tensor([[1] * 70]), [0]), cache)
     runner.seconds()
     assert len(waits) == 2
 
@@ -682,7 +685,7 @@ def test_lossless(case: Case) -> None:
     for row, generation in zip(rows, found, strict=True):
         assert generation.tokens == reference(case["family"], case["mode"], row).tokens
     assert engine._runner.fallback_reason is None
-    assert not engine._runner._refused_rules
+    assert not engine._runner._drafts.refused
 
 
 def test_branches_are_looked_up_while_the_device_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -695,7 +698,7 @@ def test_branches_are_looked_up_while_the_device_drafts(monkeypatch: pytest.Monk
 
     note(Tape, "replay", "launch")
     note(Siblings, "branches", "branches")
-    note(recorded_draft.DraftOutputs, "goes_on", "wait")
+    note(gpu_draft.DraftOutputs, "goes_on", "wait")
     engine = new_engine(pico("llama"))
     prompt, method = [3, 1, 4, 1, 5, 3, 1, 4], {"strategy": "fixed", "tree": "siblings"}
     engine.generate(prompt, max_new_tokens=12, **method)  # records
@@ -736,7 +739,7 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     mode: dict[str, Any], tree: str, lookahead: str, short_buckets: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same drafts, confidences included, over bucket borders and more depths than are read at once."""
-    monkeypatch.setattr(recorded_draft, "MAX_DEPTHS", 2)
+    monkeypatch.setattr(gpu_draft, "MAX_DEPTHS", 2)
     options = {
         "max_new_tokens": 16,
         "strategy": "fixed",
@@ -752,7 +755,7 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     assert max(draft.chain_length for draft in drafts_of(found)[0]) > 2 or lookahead != "fixed"
     assert tokens_of(found) == tokens_of(expected)
     assert recorded._runner.graphs.num_graphs > 0
-    assert not recorded._runner._refused_rules
+    assert not recorded._runner._drafts.refused
 
 
 def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
@@ -789,4 +792,4 @@ def test_a_shortlist_shorter_than_the_candidates() -> None:
     options: dict[str, Any] = {"strategy": "fixed", "tree": "siblings", "max_new_tokens": 12, "settings": settings}
     found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
-    assert not engine_for("llama")._runner._refused_rules
+    assert not engine_for("llama")._runner._drafts.refused

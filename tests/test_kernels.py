@@ -20,15 +20,14 @@ from selfdraft.kernels import top  # noqa: E402
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
 from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
 from selfdraft.kernels.gated import gated  # noqa: E402
-from selfdraft.kernels.judge import by_classifier  # noqa: E402
 from selfdraft.kernels.norm import add_norm  # noqa: E402
 from selfdraft.kernels.rank import rank, rank_and_outline  # noqa: E402
+from selfdraft.kernels.stop_rules import by_classifier  # noqa: E402
 from selfdraft.lookahead import disco, tpt  # noqa: E402
-from selfdraft.models.buffers import DraftBuffers  # noqa: E402
-from selfdraft.models.device import Device  # noqa: E402
-from selfdraft.models.recorded_draft import DraftOutputs, feed  # noqa: E402
+from selfdraft.models.gpu.draft import DraftOutputs, feed  # noqa: E402
+from selfdraft.models.gpu.memory import Device, DraftBuffers  # noqa: E402
 from selfdraft.options import GenerateOptions  # noqa: E402
-from selfdraft.passes import DraftStats, Outline, Spots  # noqa: E402
+from selfdraft.passes import DraftStats, NoiseKey, Outline  # noqa: E402
 from selfdraft.protocols import Choice  # noqa: E402
 from selfdraft.types import PAD  # noqa: E402
 
@@ -357,7 +356,7 @@ def test_a_choice_is_the_same_in_torch(in_kernels, name, count, options):
         for does, lookahead in zip((True, False), ways, strict=True):
             in_kernels(does)
             rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), GenerateOptions(**options))
-            choices.append(rule(stats, Spots(stats.index, stats.index, stats.index), 5))
+            choices.append(rule(stats, NoiseKey(stats.index, stats.index, stats.index), 5))
         assert torch.equal(choices[0].candidates, choices[1].candidates)
         assert torch.equal(choices[0].wants_more, choices[1].wants_more)
         assert torch.allclose(choices[0].confidence, choices[1].confidence, rtol=1e-5)

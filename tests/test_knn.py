@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,15 +21,14 @@ import pytest
 import torch
 
 import learned
-from pico import VOCAB_SIZE, letter_tokenizer, pico
+from pico import VOCAB_SIZE, letter_tokenizer, pico, save
 from selfdraft import Engine, OptionError
-from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.kit import EngineKit, Workshop
 from selfdraft.cli.main import main
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.errors import ProfileError
-from selfdraft.fitting import CalibrationPrompt
+from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
 from selfdraft.registry import options_for
@@ -37,18 +36,12 @@ from selfdraft.strategies.anchors import POINT, condense, threshold_of, unpack, 
 from selfdraft.strategies.domains import MAX_SAMPLES
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised, silhouette
 from selfdraft.strategies.knn import Knn
-from selfdraft.types import SkipSet
+from selfdraft.types import Prompt, SkipSet
+
+pytestmark = pytest.mark.usefixtures("home", "untimed")
 
 HALF, HIDDEN = VOCAB_SIZE // 2, 16
 ALWAYS = {"knn": {"always": True}}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles of their own, and nothing timed."""
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
-    return tmp_path
 
 
 # ------------------------------------------------------------------------------------------------ K-means
@@ -157,9 +150,9 @@ def tokens_of(world: str, number: int, length: int = 6) -> tuple[int, ...]:
     return tuple(map(int, drawn))
 
 
-def prompts_of(*names: str, each: int = 4, domain: str | None = None) -> list[CalibrationPrompt]:
+def prompts_of(*names: str, each: int = 4, domain: str | None = None) -> list[Prompt]:
     made = [(name, number) for number in range(each) for name in names]
-    return [CalibrationPrompt(f"{name}-{n}", domain or name, tokens_of(name, n)) for name, n in made]
+    return [Prompt(f"{name}-{n}", domain or name, tokens=tokens_of(name, n)) for name, n in made]
 
 
 def new_engine(**options: Any) -> Engine:
@@ -179,7 +172,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artefact:
     """Both worlds, by their labels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fitted")))
-        patch.setattr(module, "measure", lambda runner, **options: learned.latency())
+        learned.know_latency(patch)
         return calibrate(new_engine(), prompts_of("low", "high", each=8), ["knn"], quick()).artefacts["knn"]
 
 
@@ -257,7 +250,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     """Also of a prompt of several parts; and it is what the whole prefill says."""
     model = pico("llama", max_position_embeddings=1024)
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
-    prompt = CalibrationPrompt("long", "a", tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
+    prompt = Prompt("long", "a", tokens=tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.knowledge.key, "knn", {})
     workshop = Workshop(engine, learned.latency(), 8, lambda *_, **__: journal)
     kit = EngineKit(workshop, [prompt], lambda: workshop.write([prompt]), journal, 9, "")
@@ -279,7 +272,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     assert np.array_equal(fit, begun)
 
     runner, inputs = engine.runner, torch.tensor([prompt.tokens[:-1]])
-    states = runner.forward(inputs, [0], runner.new_cache(1, 600), capture=(POINT,)).captured[POINT][0]
+    states = runner.forward(PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, 600)).captured[POINT][0]
     expected = states.mean(0) if feature == "mean" else states[-1]
     assert np.allclose(begun, torch.nn.functional.normalize(expected, dim=0).numpy(), atol=1e-5)
 
@@ -496,7 +489,7 @@ def test_options(values: dict[str, Any], message: str) -> None:
 
 
 def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
-    short = [CalibrationPrompt(str(n), "a", (n,)) for n in range(3)]
+    short = [Prompt(str(n), "a", tokens=(n,)) for n in range(3)]
     with pytest.raises(OptionError, match="knn needs prompts of at least two tokens"):
         calibrate(new_engine(), short, ["knn"], quick())
 
@@ -506,10 +499,7 @@ def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    worlds().save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
+    return save(worlds(), tmp_path_factory.mktemp("model"))
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -572,9 +562,5 @@ def test_domains_by_file_and_none(
         ("knn", "cannot read --set 'knn'"),
     ],
 )
-def test_settings_are_checked_before_a_model_is_loaded(
-    setting: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", lambda *_, **__: pytest.fail("loaded"))
-    assert main(["calibrate", "--strategy", "knn", "--set", setting]) == 2
-    assert message in capsys.readouterr().err
+def test_settings_are_checked_before_a_model_is_loaded(setting: str, message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("calibrate", "--strategy", "knn", "--set", setting)

@@ -16,11 +16,11 @@ import torch
 from pico import NUM_LAYERS, pico
 from selfdraft.errors import ModelError, OptionError
 from selfdraft.models import latency
-from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.eager import EagerRunner
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.models.latency import PLAIN, WHOLE, Kind, Sample, fit_samples, fitting_length, least_squares, measure
 from selfdraft.models.payoff import best_length, expected_tokens, integer_weights, speed_table
-from selfdraft.models.runners import EagerRunner
-from selfdraft.passes import PassOutput
+from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.types import LatencyFit, Line, SkipSet
 from tape import TapeRecorder
 
@@ -70,24 +70,20 @@ class FakeRunner:
         one = attentions * self.attention.at(start) + mlps * self.mlp + self.rest
         return one + (self.width_taken(width) - 1) * self.per_column.at(start)
 
-    def forward(
-        self,
-        tokens: list[list[int]],
-        starts: list[int],
-        cache: Any,
-        *,
-        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
-        needs_scores: bool = True,
-        ahead: bool = False,
-    ) -> PassOutput:
+    @property
+    def is_recording(self) -> bool:
+        return bool(self.buckets)
+
+    def forward(self, request: PassRequest, cache: Any) -> PassOutput:
+        tokens, starts = request.tokens, request.starts
         width = len(tokens[0])
         assert all(0 <= token < self.vocab_size for token in tokens[0])
         assert self.context_length is None or starts[0] + width <= self.context_length
-        if not needs_scores:
+        if not request.needs_scores:
             self.now += width * self.per_prompt_token
             return PassOutput(torch.zeros(1, 0, 1))
         self.num_passes += 1
-        self.now += (1 + self.drift * self.num_passes) * self.pass_seconds(width, starts[0], skip)
+        self.now += (1 + self.drift * self.num_passes) * self.pass_seconds(width, starts[0], request.skip)
         return PassOutput(torch.zeros(1, width, 1), read_choices=self._read)
 
     def _read(self) -> list[list[int]]:
@@ -249,13 +245,13 @@ class TestRealRunners:
     def test_an_interrupt_leaves_nothing_behind(self) -> None:
         runner, caches = EagerRunner(pico("llama")), []
         runner.new_cache = watched(runner.new_cache, caches)  # type: ignore[method-assign]
-        fresh = runner.forward([[1, 2, 3]], [0], runner.decoder.new_cache(1, 8)).choices()
+        fresh = runner.forward(PassRequest([[1, 2, 3]], [0]), runner.decoder.new_cache(1, 8)).choices()
         with pytest.raises(KeyboardInterrupt):
             measure(runner, (8, 16), 5.0, interrupt_after(12))
         gc.collect()
         assert len(caches) == 2
         assert [cache() for cache in caches] == [None, None]
-        assert runner.forward([[1, 2, 3]], [0], runner.decoder.new_cache(1, 8)).choices() == fresh
+        assert runner.forward(PassRequest([[1, 2, 3]], [0]), runner.decoder.new_cache(1, 8)).choices() == fresh
 
 
 def watched(new_cache: Callable[..., Any], caches: list[Any]) -> Callable[..., Any]:

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import learned
-from pico import FAMILIES, NUM_LAYERS, letter_tokenizer, pico
+from pico import FAMILIES, NUM_LAYERS, pico
 from selfdraft import Engine, SkipSet
 from selfdraft.calibrate import lemma
 from selfdraft.calibrate.lemma import Judged, Lemma
 from selfdraft.calibrate.texts import Text
-from selfdraft.cli import profile_plot, profile_sets
+from selfdraft.cli import profile_charts, profile_sets
 from selfdraft.cli.main import main
 from selfdraft.errors import OptionError, UnsupportedModelError
 from selfdraft.profiles.key import ProfileKey
@@ -42,17 +42,8 @@ TRIALS = [
 FACTS = {"num_texts": 3, "num_tokens": 90, "domains": ["code"], "seconds": 4.0, "is_complete": True, "trials": TRIALS}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+def store(home: Path) -> Store:
     return Store()
 
 
@@ -201,9 +192,9 @@ class TestSets:
         found = profile_sets.read(realistic(), 28, 512)
         assert found.chosen
         for one in found.frontier:
-            shown = profile_plot._some(dataclasses.replace(found, chosen=one.skip))
+            shown = profile_charts.some_sets(dataclasses.replace(found, chosen=one.skip))
             assert one in shown
-            assert len(shown) == profile_plot.MAX_SETS
+            assert len(shown) == profile_charts.MAX_SETS
             assert [found.frontier.index(each) for each in shown] == sorted(map(found.frontier.index, shown))
 
 
@@ -223,13 +214,13 @@ class TestPlot:
         profile = realistic()
         if known == "latency":
             profile = dataclasses.replace(profile, artefacts={})
-        drawn = profile_plot.picture(profile_sets.read(profile, 28, 512), "a model")
+        drawn = profile_charts.sets_picture(profile_sets.read(profile, 28, 512), "a model")
         assert int.from_bytes(drawn[16:20], "big") == 150 * 12.5
 
     def test_what_cannot_be_drawn(
         self, store: Store, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
         assert main(["profile", "plot", folder, "--output", "/nowhere/profile.png"]) == 2
         assert "cannot write /nowhere/profile.png: there is no folder /nowhere" in capsys.readouterr().err
         assert main(["profile", "plot", folder, "--output", "profile.png", "--set", "x3"]) == 2

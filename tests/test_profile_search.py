@@ -12,10 +12,10 @@ import torch
 
 import learned
 import searched
-from pico import NUM_LAYERS, letter_tokenizer, pico
+from pico import NUM_LAYERS, pico
 from selfdraft import SkipSet
 from selfdraft.bench.search.sets import sets_of
-from selfdraft.cli import profile_plot_knn, profile_plot_swift, profile_search, profile_text
+from selfdraft.cli import profile_charts, profile_search, profile_text
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_search import Cloud, Where
 from selfdraft.profiles.key import ProfileKey
@@ -68,8 +68,7 @@ def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: A
 
 class TestList:
     @pytest.fixture(autouse=True)
-    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    def store(self, home: Path) -> Store:
         return Store()
 
     def listed(self, store: Store, artefacts: dict[str, Artefact], capsys: pytest.CaptureFixture[str]) -> str:
@@ -199,24 +198,20 @@ class TestDomains:
         directions = np.stack([np.sin(angles), np.sin(others), np.cos(angles) * np.cos(others)], 1)
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         labels = np.zeros(5)
-        anchors, samples, shares = profile_plot_knn.projected(
-            Cloud(directions[:2] * 7, labels[:2]), Cloud(directions[2:] * 0.1, labels[2:])
+        chart = profile_charts.anchors_chart(
+            ["code"], Cloud(directions[:2] * 7, labels[:2]), Cloud(directions[2:] * 0.1, labels[2:])
         )
-        assert (len(anchors.vectors), len(samples.vectors)) == (2, 3)
-        assert shares[0] > shares[1] > 1 - shares[0] - 0.05
-        assert abs(samples.vectors[1, 0] - samples.vectors[2, 0]) == pytest.approx(2 * np.sin(0.5), rel=1e-6)
+        samples, anchors = (np.array(group.points) for group in chart.groups)
+        assert (len(anchors), len(samples)) == (2, 3)
+        assert abs(samples[1, 0] - samples[2, 0]) == pytest.approx(2 * np.sin(0.5), rel=1e-6)
+        assert "the variance" in chart.x_label
 
     def test_one_vector_has_a_place(self) -> None:
-        anchors, _, shares = profile_plot_knn.projected(
-            Cloud(np.ones((1, 4)), np.zeros(1)), Cloud(np.ones((0, 4)), np.zeros(0))
+        chart = profile_charts.anchors_chart(
+            ["code"], Cloud(np.ones((1, 4)), np.zeros(1)), Cloud(np.ones((0, 4)), np.zeros(0))
         )
-        assert anchors.vectors.tolist() == [[0.0, 0.0]]
-        assert shares == (0.0, 0.0)
-
-    def test_colours_come_with_markers(self) -> None:
-        styles = [profile_plot_knn.style_of(domain) for domain in range(16)]
-        assert len(set(styles)) == 16
-        assert len({color for color, _ in styles[:8]}) == len({marker for _, marker in styles[:8]}) == 8
+        assert [group.points for group in chart.groups] == [[], [(0.0, 0.0)]]
+        assert chart.y_label == "second (0%)"
 
 
 class TestTimeline:
@@ -254,7 +249,7 @@ class TestTimeline:
     def test_strips(self) -> None:
         """The last is the set of now, also where a step that is kept is the last."""
         found = searching(snapshots={"0": "a1", "2": "a2", "3": "a3"})
-        assert profile_plot_swift.strips(found) == [
+        assert profile_charts.steps_shown(found) == [
             (0, SkipSet.parse("a1")),
             (2, SkipSet.parse("a2")),
             (3, SkipSet.parse("a1,m2")),
@@ -264,18 +259,9 @@ class TestTimeline:
 # ------------------------------------------------------------------------------------------------ pictures
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 class TestPlot:
     @pytest.fixture
-    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> Store:
-        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    def store(self, home: Path, folder: str) -> Store:
         store = Store()
         store.set_latency(ProfileKey.of(pico("llama"), folder), learned.latency().to_json())
         return store
@@ -290,29 +276,23 @@ class TestPlot:
         assert self.plot(folder, "--of", name, output=tmp_path / "drawn.png") == 0
         assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_what_stands_beside_a_strip(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_stands_beside_a_strip(self) -> None:
         """The third decodes plainly, the first was not searched yet, plain decoding was fastest in the second."""
-        pytest.importorskip("matplotlib")
         values = searched.knn(3).values
         given = [searched.NOTHING_FOUND, timed(skip="").values["domains"][0]["found"], values["domains"][2]["found"]]
         one_each = [{**one, "found": found} for one, found in zip(values["domains"], given, strict=True)]
         found = profile_search.domains({**values, "domains": one_each}, HERE)
-        said: list[tuple[float, str]] = []
-        monkeypatch.setattr(
-            profile_plot_knn, "beside_strip", lambda _, place, text, *x, **y: said.append((place, text))
-        )
-        clouds = profile_search.clouds(searched.knn(3).content)
-        assert profile_plot_knn.picture(found, clouds, NUM_LAYERS, "a model").startswith(b"\x89PNG")
-        first, second, third, last = (text for place, text in said if place == int(place))
-        assert (first, second) == ("not searched yet", "plain decoding was fastest")
-        assert third.startswith("decodes plainly; best set:\n")
-        assert third.endswith(" 0 MLP skipped\nmatch 50.0%   predicted 0.81x")
-        assert "plainly" not in last
+        first, second, third, last = profile_charts.domain_strips(found)
+        assert (first.right, second.right) == ("not searched yet", "plain decoding was fastest")
+        assert third.right.startswith("decodes plainly; best set:\n")
+        assert third.right.endswith(" 0 MLP skipped\nmatch 50.0%   predicted 0.81x")
+        assert "plainly" not in last.right
+        assert [one.group for one in (first, second, third, last)] == [0, 1, 2, None]
 
     def test_a_search_that_has_just_begun(self) -> None:
         pytest.importorskip("matplotlib")
         found = profile_search.search(searched.swift(3, 0).values)
-        assert profile_plot_swift.picture(found, NUM_LAYERS, "a model").startswith(b"\x89PNG")
+        assert profile_charts.swift_picture(found, NUM_LAYERS, "a model").startswith(b"\x89PNG")
 
     @pytest.mark.parametrize(
         ("name", "command"),
@@ -327,7 +307,7 @@ class TestPlot:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
         assert self.plot(folder, "--of", name) == 2
         error = capsys.readouterr().err
         assert f"the profile of {folder} has nothing of `{name}` yet. Make it with: selfdraft calibrate" in error
@@ -341,7 +321,7 @@ class TestPlot:
     def test_sets_belong_to_the_picture_of_sets(
         self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda: None)
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
         assert self.plot(folder, "--of", "swift", "--set", "a1") == 2
         assert "--set names what `--of sets` draws" in capsys.readouterr().err
 

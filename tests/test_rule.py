@@ -13,7 +13,7 @@ from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.kernels.top import distribution, top
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import DraftStats, Outline, Spots
+from selfdraft.passes import DraftStats, NoiseKey, Outline
 from selfdraft.protocols import Choice
 
 ROWS = 4
@@ -50,7 +50,7 @@ def expected_outline(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def choose(lookahead: Any, scores: torch.Tensor, num_candidates: int, **options: Any) -> Choice:
     rows = torch.arange(ROWS)
     rule = Rule(lookahead, SimpleNamespace(max_candidates=num_candidates), Coupled(), GenerateOptions(**options))
-    return rule(DraftStats(rows + 1, rows, torch.zeros_like(rows), rows, scores), Spots(rows, rows, rows), 7)
+    return rule(DraftStats(rows + 1, rows, torch.zeros_like(rows), rows, scores), NoiseKey(rows, rows, rows), 7)
 
 
 by_size = pytest.mark.parametrize("size", [1, 4, 10, 50, 1280, 4096, 5001])

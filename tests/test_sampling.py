@@ -28,7 +28,8 @@ from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel, halves_of
-from selfdraft.models.host import recording
+from selfdraft.models.gpu.memory import recording
+from selfdraft.passes import PassRequest
 from selfdraft.protocols import Choice
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
@@ -140,7 +141,9 @@ def test_draft_and_target_disagree() -> None:
     """Total variation between both distributions behind the prompt and its continuations, on average."""
     runner, inputs = tiny_engine()._runner, torch.tensor([[*PROMPT, token] for token in range(TINY_VOCAB)])
     target_probs, draft_probs = (
-        runner.forward(inputs, [0] * TINY_VOCAB, runner.new_cache(TINY_VOCAB, 8), skip=skip).scores.softmax(-1)
+        runner.forward(
+            PassRequest(inputs, [0] * TINY_VOCAB, skip=skip), runner.new_cache(TINY_VOCAB, 8)
+        ).scores.softmax(-1)
         for skip in (SkipSet(), SkipSet.parse(SKIP))
     )
     assert 0.5 * (target_probs - draft_probs)[:, 2:].abs().sum(-1).mean() > 0.3

@@ -12,8 +12,8 @@ import pytest
 from learned import FRONTIER, knowledge, latency, profile
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Generation, OptionError, ProfileError
+from selfdraft.models.eager import EagerRunner
 from selfdraft.models.payoff import best_length, integer_weights
-from selfdraft.models.runners import EagerRunner
 from selfdraft.passes import States
 from selfdraft.protocols import Knowledge, PlanContext, Probe
 from selfdraft.registry import resolve

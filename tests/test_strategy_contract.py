@@ -15,8 +15,9 @@ from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Plan, SkipSet, StepRecord
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.models.cache import SlotCache
-from selfdraft.models.runners import EagerRunner
+from selfdraft.models.eager import EagerRunner
 from selfdraft.options import NoOptions
+from selfdraft.passes import PassRequest
 from selfdraft.protocols import Knowledge, PlanContext
 from selfdraft.registry import STRATEGIES
 from selfdraft.strategies.base import PlainStrategy
@@ -121,7 +122,9 @@ def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> Non
         tokens = [*prompt, *itertools.chain.from_iterable(step.verdict.tokens for step in steps)]
         runner = engine._runner
         inputs = torch.tensor([tokens[:-1]])
-        expected = runner.forward(inputs, [0], runner.new_cache(1, len(tokens)), capture=Restless.needs).captured
+        expected = runner.forward(
+            PassRequest(inputs, [0], capture=Restless.needs), runner.new_cache(1, len(tokens))
+        ).captured
         for name in Restless.needs:
             parts = [strategy.prefills[sequence_id][name]] if strategy.prefills[sequence_id] else []
             states = torch.cat([*parts, *(step.captured[name] for step in steps)])
@@ -135,7 +138,9 @@ def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.Mon
     found = engine.generate(prompt, max_new_tokens=5)
     runner = engine._runner
     inputs = torch.tensor([prompt[:-1]])
-    expected = runner.forward(inputs, [0], runner.new_cache(1, len(prompt)), capture=("norm",)).captured["norm"]
+    expected = runner.forward(PassRequest(inputs, [0], capture=("norm",)), runner.new_cache(1, len(prompt))).captured[
+        "norm"
+    ]
     assert torch.allclose(Restless.last.prefills[0]["norm"], expected[0], atol=1e-4)
     assert found.tokens == engine.generate(prompt, max_new_tokens=5, strategy="off").tokens
     plain = engine.model.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)

@@ -18,9 +18,9 @@ import learned
 from cases import SAMPLED
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
-from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate import practice
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.passes import PassRequest
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
@@ -173,8 +173,10 @@ def test_matchness_is_what_teacher_forcing_says(paper: bool) -> None:
 
     def drafts(skip: SkipSet, position: int) -> bool:
         cache = runner.new_cache(1, 64)
-        runner.forward([tokens[: position - 1]], [0], cache, needs_scores=False)
-        drafted = runner.forward([tokens[position - 1 : position]], [position - 1], cache, skip=skip).scores
+        runner.forward(PassRequest([tokens[: position - 1]], [0], needs_scores=False), cache)
+        drafted = runner.forward(
+            PassRequest([tokens[position - 1 : position]], [position - 1], skip=skip), cache
+        ).scores
         return int(drafted[0, 0].argmax()) == tokens[position]
 
     def share(text: str) -> float:
@@ -241,11 +243,9 @@ STREAM = [[5, 6, 7], [9, 8], [1, 2, 3, 4], [70, 71]]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "measure", lambda runner, **options: learned.latency())
+def home(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(practice, "NUM_TOKENS", 24)
-    return tmp_path
+    return home
 
 
 def stored(model: Any, **options: Any) -> Engine:
@@ -308,7 +308,7 @@ def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
     engine = Engine(pico("llama"), strategy="uniform")
     with pytest.raises(OptionError, match="'uniform' learns nothing while it generates"):
         engine.save()
-    assert not any(home.iterdir())
+    assert not any(home.rglob("*"))
 
 
 # ------------------------------------------------------------------------------------------------ other texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,29 +25,25 @@ from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafters.lookup import find_matches
 from selfdraft.engine import engine as engine_module
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.disco import Disco, artefact_name
-from selfdraft.models.graph_runner import GraphRunner
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.passes import DraftStats
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
 from selfdraft.registry import DRAFTERS
+from selfdraft.types import Prompt
 from tape import TapeRecorder
 
+pytestmark = pytest.mark.usefixtures("home")
+
 PROMPTS = [
-    CalibrationPrompt("a1", "a", (5, 6, 7, 8)),
-    CalibrationPrompt("b1", "b", (20, 30, 40)),
-    CalibrationPrompt("a2", "a", (2, 7, 1, 8, 2, 8, 1, 8, 2, 8)),
-    CalibrationPrompt("b2", "b", (9, 9, 3)),
+    Prompt("a1", "a", tokens=(5, 6, 7, 8)),
+    Prompt("b1", "b", tokens=(20, 30, 40)),
+    Prompt("a2", "a", tokens=(2, 7, 1, 8, 2, 8, 1, 8, 2, 8)),
+    Prompt("b2", "b", tokens=(9, 9, 3)),
 ]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
 QUICK = LookaheadOptions(num_tokens=6, max_tokens=3)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    return tmp_path
 
 
 def new_engine(family: str = "llama", **options: Any) -> Engine:
@@ -343,7 +340,7 @@ class TestTrainLookahead:
         assert sorted(engine.knowledge.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
 
     def test_training_and_validation_never_share_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[list[CalibrationPrompt]] = []
+        seen: list[list[Prompt]] = []
         honest = module.collect
 
         def watched(engine: Engine, method: Any, prompts: Any, *values: Any, **more: Any) -> Any:
@@ -351,7 +348,7 @@ class TestTrainLookahead:
             return honest(engine, method, prompts, *values, **more)
 
         monkeypatch.setattr(module, "collect", watched)
-        again = CalibrationPrompt("again", "b", PROMPTS[0].tokens)
+        again = Prompt("again", "b", tokens=PROMPTS[0].tokens)
         train_lookahead(new_engine(), UNIFORM, [*PROMPTS, again], QUICK)
         validation, training = ({prompt.tokens for prompt in some} for some in seen)
         assert [prompt.id for prompt in seen[0]] == ["a2", "b2"]
@@ -360,7 +357,7 @@ class TestTrainLookahead:
 
     def test_the_budget_leaves_prompts_out(self) -> None:
         said: list[str] = []
-        many = [CalibrationPrompt(str(n), "a", (n + 1, n + 2)) for n in range(9)]
+        many = [Prompt(str(n), "a", tokens=(n + 1, n + 2)) for n in range(9)]
         short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
         found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)
         assert any("time is up behind 1 of 2 prompts" in line for line in said)
@@ -395,7 +392,7 @@ class TestTrainLookahead:
         assert engine.method(lookahead="disco", **UNIFORM)
 
     @pytest.mark.parametrize("prompts", [[], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]])
-    def test_too_few_prompts(self, prompts: list[CalibrationPrompt]) -> None:
+    def test_too_few_prompts(self, prompts: list[Prompt]) -> None:
         with pytest.raises(OptionError, match="at least two different prompts of one domain"):
             train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
 
@@ -503,22 +500,6 @@ class TestRefusals:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> str:
-    path = tmp_path / "prompts.jsonl"
-    rows = [{"domain": domain, "prompt": f"{domain}bc{number}"} for domain in ("code", "chat") for number in range(3)]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return str(path)
-
-
 class TestCommand:
     def test_train_show_use(self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         method = ["--set", "uniform.ratio=0.4"]
@@ -598,24 +579,14 @@ class TestCommand:
         ],
     )
     def test_errors_come_before_the_model(
-        self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, arguments: list[str], message: str, refused: Callable[..., str]
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
-        try:
-            status = main(["train-lookahead", *arguments])
-        except SystemExit as ended:  # argparse
-            status = ended.code
-        assert status == 2
-        assert message in capsys.readouterr().err
+        assert message in refused("train-lookahead", *arguments)
 
-    def test_one_prompt_is_too_few(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+    def test_one_prompt_is_too_few(self, tmp_path: Path, refused: Callable[..., str]) -> None:
         file = tmp_path / "one.jsonl"
         file.write_text('{"domain": "a", "prompt": "b"}\n' * 2)
-        assert main(["train-lookahead", "--prompts", str(file)]) == 2
-        assert "at least two different prompts of one domain" in capsys.readouterr().err
+        assert "at least two different prompts of one domain" in refused("train-lookahead", "--prompts", str(file))
 
     def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="0"):

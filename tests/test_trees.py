@@ -14,8 +14,8 @@ from pico import VARIANTS, VOCAB_SIZE, pico
 from selfdraft import Engine, OptionError
 from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
-from selfdraft.models.runners import EagerRunner
-from selfdraft.passes import Resume
+from selfdraft.models.eager import EagerRunner
+from selfdraft.passes import PassRequest, Resume
 from selfdraft.trees.siblings import Siblings, read_table
 from selfdraft.types import ROOT, Draft
 
@@ -88,7 +88,7 @@ def prefilled(runner: EagerRunner, prompts: tuple[list[int], ...]) -> Any:
     cache = runner.new_cache(len(prompts), 64)
     for row, prompt in enumerate(prompts):
         if len(prompt) > 1:
-            runner.forward(torch.tensor([prompt[:-1]]), [0], cache, first_row=row)
+            runner.forward(PassRequest(torch.tensor([prompt[:-1]]), [0], first_row=row), cache)
     return cache
 
 
@@ -105,7 +105,7 @@ def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str, drafts: 
     inputs = padded_inputs(prompts, drafts)
     mask = tree_mask(drafts, inputs.shape[1])
     starts = [len(prompt) - 1 for prompt in prompts]
-    found = runner.forward(inputs, starts, prefilled(runner, prompts), tree=mask).scores
+    found = runner.forward(PassRequest(inputs, starts, tree=mask), prefilled(runner, prompts)).scores
     for row, (prompt, draft) in enumerate(zip(prompts, drafts, strict=True)):
         expected = scores_of_paths(copy.deepcopy(pico(variant)), prompt, draft)
         torch.testing.assert_close(found[row, : len(draft.tokens) + 1], expected, rtol=1e-4, atol=1e-4)
@@ -122,7 +122,7 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
     inputs, starts = padded_inputs(prompts, drafts), [len(prompt) - 1 for prompt in prompts]
     mask = tree_mask(drafts, inputs.shape[1])
     cache = prefilled(runner, prompts)
-    whole = runner.forward(inputs, starts, cache, tree=mask, capture=(point, "norm"))
+    whole = runner.forward(PassRequest(inputs, starts, tree=mask, capture=(point, "norm")), cache)
     hidden = whole.captured[point].clone()
     for row, known in enumerate(num_known):
         hidden[row, known:] = torch.nan
@@ -133,7 +133,7 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
             for row, start in enumerate(starts):
                 store[row, :, start:] = 99.0
     resumed = runner.forward(
-        inputs, starts, cache, tree=mask, capture=("norm",), resume=Resume(point, num_known, hidden)
+        PassRequest(inputs, starts, tree=mask, capture=("norm",), resume=Resume(point, num_known, hidden)), cache
     )
     torch.testing.assert_close(resumed.scores, whole.scores, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(resumed.captured["norm"], whole.captured["norm"], rtol=1e-4, atol=1e-4)
@@ -144,10 +144,10 @@ def test_what_is_kept_of_a_tree_is_a_chain_afterwards(variant: str) -> None:
     runner, prompt, nodes = EagerRunner(pico(variant)), PROMPTS[0], [0, 1, 6, 7]
     cache, start = prefilled(runner, (prompt,)), len(prompt) - 1
     inputs = padded_inputs((prompt,), [COMB])
-    runner.forward(inputs, [start], cache, tree=tree_mask([COMB], inputs.shape[1]))
+    runner.forward(PassRequest(inputs, [start], tree=tree_mask([COMB], inputs.shape[1])), cache)
     cache.move(0, [start + 1 + node for node in nodes], start + 1)
     text = [*prompt, *(COMB.tokens[node] for node in nodes), 17]
-    found = runner.forward(torch.tensor([[17]]), [len(text) - 1], cache).scores[0, 0]
+    found = runner.forward(PassRequest(torch.tensor([[17]]), [len(text) - 1]), cache).scores[0, 0]
     with torch.inference_mode():
         expected = pico(variant)(torch.tensor([text])).logits[0, -1]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,24 +24,19 @@ from selfdraft.calibrate.traces import collect
 from selfdraft.calibrate.trials import Total
 from selfdraft.calibrate.tuning import TUNABLE, Candidate, Replay, next_place, predicted, rank, shortlist
 from selfdraft.cli.main import main
-from selfdraft.fitting import CalibrationPrompt
 from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.disco import Disco
 from selfdraft.lookahead.fixed import Fixed
 from selfdraft.lookahead.perplexity import Perplexity
-from selfdraft.types import Draft, Plan, StepRecord, Verdict
+from selfdraft.types import Draft, Plan, Prompt, StepRecord, Verdict
 from test_train_lookahead import made_trace
 
-PROMPTS = [CalibrationPrompt(str(number), "a", (number + 1, 7, number + 3)) for number in range(3)]
+pytestmark = pytest.mark.usefixtures("home")
+
+PROMPTS = [Prompt(str(number), "a", tokens=(number + 1, 7, number + 3)) for number in range(3)]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
 QUICK = LookaheadOptions(num_tokens=12, max_tokens=4)
 SECONDS = RoundSeconds(0.3, lambda count: 1.0 + 0.01 * count)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    return tmp_path
 
 
 def random_traces(seed: int, has_scores: bool = True) -> list[Any]:
@@ -83,7 +79,7 @@ class TestReplay:
         """Of `self` only rounds of one token: behind more, it reads the keys and values of its own passes."""
         settings = {**SETTINGS, "fixed": {"tokens": tokens}}
         engine = Engine(pico("llama"), profile=None, settings=settings, lookahead="fixed", drafter=drafter)
-        prompt = CalibrationPrompt("", "", (2, 7, 1, 8, 2, 8, 1, 8, 2, 8))
+        prompt = Prompt("", "", tokens=(2, 7, 1, 8, 2, 8, 1, 8, 2, 8))
         found = replay(collect(engine, {}, [prompt], 30), Fixed(Fixed.Options(tokens)), SECONDS)
         steps = engine.generate(prompt.tokens, max_new_tokens=30).steps
         assert [one.emitted for one in found.rounds] == [len(step.verdict.tokens) for step in steps]
@@ -247,7 +243,7 @@ class TestTune:
         assert best.method(method)["settings"]["fixed"] == {"skip": "a1,m2", **best.options}
 
     def test_no_text_counts_twice(self, engine: Engine) -> None:
-        again = CalibrationPrompt("again", "b", PROMPTS[0].tokens)
+        again = Prompt("again", "b", tokens=PROMPTS[0].tokens)
         assert tune(engine, UNIFORM, "fixed", [PROMPTS[0], again], QUICK).rows[0].total.num_texts == 1
 
     @pytest.mark.parametrize(
@@ -269,14 +265,6 @@ class TestTune:
 
 
 # ------------------------------------------------------------------------------------------------ the command
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
 
 
 @pytest.fixture
@@ -334,11 +322,9 @@ class TestCommand:
         ],
     )
     def test_errors_come_before_the_model(
-        self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, arguments: list[str], message: str, refused: Callable[..., str]
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
-        assert main(["tune", *arguments]) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused("tune", *arguments)
 
     def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="0"):

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from .protocols import Probe
-from .types import LatencyFit
+from .types import LatencyFit, Prompt
 
 Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """`Strategy.condense`."""
-
-
-@dataclass(frozen=True)
-class CalibrationPrompt:
-    id: str
-    domain: str
-    tokens: tuple[int, ...]
 
 
 class Kit(Protocol):
@@ -32,7 +24,7 @@ class Kit(Protocol):
     def latency(self) -> LatencyFit: ...
 
     @property
-    def prompts(self) -> Sequence[CalibrationPrompt]:
+    def prompts(self) -> Sequence[Prompt]:
         """To fit to, in turn from each domain; prompts that methods are tried on are not among them."""
         ...
 
@@ -46,22 +38,18 @@ class Kit(Protocol):
         """What the profile has of the strategy already, values and arrays; empty: nothing."""
         ...
 
-    def hidden(
-        self, prompt: CalibrationPrompt, points: Sequence[str], condense: Condense
-    ) -> Mapping[str, torch.Tensor]:
+    def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         """What a strategy with these `prefill_needs` gets to see of a prompt in `begin`."""
         ...
 
-    def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt], num_tokens: int
-    ) -> float:
+    def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         """Total tokens over total seconds of decoding so many behind each prompt, greedily, one text at a time.
 
         `method`: as `Engine.generate` takes it. What recording takes is not counted.
         """
         ...
 
-    def among(self, prompts: Sequence[CalibrationPrompt], name: str, share: float) -> Kit:
+    def among(self, prompts: Sequence[Prompt], name: str, share: float) -> Kit:
         """A kit of its own with these prompts and texts behind them, for a fit inside this one.
 
         `name` tells it from others, should the fit be interrupted; `share`: of the time that is left.

@@ -12,24 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .types import SkipSet
+
 Tokens = torch.Tensor | Sequence[Sequence[int]]
 """[rows, width]: numbers on the host, or a tensor on any device."""
-
-
-@dataclass(frozen=True)
-class PassOutput:
-    """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
-
-    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
-    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
-    read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
-
-    def choices(self) -> list[list[int]]:
-        """The best token behind each column of each row, on the host."""
-        if self.read_choices is not None:
-            return self.read_choices()
-        best: list[list[int]] = self.scores.argmax(-1).tolist()
-        return best
 
 
 @dataclass(frozen=True)
@@ -39,7 +25,7 @@ class TreeMask:
     On the host: a runner sends it to its device as it likes.
     """
 
-    depths: Sequence[Sequence[int]]  # [row][column] tokens behind column 0
+    depths: Sequence[Sequence[int]]  # [row][column] tokens after column 0
     sees: Sequence[Sequence[int]]  # [row][column] the columns it attends to, itself included: bit j is column j
 
     @property
@@ -51,7 +37,7 @@ class TreeMask:
 
 @dataclass(frozen=True)
 class Resume:
-    """Columns of a pass whose hidden states behind the capture point `point` are known: they start there.
+    """Columns of a pass whose hidden states after the capture point `point` are known: they start there.
 
     Row i knows its first `num_known[i]` columns; their keys and values below the point are in the cache.
     """
@@ -61,31 +47,62 @@ class Resume:
     hidden: torch.Tensor  # [rows, width, hidden]; read in the known columns only
 
 
-Place = tuple[int, int, int]
-"""Where a row chooses: the caller's number of the text, position in the generated text, rounds behind it."""
+@dataclass(frozen=True, slots=True)
+class PassRequest:
+    """One pass: `tokens` [rows, width] in the cache rows from `first_row` on, row i in slots from `starts[i]` on."""
+
+    tokens: Tokens
+    starts: Sequence[int]
+    first_row: int = 0
+    skip: SkipSet = SkipSet()
+    capture: Sequence[str] = ()  # points whose hidden states are wanted
+    needs_scores: bool = True
+    tree: TreeMask | None = None  # None: each row is a chain, position = slot
+    resume: Resume | None = None
+    run_ahead: bool = False  # the caller reads `choices()` alone and will probably ask for the pass after them next
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
+
+    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
+    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+    read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
+
+    def choices(self) -> list[list[int]]:
+        """The best token after each column of each row, on the host."""
+        if self.read_choices is not None:
+            return self.read_choices()
+        best: list[list[int]] = self.scores.argmax(-1).tolist()
+        return best
+
+
+Site = tuple[int, int, int]
+"""Where a row chooses: the caller's number of the text, position in the generated text, rounds before it."""
 Salt = torch.Tensor | int
 Seed = int | tuple[Salt, Salt]
 """As one number or as its two 32-bit halves, the low one first."""
 
 
 @dataclass(frozen=True)
-class Spots:
-    """Where tokens are chosen; noise is a function of it. Each [n]."""
+class NoiseKey:
+    """Where tokens are chosen: all that their noise depends on, beside the seed. Each [n]."""
 
     sequences: torch.Tensor  # the caller's number of the text
     indices: torch.Tensor  # position in the generated text
-    rounds: torch.Tensor  # rounds the text has behind it
+    rounds: torch.Tensor  # rounds the text has had
 
     @classmethod
-    def of(cls, places: Sequence[Place], device: torch.device) -> Spots:
-        return cls(*torch.tensor(places, device=device).unbind(1))
+    def of(cls, sites: Sequence[Site], device: torch.device) -> NoiseKey:
+        return cls(*torch.tensor(sites, device=device).unbind(1))
 
-    def at(self, rows: torch.Tensor) -> Spots:
-        return Spots(self.sequences[rows], self.indices[rows], self.rounds[rows])
+    def at(self, rows: torch.Tensor) -> NoiseKey:
+        return NoiseKey(self.sequences[rows], self.indices[rows], self.rounds[rows])
 
-    def ahead(self, count: torch.Tensor | int) -> Spots:
+    def ahead(self, count: torch.Tensor | int) -> NoiseKey:
         """The same texts, `count` tokens on."""
-        return Spots(self.sequences, self.indices + count, self.rounds)
+        return NoiseKey(self.sequences, self.indices + count, self.rounds)
 
 
 class Outline(NamedTuple):

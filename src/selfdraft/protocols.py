@@ -8,18 +8,18 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from .passes import DraftStats, PassOutput, Place, Resume, Seed, Spots, States, Tokens, TreeMask
+from .passes import DraftStats, NoiseKey, PassOutput, PassRequest, Seed, Site, States
 from .types import LatencyFit, Plan, Reuse, SkipSet, StepRecord
 
 
 class Cache(Protocol):
-    """Keys and values of a batch. Slots behind a row's verified length are scratch; lengths are the caller's."""
+    """Keys and values of a batch. Slots after a row's verified length are scratch; lengths are the caller's."""
 
     @property
     def num_slots(self) -> int: ...
 
     def reserve(self, num_slots: int) -> None:
-        """Make room for so many slots a row; what is stored stays."""
+        """Make room for `num_slots` slots a row; what is stored stays."""
         ...
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -34,8 +34,10 @@ class Cache(Protocol):
 class Runner(Protocol):
     """Runs passes of one model on one device. Skip is an argument of the pass, never a state."""
 
-    saves_by_reuse: bool  # whether a pass that starts behind known states is cheaper than a whole one
+    saves_by_reuse: bool  # whether a pass that resumes from known states is cheaper than a whole one
     recorded_widths: Sequence[int]  # ascending; a recorded pass of another width takes the next one
+    fallback_reason: str | None  # why a runner that could record does not
+    decoder: Any  # the model in sub-layers, for whoever looks into it
 
     @property
     def num_layers(self) -> int: ...
@@ -52,47 +54,43 @@ class Runner(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether passes are recorded and replayed."""
+        ...
+
+    @property
+    def capture_seconds(self) -> float:
+        """What recording has taken so far."""
+        ...
+
+    @property
+    def graph_keys(self) -> Sequence[Any]:
+        """Of what is recorded now."""
+        ...
+
+    def graph_figures(self) -> Mapping[str, Any]:
+        """What recordings take, and `fallback_reason`; empty where nothing is ever recorded."""
+        ...
+
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
-        """Sizes, ascending, of what recorded passes over up to so many slots read; none: nothing is recorded."""
+        """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""
+        ...
+
+    def refresh(self) -> None:
+        """Attach again where the model was moved, cast, hooked or given new weights since."""
         ...
 
     def new_cache(self, num_rows: int, num_slots: int) -> Cache: ...
 
-    def forward(
-        self,
-        tokens: Tokens,
-        starts: Sequence[int],
-        cache: Any,
-        *,
-        first_row: int = 0,
-        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
-        capture: Sequence[str] = (),
-        needs_scores: bool = True,
-        tree: TreeMask | None = None,
-        resume: Resume | None = None,
-        ahead: bool = False,
-    ) -> PassOutput:
-        """Run `tokens` [rows, width] in the cache rows from `first_row` on, row i in the slots from `starts[i]` on.
-
-        Without `tree` each row is a chain: position = slot. With `ahead` the caller reads `choices()` alone and will
-        probably ask for the pass behind them next.
-        """
-        ...
+    def forward(self, request: PassRequest, cache: Any) -> PassOutput: ...
 
     def draft(
-        self,
-        task: DraftTask,
-        tokens: Sequence[int],
-        starts: Sequence[int],
-        cache: Any,
-        *,
-        first_row: int = 0,
-        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
-        vocabulary: int | None = None,
+        self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        """Draft a whole chain behind `tokens`, one of each row; None: go token by token.
+        """Draft a whole chain; `request` is its first pass, one token a row, on the host. None: go token by token.
 
-        With `vocabulary`, of so many of the first tokens only.
+        With `vocabulary`, only that many of the first tokens are drafted.
         """
         ...
 
@@ -101,7 +99,7 @@ class Runner(Protocol):
         ...
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
-        """Whether a pass that starts behind `point` still comes by all of `capture`."""
+        """Whether a pass that starts after `point` still comes by all of `capture`."""
         ...
 
     def seconds(self) -> float:
@@ -135,11 +133,16 @@ class Lookahead(Protocol):
 
     A runner may record what `wants_more` does and replay it: what an object learns must live in tensors that it
     changes in place. Whatever else it goes by is fixed when it is made (the object itself is the recording's key).
-    It is built of its options, `Knowledge` and `DraftedBy`. It may say in `max_tokens: int` how far it drafts at most.
+    It is built of its options, `Knowledge` and `DraftedBy`.
     """
 
     Options: ClassVar[type[Any]]
     reads_distribution: ClassVar[bool]  # whether it looks at `top_probs` or `entropy`
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How far it drafts at most."""
+        ...
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         """[rows] bool. Tensors in, tensor out: no `.item()` and no branch on values."""
@@ -148,6 +151,10 @@ class Lookahead(Protocol):
     def observe(self, step: StepRecord) -> None: ...
 
     def end(self, sequence_id: int) -> None: ...
+
+    def forget(self) -> None:
+        """Be as if no text had been seen. Tensors stay where they are: recorded drafts read them there."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -196,13 +203,16 @@ class PlanContext:
 class Strategy(Protocol):
     """WHICH sub-layers draft. It proposes and observes; it never decodes. It is built of its options and `Knowledge`.
 
-    It may say in `known_plans: Sequence[Plan]` which plans it will use, so that they can be recorded beforehand. What
-    it needs to know beforehand is found by a static `fit(kit: fitting.Kit, options)`, whose result, values and tensors,
-    is kept in the profile. What it learns while generating it may tell in `state()`, which can be kept there, too.
+    What one that `can_fit` needs to know beforehand is found by `fit(kit, options)`; what one that `learns_online`
+    learns while generating is told by `state()`. Either, values and tensors, can be kept in the profile.
     """
 
     Options: ClassVar[type[Any]]
     pairs_with: ClassVar[Mapping[str, Any]]  # what its paper uses on the other axes, and their settings
+    can_fit: ClassVar[bool]
+    learns_online: ClassVar[bool]
+    practice: ClassVar[Mapping[str, Any]]  # options under which all of the time may go into learning
+    known_plans: Sequence[Plan]  # that it will use, so that they can be recorded beforehand
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification
     prefill_needs: tuple[str, ...]  # and those to capture during prefill alone
 
@@ -223,6 +233,18 @@ class Strategy(Protocol):
         ...
 
     def end(self, sequence_id: int) -> None: ...
+
+    @staticmethod
+    def fit(kit: Any, options: Any) -> dict[str, Any]:
+        """`kit`: a `fitting.Kit`."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has learned all that it will."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -261,12 +283,12 @@ class Choice:
 
 
 class DraftRule(Hashable, Protocol):
-    """How a draft chooses behind its scores. Equal rules may share a recording: tensors in, tensors out."""
+    """How a draft chooses after its scores. Equal rules may share a recording: tensors in, tensors out."""
 
     @property
     def max_candidates(self) -> int: ...
 
-    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
+    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
         """A drafter without scores brings its `tokens` [rows]."""
         ...
 
@@ -277,7 +299,7 @@ class DraftTask:
 
     rule: DraftRule
     caps: Sequence[int]
-    places: Sequence[Place]
+    sites: Sequence[Site]
     sequence_ids: Sequence[int]
     seed: int
     meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
@@ -317,10 +339,11 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """WHAT drafts. One that brings branches may say in `max_nodes: int` how many tokens it drafts at most."""
+    """WHAT drafts."""
 
     Options: ClassVar[type[Any]]
     needs_choices: bool  # whether `observe` reads `step.choices`
+    max_nodes: int  # drafted at most by one that brings branches; 0: it brings none
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> DraftSession: ...
 

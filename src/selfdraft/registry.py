@@ -50,7 +50,7 @@ ACCEPTANCES: Mapping[str, str] = {
     "rejection": "selfdraft.engine.accept:Rejection",
 }
 BENCH_ONLY: Mapping[str, Mapping[str, str]] = {
-    "lookahead": {"oracle": "selfdraft.bench.lookahead.oracle:Oracle"},
+    "lookahead": {"oracle": "selfdraft.lookahead.oracle:Oracle"},
 }
 """What must know the text before it is generated: benchmarks show it as a bound, nobody can generate with it."""
 AXES: Mapping[str, Mapping[str, str]] = {
@@ -75,7 +75,7 @@ def find(axis: str, name: str) -> Any:
     if name in BENCH_ONLY.get(axis, ()):
         raise OptionError(
             f"the {axis} {name!r} cannot generate: it has to know the text beforehand. It is a bound that "
-            f"`selfdraft bench {axis}` shows; use one of: {', '.join(table)}"
+            f"`selfdraft bench --preset {axis}s` shows; use one of: {', '.join(table)}"
         )
     if not isinstance(name, str) or name not in table:
         raise unknown_name(axis, name, table)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import OptionError, unknown_name
@@ -16,15 +17,16 @@ ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
 """The axes whose values are combined, in the order of an arm's name."""
 AGAIN = "off, again"
-QUICK: Mapping[str, Mapping[str, str]] = {
-    "uniform": {"strategy": "uniform"},
-    "swift": {"strategy": "swift"},
-    "lookup": {"strategy": "uniform", "drafter": "lookup"},
-    "prune": {"strategy": "prune"},
-}
-"""What answers "what would I gain?": nothing learned, learned on the way, copied from the text, learned beforehand."""
-
 Methods = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """`methods(base)`: what is compared; `options`: of the command, where nothing else is asked for."""
+
+    help: str
+    methods: Callable[[Mapping[str, Any]], Methods]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def crossed(chosen: Mapping[str, Sequence[str]], base: Mapping[str, Any]) -> Methods:
@@ -66,10 +68,6 @@ def every_method(base: Mapping[str, Any]) -> Methods:
     return methods
 
 
-def quick(base: Mapping[str, Any]) -> Methods:
-    return {name: _method(base, method) for name, method in QUICK.items()}
-
-
 def every_lookahead(base: Mapping[str, Any]) -> Methods:
     """Each with the same drafts, and the `oracle`, which no lookahead can beat."""
     names = (*AXES["lookahead"], *BENCH_ONLY["lookahead"])
@@ -79,6 +77,28 @@ def every_lookahead(base: Mapping[str, Any]) -> Methods:
 def _method(base: Mapping[str, Any], named: Mapping[str, str], without: Iterable[str] = ()) -> dict[str, Any]:
     kept = {name: value for name, value in base.items() if name not in without}
     return {**kept, **named}
+
+
+def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Methods]:
+    return lambda base: {name: _method(base, method) for name, method in methods.items()}
+
+
+_LOOKUP, _PRUNE = {"strategy": "uniform", "drafter": "lookup"}, {"strategy": "prune"}
+PRESETS: Mapping[str, Preset] = {
+    "quick": Preset(
+        "what would I gain? four methods (nothing fitted, learned on the way, copied from the text, fitted beforehand)",
+        _named(uniform={"strategy": "uniform"}, swift={"strategy": "swift"}, lookup=_LOOKUP, prune=_PRUNE),
+        {"per_domain": 2, "max_new_tokens": 40, "peers": ["none"]},
+    ),
+    "all": Preset("every method by itself, on the strategy that --strategy names", every_method),
+    "lookaheads": Preset("every lookahead on the same drafts, and the oracle", every_lookahead, {"peers": ["none"]}),
+    "gpu": Preset(
+        "lookup and prune against transformers' own; single passes, the bound, the first token",
+        _named(lookup=_LOOKUP, prune=_PRUNE),
+        {"passes": True, "max_new_tokens": 256},
+    ),
+}
+"""What `selfdraft bench --preset` knows. A new one is an entry here."""
 
 
 def check_names(methods: Methods) -> None:

@@ -13,15 +13,14 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..fitting import CalibrationPrompt
 from ..models.latency import BUDGET_SECONDS, measure
-from ..models.pull import Progress
 from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
+from ..progress import Progress
 from ..registry import STRATEGIES, check_settings, find, options_for
-from ..types import FrontierPoint, LatencyFit
+from ..types import FrontierPoint, LatencyFit, Prompt
 from .kit import Budget, EngineKit, ScoredTexts, Workshop
 from .practice import practise
 from .texts import digest, hold_out, in_turn
@@ -61,7 +60,7 @@ def check_strategies(strategies: Sequence[str]) -> None:
 
 def calibrate(
     engine: Engine,
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     strategies: Sequence[str] = ("prune",),
     options: CalibrateOptions | None = None,
     *,
@@ -79,7 +78,7 @@ def calibrate(
 @dataclass
 class _Calibration:
     engine: Engine
-    prompts: Sequence[CalibrationPrompt]
+    prompts: Sequence[Prompt]
     options: CalibrateOptions
     progress: Progress
     say: Say
@@ -184,18 +183,19 @@ class _Calibration:
 
     def _is_to_be_found(self, name: str) -> bool:
         """Others are tried only."""
-        return any(hasattr(find("strategy", name), way) for way in ("fit", "state"))
+        kind = find("strategy", name)
+        return bool(kind.can_fit or kind.learns_online)
 
     def _find(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
         """What its fit finds, or what it learns while it generates."""
         kind = find("strategy", name)
-        if hasattr(kind, "fit"):
+        if kind.can_fit:
             return self._fit(name, options, seconds)
-        return self._practise(name, options, seconds) if hasattr(kind, "state") else {}
+        return self._practise(name, options, seconds) if kind.learns_online else {}
 
     def _circumstances(self, name: str) -> dict[str, Any]:
         """Of the texts it was fitted to; who practises writes its own."""
-        if hasattr(find("strategy", name), "state"):
+        if find("strategy", name).learns_online:
             return {}
         texts = self._texts.texts
         return {
@@ -251,7 +251,7 @@ class _Calibration:
     # -------------------------------------------------------------------------------------------- trials
 
     @property
-    def _trial_prompts(self) -> Sequence[CalibrationPrompt]:
+    def _trial_prompts(self) -> Sequence[Prompt]:
         return self.held_out[: self.options.num_trial_prompts]
 
     @cached_property

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
 from ..fitting import Condense
@@ -27,7 +28,6 @@ from ..protocols import Probe, Runner
 from ..registry import find, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
-from ..economics import LatencyFit
 from ..types import FrontierPoint, Prompt, SkipSet
 from .texts import Text, probe_text, write_texts
 
@@ -107,7 +107,7 @@ class FitSession:
         kind, name = find("strategy", strategy), name or strategy
         options = options_for("strategy", strategy, settings)
         journal = self.journal(name, strategy=strategy, options=repr(options))
-        if not hasattr(kind, "fit"):
+        if not kind.can_fit:
             return self._practise(strategy, settings, prompts, Budget(seconds), journal)
         write = (lambda: texts) if texts is not None else (lambda: self.write(prompts))
         kit = EngineKit(self, prompts, write, journal, seconds, f"fitting {name}", known)
@@ -197,17 +197,13 @@ class EngineKit:
     def probes(self) -> Sequence[Probe]:
         return self.texts.probes
 
-    def hidden(
-        self, prompt: Prompt, points: Sequence[str], condense: Condense
-    ) -> Mapping[str, torch.Tensor]:
+    def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
         state = State([TextSequence(0, list(prompt.tokens), 1)], runner.new_cache(1, len(prompt.tokens)))
         prefill(runner, state, caught)
         return caught.found
 
-    def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
-    ) -> float:
+    def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         engine = self._session.engine
         recorded_before = engine.runner.capture_seconds
         stats = [engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method).stats for prompt in prompts]

@@ -15,12 +15,12 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
-from ..fitting import CalibrationPrompt
 from ..lookahead.disco import Classifier, artefact_name, draft_model
-from ..models.pull import Progress
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
+from ..progress import Progress
 from ..registry import options_for
+from ..types import Prompt
 from .kit import Budget
 from .round_seconds import measure_rounds
 from .texts import hold_out
@@ -152,7 +152,7 @@ def tune(
     engine: Engine,
     method: Mapping[str, Any],
     lookahead: str,
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     options: LookaheadOptions | None = None,
     *,
     progress: Progress = lambda done, total, label: None,
@@ -175,7 +175,7 @@ def tune(
 def train_lookahead(
     engine: Engine,
     method: Mapping[str, Any],
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     options: LookaheadOptions | None = None,
     *,
     progress: Progress = lambda done, total, label: None,
@@ -229,7 +229,7 @@ class _Work:
             path = self.store.path_of(key)
             self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made anew")
 
-    def collect(self, prompts: Sequence[CalibrationPrompt], purpose: str) -> list[Trace]:
+    def collect(self, prompts: Sequence[Prompt], purpose: str) -> list[Trace]:
         count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"
         self.say(f"letting the target continue {count} {purpose}, and the draft propose a token behind each token")
         traces = collect(
@@ -249,7 +249,7 @@ class _Work:
             )
         return traces
 
-    def replay(self, traces: Sequence[Trace], prompts: Sequence[CalibrationPrompt]) -> Replay:
+    def replay(self, traces: Sequence[Trace], prompts: Sequence[Prompt]) -> Replay:
         num_tokens, max_tokens = min(self.options.num_tokens, _TIMED_TOKENS), self.options.max_tokens
         timed = prompts[:_NUM_TIMED]
         seconds = measure_rounds(self.engine, self.method, timed, num_tokens, max_tokens, self.progress)
@@ -259,7 +259,7 @@ class _Work:
         self,
         usual: Candidate,
         candidates: Sequence[Candidate],
-        prompts: Sequence[CalibrationPrompt],
+        prompts: Sequence[Prompt],
         plain_seconds: float,
     ) -> list[Measured]:
         """Plain decoding, the usual setting and the others, measured in turns."""

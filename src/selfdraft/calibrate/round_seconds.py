@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from ..engine.engine import Engine
-from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
-from ..models.pull import Progress
 from ..options import NoOptions
 from ..passes import DraftStats
+from ..progress import Progress
 from ..protocols import Runner
-from ..types import StepRecord, seconds_of_width
+from ..types import Prompt, StepRecord, seconds_of_width
 from .replay import RoundSeconds
 from .trials import OFF
 
@@ -49,7 +48,7 @@ class Sweep(PlainLookahead):
 def measure_rounds(
     engine: Engine,
     method: Mapping[str, Any],
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     num_tokens: int,
     max_tokens: int,
     progress: Progress = lambda done, total, label: None,
@@ -64,12 +63,12 @@ def measure_rounds(
             generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **way)
             if number:
                 steps[is_drafting].extend(generation.steps)
-    return fit_rounds(steps[True], steps[False], bool(engine.runner.recorded_slots(1)))
+    return fit_rounds(steps[True], steps[False], engine.runner.is_recording)
 
 
 def lengths_to_measure(runner: Runner, max_tokens: int) -> list[int]:
     """Where passes are recorded, those that fill a width; else a few."""
-    recorded = [width - 1 for width in runner.recorded_widths] if runner.recorded_slots(1) else _LENGTHS
+    recorded = [width - 1 for width in runner.recorded_widths] if runner.is_recording else _LENGTHS
     return sorted({min(length, max_tokens) for length in (*recorded, max_tokens) if length > 0})
 
 

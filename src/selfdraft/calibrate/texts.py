@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..engine.engine import Engine
+from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
 from ..progress import Progress
@@ -84,6 +85,6 @@ def probe_text(text: Text, runner: Runner) -> Probe:
     known = text.tokens[:-1]
     cache = runner.new_cache(1, len(text.tokens))
     for start in range(0, len(known), _CHUNK):
-        runner.forward([list(known[start : start + _CHUNK])], [start], cache, needs_scores=False)
+        runner.forward(PassRequest([list(known[start : start + _CHUNK])], [start], needs_scores=False), cache)
     first = text.num_prompt_tokens - 1
     return runner.probe(cache, known[first:], first)

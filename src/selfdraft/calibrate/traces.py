@@ -18,14 +18,13 @@ from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
 from ..engine.sampling import Sampler
-from ..fitting import CalibrationPrompt
 from ..lookahead.base import PlainLookahead
-from ..models.pull import Progress
 from ..options import NoOptions
 from ..passes import DraftStats, Outline, States
+from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
-from ..types import SkipSet, Verdict
+from ..types import Prompt, SkipSet, Verdict
 from .texts import Text, Told, probe_text, rows_at_once, write
 
 _LABEL = "collecting drafts"
@@ -76,7 +75,7 @@ Part = dict[str, torch.Tensor]
 def collect(
     engine: Engine,
     method: Mapping[str, Any],
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     num_tokens: int,
     progress: Progress = lambda done, total, label: None,
     *,
@@ -220,7 +219,7 @@ def _decode(
     drafted_by: Mapping[str, Any],
     sampling: Mapping[str, Any],
     acceptance: _OneByOne,
-    prompts: Sequence[CalibrationPrompt],
+    prompts: Sequence[Prompt],
     num_tokens: int,
     told: Told,
 ) -> Iterator[Trace]:
@@ -246,9 +245,7 @@ def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | N
     return plan.skip if drafts_all_tokens and plan.max_draft_tokens != 0 else None
 
 
-def _score(
-    engine: Engine, skip: SkipSet, prompts: Sequence[CalibrationPrompt], num_tokens: int, told: Told
-) -> Iterator[Trace]:
+def _score(engine: Engine, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told) -> Iterator[Trace]:
     for prompt, text in zip(prompts, write(engine, prompts, num_tokens, told), strict=True):
         yield _trace(prompt.domain, list(_scored(text, engine.runner, skip)), has_scores=True)
 

@@ -1,28 +1,39 @@
-"""`selfdraft bench`: measure. `gpu`: our ways and transformers' own; others elsewhere; `table`: a result."""
+"""`selfdraft bench`: methods against plain decoding on prompts of several kinds; what would one gain?"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bench import plot, report
-from ..bench.gpu import GpuBench, GpuPlan
-from ..bench.harness import table as methods_table
-from ..bench.harness.figures import document as document_of
-from ..bench.harness.records import is_record_file, read_records
-from ..bench.lookahead import plot as lookahead_plot
-from ..bench.lookahead import report as lookahead_report
-from ..bench.prompts import OWN_PROMPTS, BenchPrompt, read_prompts
-from ..bench.ways import PEERS, check_peers, default_peers, name_method, parse_variants
+from ..bench.methods import (
+    PRESETS,
+    Methods,
+    Preset,
+    check_names,
+    crossed,
+    name_method,
+    parse_variants,
+)
+from ..bench.soak import Soak
+from ..bench.tables import as_text
+from ..engine.engine import Engine
 from ..errors import OptionError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
-from . import bench_common, bench_lookahead, bench_methods, terminal
+from ..measure.arms import is_bound
+from ..measure.circumstances import shown_name
+from ..measure.peers import PEERS, check_peers, default_peers
+from ..measure.records import RecordFile
+from ..measure.result import Result
+from ..measure.run import Measurement, MeasurePlan
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
+from ..prompts.arrange import context_prompts, mixed_prompts
+from ..prompts.sets import PROMPT_SETS, select_prompts
+from ..prompts.tokens import encode
+from ..types import Prompt
+from . import terminal
 from .inputs import (
     MODEL_HELP,
     add_device_options,
@@ -32,198 +43,212 @@ from .inputs import (
     method_help,
     read_file,
     read_method,
+    seconds,
 )
+from .outputs import check_output
 
-BENCHMARKS = {"methods", "gpu", "lookahead", "table"}
-EXAMPLES = """\
-examples:
-  selfdraft bench --quick                           what would I gain? (`selfdraft bench methods --help` tells more)
-  selfdraft bench --strategies all --output result.jsonl
-  selfdraft bench gpu --help                        speed on a GPU against transformers, and where the time goes
-  selfdraft bench lookahead --help                  how far to draft: all rules, and the oracle
-  selfdraft bench table result.json                 a result as Markdown tables
-"""
-GPU_EXAMPLES = """\
-Meant for a GPU; runs on any device. Greedy, one text at a time, prompts through the chat template where there is one.
-For each prompt all ways take turns in one process: selfdraft plainly (off), selfdraft with each variant, and
-transformers' own (peers). Speeds are total tokens over total seconds. Every output is compared with that of `off`;
-`different`, or a plot that cannot be drawn, makes the exit code 1. Single passes are timed first: with the rounds a
-variant needed they give the bound its speed is held against. A table is printed, and one JSON document last.
+PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
+EXAMPLES = f"""\
+For each prompt all methods take turns in one process, plain decoding (off) among them, in an order drawn for each text.
+Speed-ups are total tokens over total seconds against off, prefill excluded; the 95 % interval resamples prompts with
+both methods together. Every output is compared with the plain one: `different` makes the exit code 1. A table and a
+sentence of advice are printed, or one JSON document with --json. With --output every text is kept as a line of JSON as
+it is measured: the same command goes on where it was interrupted, and `selfdraft report` makes tables and pages of it.
 
-A variant is a row of its own: NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ...; what it leaves open is as the method
-options of the command say. Without any, these options are the one variant.
+methods: every combination of --strategies, --lookaheads, --drafters and --trees ("all": every one there is); what is
+left open is what a strategy pairs with. --variant: a row of its own, NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ... .
+What was not calibrated is named and left out.
 
-peers: eager (the default cache), static (static cache, compiled on CUDA: the baseline), early-exit (two thirds of the
-layers draft), lookup (10 tokens from the prompt)
+presets:
+{PRESET_LINES}
+prompts: ours, of eight kinds; files of JSON lines (domain and prompt, or Spec-Bench's question.jsonl with its turns);
+data sets of the hub with selfdraft[datasets].
 
 examples:
-  selfdraft bench gpu                                             the default model, the default method, our prompts
-  selfdraft bench gpu --peers none --seconds 60 --per-domain 2    ours alone, a minute
-  selfdraft bench gpu qwen2.5-coder-1.5b-instruct --peer-tokens 32 --soak 200 --output result.json \\
-      --variant "chain: strategy=fixed fixed.skip=a4,a5,m3-8" --variant "tree: strategy=uniform tree=siblings"
-"""
-CONTEXT_HELP = (
-    "time single passes behind a text of so many tokens, or fewer where its cache bucket (a power of two) has no room "
-    "for 64 more (default: %(default)s)"
-)
-TABLE_EXAMPLES = """\
-examples:
-  selfdraft bench table result.json                 Markdown for a README
-  selfdraft bench table result.json --plot speed.png
+  selfdraft bench --quick                                   what would I gain? Less than five minutes on two cores
+  selfdraft bench --strategies all --output result.jsonl    every strategy with what it pairs with
+  selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
+  selfdraft bench --all --mix 0 --seconds 1800 --output result.jsonl      a stream, task by task
+  selfdraft bench --preset gpu --soak 200                   where the time goes; memory over 200 texts
+  selfdraft report result.jsonl                             the tables again; --html: a page with pictures
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
-        help="measure speed",
-        description="Measure speed, always against plain decoding in the same run.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
-    bench_methods.add_parser(benchmarks)
-    _add_gpu_parser(benchmarks)
-    bench_lookahead.add_parser(benchmarks)
-    table = benchmarks.add_parser(
-        "table",
-        help="a result as Markdown",
-        description="Print a result of `selfdraft bench ... --output FILE` as Markdown tables.",
-        epilog=TABLE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    table.add_argument("file", help='what `selfdraft bench ... --output` wrote; "-": standard input')
-    table.add_argument("--plot", metavar="FILE.png", help="also draw it; needs matplotlib")
-    table.set_defaults(run=run_table)
-
-
-def with_default(arguments: Sequence[str]) -> list[str]:
-    """`selfdraft bench ...` means `selfdraft bench methods ...` unless a benchmark is named."""
-    first = list(arguments[1:2])
-    if list(arguments[:1]) != ["bench"] or first == ["-h"] or first == ["--help"] or set(first) & BENCHMARKS:
-        return list(arguments)
-    return ["bench", "methods", *arguments[1:]]
-
-
-def _add_gpu_parser(benchmarks: Any) -> None:
-    parser = benchmarks.add_parser(
-        "gpu",
-        help="our ways and transformers' own, side by side, and where the time goes",
-        description="Speed against transformers and against plain decoding, the bound, and what single passes cost.",
-        epilog=f"{method_help()}\n{GPU_EXAMPLES}",
+        help="measure methods against plain decoding: what would one gain?",
+        description="Methods against plain decoding on prompts of several kinds: what would one gain?",
+        epilog=f"{method_help()}\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
-    add, number = parser.add_argument, {"metavar": "N", "type": count}
-    bench_common.add_prompt_options(parser, per_domain=None, max_new_tokens=256)
+    _add_methods(parser)
+    _add_prompts(parser)
+    _add_run(parser)
+    add_method_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("methods to compare")
+    add: Any = group.add_argument
+    add("--preset", choices=PRESETS, help="a choice of methods and options, see below")
+    for name in ("quick", "all"):
+        add(f"--{name}", action="store_const", dest="preset", const=name, help=f"the same as --preset {name}")
+    for axis in _PLURALS.values():
+        add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
     add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
     add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
-    add("--peer-tokens", **number, help="fewer new tokens for slow peers; static always takes all")
-    add("--warm-up-tokens", **number, help="default: all where something is compiled or captured, else 8")
-    add("--context", **number, default=320, help=CONTEXT_HELP)
-    add("--soak", **number, default=0, help="at the end N texts of mixed length; shows memory before and after")
-    bench_common.add_run_options(parser)
-    add_method_options(parser)
-    parser.set_defaults(run=run_gpu)
+    add("--peer-prompts", metavar="N", type=count, help="peers on the first N prompts of each domain only")
+    add("--peer-model", metavar="MODEL", help="also transformers' assisted generation with this model as the draft")
 
 
-def run_gpu(options: argparse.Namespace) -> int:
+def _add_prompts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompts")
+    add: Any = group.add_argument
+    number = {"metavar": "N", "type": count}
+    add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {', '.join(PROMPT_SETS)} (default: all)")
+    add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead")
+    add("--datasets", metavar="NAME", nargs="+", default=[], help="data sets of the hub instead")
+    add("--per-domain", **number, help="the first N prompts of each domain (default: all; with --quick: 2)")
+    add("--mix", metavar="R", type=float, help="order: the next prompt is of another domain with probability R")
+    add("--contexts", **number, nargs="+", default=[], help="also prompts after about N tokens of other text")
+    add("--max-new-tokens", **number, help="default: 128; with --quick: 40")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    add: Any = group.add_argument
+    add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
+    add("--top-p", metavar="P", type=float, help="sample from the smallest set of tokens with this probability")
+    add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
+    add("--runs", metavar="N", type=count, default=1, help="measure all prompts N times (default: %(default)s)")
+    add("--passes", action="store_true", default=None, help="also time single passes: the bound, the first token")
+    add("--soak", metavar="N", type=count, help="at the end N texts of mixed length: does memory grow?")
+    add("--seconds", metavar="N", type=seconds, help="begin no prompt later than this after the start")
+    add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on where it was interrupted")
+    add("--again", action="store_true", help="replace what --output holds")
+    add("--json", action="store_true", help="print the result as one JSON document instead of a table")
+    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
+
+
+def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
-    plan = _plan(options)
-    bench_common.check_outputs(options)
+    check_temperature(options.temperature)
+    check_top_p(options.top_p)
+    methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
+    if options.output:
+        check_output(options.output)
     with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-
-    def save(document: dict[str, Any]) -> bool:
-        return bench_common.save(bench_common.complete(document, options), options.output)
-
-    name = options.model or DEFAULT_MODEL
-    bench = GpuBench(model, tokenizer, plan, began, bench_common.say, save, name=name)
-    document = bench_common.complete(bench.run(), options)
-    is_saved = save(document)
-    print(report.as_text(document))
-    is_drawn = bench_common.draw(document, options.plot, plot.draw)
-    print(json.dumps(document))
-    if bench.is_interrupted:
+        where = {"device": options.device, "dtype": options.dtype, "progress": progress}
+        model, tokenizer = loading.load(options.model, **where)
+        peer_model = loading.load(options.peer_model, **where)[0] if options.peer_model else None
+    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL)
+    plan = MeasurePlan(
+        prompts=[*prompts, *_long_prompts(options, prompts, engine)],
+        methods=methods,
+        peers=peers,
+        peer_model=peer_model,
+        peer_prompts=options.peer_prompts,
+        max_new_tokens=_asked(options, "max_new_tokens") or 128,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        runs=options.runs,
+        seconds=options.seconds,
+        with_passes=bool(_asked(options, "passes")),
+        facts=_facts(options),
+    )
+    file = RecordFile(options.output) if options.output else None
+    with terminal.Progress("") as bar:
+        work = Measurement(engine, plan, file, began=began, progress=bar, is_new=options.again)
+        result = work.run()
+        if options.soak and not work.is_interrupted:
+            result = _soak(engine, work, options.soak)
+            if file is not None:
+                file.write(result.head, work.records)
+    print(json.dumps(result.document()) if options.json else as_text(result))
+    if work.is_interrupted:
         return 130
-    is_different = any(row["kind"] == "ours" and row["total"]["different"] for row in document["rows"])
-    return 1 if is_different or not is_drawn or not is_saved else 0
+    return 1 if result.is_different else 0
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How a document is shown."""
-
-    as_markdown: Callable[[Mapping[str, Any]], str]
-    draw: Callable[[Mapping[str, Any], str], None]
-
-
-KINDS: Mapping[str, Kind] = {
-    "gpu": Kind(report.as_markdown, plot.draw),
-    "lookahead": Kind(lookahead_report.as_markdown, lookahead_plot.draw),
-}
-"""By what a document says of itself."""
-
-
-def run_table(options: argparse.Namespace) -> int:
-    if options.plot:
-        plot.require_matplotlib()
-    if is_record_file(options.file):
-        if options.plot:
-            raise OptionError(
-                f"{options.file} is drawn by `selfdraft report {options.file} --png FOLDER`; leave out --plot"
-            )
-        print(methods_table.as_markdown(document_of(*read_records(options.file))))
-        return 0
-    document = _read_document(options.file)
-    kind = KINDS[document["benchmark"]]
+def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
+    prompts = [encode(prompt, engine) for prompt in work.plan.prompts]
+    soak = Soak(engine, [arm for arm in work.ours if arm.error is None], prompts, work.plan.max_new_tokens)
     try:
-        text = kind.as_markdown(document)
-    except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
-        raise OptionError(
-            f"{options.file} is damaged ({type(error).__name__}: {error}); it must be what "
-            f"`selfdraft bench {document['benchmark']} --output` wrote"
-        ) from None
-    print(text)
-    return 0 if bench_common.draw(document, options.plot, kind.draw) else 1
+        soak.run(num_texts, terminal.say)
+    except KeyboardInterrupt:
+        work.is_interrupted = True
+    return work.result(soak=soak.figures())
 
 
-def _plan(options: argparse.Namespace) -> GpuPlan:
-    """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
-    method = read_method(options)
-    variants = parse_variants(options.variant, method)
-    if not variants and method.get("strategy") != "off":
-        variants = {name_method(method): method}
-    for variant in variants.values():
-        check_method_names(variant)
-    check_method_names(method)
+def _methods(options: argparse.Namespace) -> Methods:
+    """Validate the whole command before the model is loaded."""
+    base = read_method(options)
+    chosen = {axis: getattr(options, name) for axis, name in _PLURALS.items()}
+    preset = _preset(options)
+    methods: Methods = preset.methods(base) if preset else {}
+    methods |= crossed(chosen, base)
+    methods |= parse_variants(options.variant, base)
+    if not (methods or any(chosen.values())):
+        methods = {name_method(base): base}
+    check_names(methods)
+    for method in methods.values():
+        check_method_names({**method, "lookahead": None} if is_bound(method) else method)
+    return methods
+
+
+_PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
+
+
+def _preset(options: argparse.Namespace) -> Preset | None:
+    return PRESETS[options.preset] if options.preset else None
+
+
+def _asked(options: argparse.Namespace, name: str) -> Any:
+    """What the command says, else what its preset does."""
+    given, preset = getattr(options, name), _preset(options)
+    return given if given is not None or preset is None else preset.options.get(name)
+
+
+def _peers(options: argparse.Namespace) -> list[str]:
     device = loading.choose_device(options.device)
     loading.choose_dtype(options.dtype, device)
-    return GpuPlan(
-        prompts=_prompts(options),
-        variants=variants,
-        peers=check_peers(options.peers) if options.peers else default_peers(device.type),
-        max_new_tokens=options.max_new_tokens,
-        peer_tokens=options.peer_tokens,
-        warm_up_tokens=options.warm_up_tokens,
-        context=options.context,
-        seconds=options.seconds,
-        soak=options.soak,
-    )
+    if asked := _asked(options, "peers"):
+        return check_peers(asked)
+    return [] if options.temperature else default_peers(device.type)
 
 
-def _prompts(options: argparse.Namespace) -> list[BenchPrompt]:
-    files = options.prompts or [str(OWN_PROMPTS)]
-    return read_prompts(((Path(file).name, read_file(file)) for file in files), options.per_domain)
+def _prompts(options: argparse.Namespace) -> list[Prompt]:
+    files = [(Path(file).name, read_file(file)) for file in options.prompts]
+    prompts = select_prompts(options.prompt_sets, files, options.datasets, _asked(options, "per_domain"))
+    return prompts if options.mix is None else mixed_prompts(prompts, options.mix, options.seed)
 
 
-def _read_document(file: str) -> dict[str, Any]:
-    commands = " or ".join(f"`selfdraft bench {name}`" for name in KINDS)
-    try:
-        document = json.loads(read_file(file))
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{file} is no JSON document of {commands} ({error})") from None
-    if not isinstance(document, dict) or str(document.get("benchmark")) not in KINDS:
-        raise OptionError(f"{file} is no document of {commands}; make one with its --output")
-    return document
+def _long_prompts(options: argparse.Namespace, prompts: list[Prompt], engine: Engine) -> list[Prompt]:
+    return context_prompts(prompts, engine, options.contexts, per_length=2) if options.contexts else []
+
+
+def _facts(options: argparse.Namespace) -> dict[str, Any]:
+    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    values = {name: value for name, value in vars(options).items() if name not in left_out}
+    files = {
+        "prompts": [Path(file).name for file in options.prompts],
+        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in options.set],
+        "peer_model": options.peer_model and shown_name(options.peer_model),
+    }
+    commit = {"commit": options.commit} if options.commit else {}
+    return {"model": shown_name(options.model or DEFAULT_MODEL), "options": {**values, **files}, **commit}
+
+
+def check_temperature(temperature: float) -> None:
+    if not temperature >= 0:
+        raise OptionError(f"--temperature must be at least 0, got {temperature}")
+
+
+def check_top_p(top_p: float | None) -> None:
+    if top_p is not None and not 0 < top_p <= 1:
+        raise OptionError(f"--top-p must be above 0 and at most 1, got {top_p}")

@@ -19,8 +19,8 @@ from ..calibrate.calibrate import (
     check_strategies,
 )
 from ..engine.engine import Engine
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store

@@ -14,8 +14,8 @@ from ..engine.audit import rule_for
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, make
 from ..registry import AXES, resolve
 from ..types import Generation

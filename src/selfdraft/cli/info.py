@@ -10,10 +10,10 @@ from typing import Any
 
 from .. import __version__
 from ..errors import ProfileError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
 from ..models.decoder import Decoder
-from ..models.info import LayerInfo, ModelInfo, describe
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
+from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
 from ..profiles.store import Store
 from ..types import SkipSet

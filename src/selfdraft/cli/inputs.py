@@ -11,7 +11,7 @@ from typing import Any
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, parse_settings
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 
@@ -34,6 +34,17 @@ def count(text: str, minimum: int = 1) -> int:
         value = minimum - 1
     if value < minimum:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """The type of an argument that is a number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}")
     return value
 
 

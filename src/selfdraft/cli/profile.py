@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..bench.charts import require_matplotlib
 from ..engine.engine import Engine
 from ..errors import OptionError, ProfileError
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL
 from ..profiles.key import ProfileKey, installed_version
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Entry, Store, calibrate_command
 from ..types import SkipSet
-from . import profile_lemma, profile_plot, profile_plot_knn, profile_plot_swift, profile_search, terminal
+from . import profile_charts, profile_lemma, profile_search, terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .outputs import check_output, write_file
-from .profile_draw import require_matplotlib
 from .profile_search_text import WORDS
 from .profile_sets import DAMAGE, KnownSet, Learned, fit_of, read, reading
 from .profile_text import SHORT, as_text
@@ -145,7 +145,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_plot(options: argparse.Namespace) -> int:
-    require_matplotlib()
+    require_matplotlib("a profile", "read it as text with: selfdraft profile show")
     check_output(options.output)
     asked = [SkipSet.parse(text) for text in options.set]
     if asked and options.of != "sets":
@@ -153,7 +153,7 @@ def run_plot(options: argparse.Namespace) -> int:
     profile, num_layers = _load(options)
     if options.of == "sets":
         learned = read(profile, num_layers, options.context)
-        drawn = profile_plot.picture(learned, _title(profile), asked)
+        drawn = profile_charts.sets_picture(learned, _title(profile), asked)
     elif options.of == "knn":
         drawn = _knn_picture(profile, num_layers, options.context)
     else:
@@ -168,7 +168,7 @@ def _knn_picture(profile: Profile, num_layers: int, num_context: int) -> bytes:
     where = profile_search.Where(fit_of(profile), num_layers, num_context)
     with reading("domains of `knn`", command):
         found, clouds = profile_search.domains(content, where), profile_search.clouds(content)
-    return profile_plot_knn.picture(found, clouds, num_layers, _title(profile))
+    return profile_charts.knn_picture(found, clouds, num_layers, _title(profile))
 
 
 def _swift_picture(profile: Profile, num_layers: int) -> bytes:
@@ -177,7 +177,7 @@ def _swift_picture(profile: Profile, num_layers: int) -> bytes:
         found = profile_search.search(content)
         for skip in (found.skip, *found.snapshots.values()):
             skip.check(num_layers)
-    return profile_plot_swift.picture(found, num_layers, _title(profile))
+    return profile_charts.swift_picture(found, num_layers, _title(profile))
 
 
 def _learned(profile: Profile, name: str) -> tuple[dict[str, Any], str]:

@@ -1,84 +1,135 @@
-"""`selfdraft report`: results of `selfdraft bench` as one page to look at, and as pictures."""
+"""`selfdraft report`: what `bench` and `reproduce` measured as tables, as one page to look at, and as pictures."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bench.harness.records import read_records
+from ..bench.charts import render, require_matplotlib
 from ..bench.page.charts import charts_of, pictures
 from ..bench.page.html import Charts, page
-from ..bench.page.result import Result
-from ..bench.plot import require_matplotlib
+from ..bench.papers.page import PaperFile, plots
+from ..bench.papers.page import page as papers_page
+from ..bench.tables import as_markdown, as_text
 from ..errors import OptionError
+from ..measure.records import is_record_file
+from ..measure.result import Result
 from .outputs import check_output, write_file
 
 DESCRIPTION = """\
-Turn results into one HTML page that needs nothing but itself (no script, nothing from the network; light and dark).
-It says what to use, and shows: speed-up with intervals by domain, acceptance against cost, where the time goes, which
-sub-layers draft, speed against context length, and speed along the stream of texts. Needs matplotlib.
+Show results again: the table that `selfdraft bench` printed, or the tables and claims of `selfdraft reproduce`. On the
+terminal, as Markdown, as pictures, or (of `bench`) as one HTML page that needs nothing but itself (no script, nothing
+from the network; light and dark). Pictures and HTML need matplotlib.
 """
 EXAMPLES = """\
-A result is what `selfdraft bench --output FILE.jsonl` wrote; one that is still being written can be shown as well.
-Several results become sections of one page. --png keeps the charts as pictures, too: speedup.png, cost.png, split.png,
-skips.png, length.png, stream.png (of several results each name begins with that of its file). A chart that has nothing
-to show is left out, and the page says why.
+A result is what `selfdraft bench --output` or `selfdraft reproduce --output` wrote; one that is still being written can
+be shown as well. Of a folder all such files are taken. Several results become sections of one page.
+
+--png of `bench` writes speedup.png, cost.png, split.png, skips.png, length.png, stream.png (of several results each
+name begins with that of its file); of `reproduce` the figures of its experiments. A chart that has nothing to show is
+left out, and the page says why.
 
 examples:
-  selfdraft report result.jsonl                                 writes result.html
-  selfdraft report result.jsonl --output page.html --png charts
-  selfdraft report cpu.jsonl gpu.jsonl --output page.html       one section each
+  selfdraft report result.jsonl                              the tables, on the terminal
+  selfdraft report result.jsonl --markdown > table.md        Markdown for a README
+  selfdraft report cpu.jsonl gpu.jsonl --html page.html --png charts
+  selfdraft report papers/*.jsonl --markdown --output papers.md --png images --notes notes
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="results as one HTML page",
+        help="results as tables, pages, pictures",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("results", metavar="RESULT.jsonl", nargs="+", help="what `selfdraft bench --output` wrote")
-    add("--output", metavar="FILE.html", help="the page (default: the name of the first result, ending in .html)")
-    add("--png", metavar="FOLDER", help="keep the charts here as pictures, too; made where it is missing")
+    add("files", metavar="FILE.jsonl", nargs="+", help="what `bench` or `reproduce` wrote; of a folder all in it")
+    add("--markdown", action="store_true", help="Markdown instead of text")
+    add("--output", metavar="FILE.md", help="write text or Markdown here instead of the terminal")
+    add("--html", metavar="FILE.html", help="results of `bench` as one page")
+    add("--png", metavar="FOLDER", help="draw the charts there; made where it is missing")
+    add("--notes", metavar="FOLDER", help="for `reproduce`: a paragraph on each paper, swift.md, knn-ssd.md, ...")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    require_matplotlib("a report", "draw it elsewhere: the result is all it needs")
-    output = options.output or str(Path(options.results[0]).with_suffix(".html"))
-    _check(output, options)
-    results = [_read(file) for file in options.results]
-    write_file(output, page(results).encode())
-    print(f"wrote {output}")
-    if options.png:
-        _write_pictures(Path(options.png), _prefixes(options.results), [charts for _, charts in results])
-    return 0
+    files = find_files(options.files)
+    _check(options, files)
+    kinds = {is_record_file(file) for file in files}
+    if len(kinds) > 1:
+        raise OptionError("results of `bench` and of `reproduce` do not go on one page; give one kind at a time")
+    return _report_bench(options, files) if kinds == {True} else _report_papers(options, files)
 
 
-def _check(output: str, options: argparse.Namespace) -> None:
+def find_files(names: Sequence[str]) -> list[Path]:
+    """Those named, and those in folders."""
+    found: list[Path] = []
+    for path in map(Path, names):
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise OptionError(f"the folder {path} has no .jsonl; name what `bench --output` or `reproduce` wrote")
+        found += inside
+    for path in found:
+        if found.count(path) > 1:
+            raise OptionError(f"{path} is named twice; name each file once")
+    return found
+
+
+def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     """Before any work."""
-    if Path(output).resolve() in {Path(file).resolve() for file in options.results}:
-        raise OptionError(f"--output {output} is a result itself, which would be lost; name another file")
-    check_output(output)
+    if options.html or options.png:
+        require_matplotlib("a page or a picture", "draw it elsewhere: the result is all it needs")
+    for output in filter(None, (options.output, options.html)):
+        if Path(output).resolve() in {file.resolve() for file in files}:
+            raise OptionError(f"{output} is a result itself, which would be lost; name another file")
+        check_output(output)
     if options.png:
         folder = Path(options.png)
         if folder.exists() and (not folder.is_dir() or not os.access(folder, os.W_OK)):
             raise OptionError(f"cannot write pictures to {folder}; name a folder that you may write to")
-        if not folder.exists():
-            check_output(options.png)
 
 
-def _read(file: str) -> tuple[Result, Charts]:
-    head, records = read_records(file)
+def _write(options: argparse.Namespace, text: str) -> None:
+    if options.output:
+        write_file(options.output, text.encode())
+        print(f"wrote {options.output}")
+    else:
+        print(text, end="")
+
+
+# -------------------------------------------------------------------------------------------------------------- bench
+
+
+def _report_bench(options: argparse.Namespace, files: Sequence[Path]) -> int:
+    if options.notes:
+        raise OptionError("--notes belongs to results of `reproduce`; leave it out")
+    results = [_read(file) for file in files]
+    if options.output or not (options.html or options.png):
+        show = as_markdown if options.markdown else as_text
+        _write(options, "\n\n".join(show(result) for result in results) + "\n")
+    if not (options.html or options.png):
+        return 0
+    charts = [charts_of(result) for result in results]
+    if options.html:
+        write_file(options.html, page(list(zip(results, charts, strict=True))).encode())
+        print(f"wrote {options.html}")
+    if options.png:
+        _write_pictures(Path(options.png), _prefixes(files), charts)
+    return 0
+
+
+def _read(file: Path) -> Result:
     try:
-        result = Result.of(head, records)
-        return result, charts_of(result)
+        result = Result.read(file).complete()
+        result.document()
+        return result
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise OptionError(
             f"{file} is damaged ({type(error).__name__}: {error}); it must be what "
@@ -86,11 +137,11 @@ def _read(file: str) -> tuple[Result, Charts]:
         ) from None
 
 
-def _prefixes(files: Sequence[str]) -> list[str]:
+def _prefixes(files: Sequence[Path]) -> list[str]:
     """One result needs none; two of one name are numbered."""
     if len(files) == 1:
         return [""]
-    stems = [Path(file).stem for file in files]
+    stems = [file.stem for file in files]
     return [
         f"{stem}-" if stems.count(stem) == 1 else f"{stem}-{stems[: place + 1].count(stem)}-"
         for place, stem in enumerate(stems)
@@ -98,8 +149,50 @@ def _prefixes(files: Sequence[str]) -> list[str]:
 
 
 def _write_pictures(folder: Path, prefixes: Sequence[str], charts: Sequence[Charts]) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for prefix, some in zip(prefixes, charts, strict=True):
         for name, content in pictures(some).items():
             write_file(str(folder / f"{prefix}{name}.png"), content)
     print(f"wrote pictures to {folder}")
+
+
+# ------------------------------------------------------------------------------------------------------------- papers
+
+
+def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
+    if options.html:
+        raise OptionError("results of `reproduce` become Markdown; use --markdown --output FILE.md")
+    results = [PaperFile.read(file) for file in files]
+    for result in results:
+        if not result.lines:
+            raise OptionError(f"{result.name} has nothing that was measured; run its command again: {result.command}")
+    notes = _read_notes(options.notes) if options.notes else {}
+    _write(options, papers_page(results, notes, _link(options), _command(options)))
+    if options.png:
+        folder = Path(options.png)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, plot, caption in plots(results):
+            write_file(str(folder / name), render(plot.draw, plot.size, title=caption))
+    return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    words = ["selfdraft", "report", *options.files, *(["--markdown"] if options.markdown else [])]
+    for name in ("output", "png", "notes"):
+        if getattr(options, name):
+            words += [f"--{name}", getattr(options, name)]
+    return shlex.join(words)
+
+
+def _read_notes(folder: str) -> dict[str, str]:
+    if not Path(folder).is_dir():
+        raise OptionError(f"there is no folder {folder}; --notes takes one with files like swift.md")
+    return {file.stem: file.read_text(encoding="utf-8") for file in sorted(Path(folder).glob("*.md"))}
+
+
+def _link(options: argparse.Namespace) -> str | None:
+    """How the page names the folder of pictures."""
+    if not options.png:
+        return None
+    beside = Path(options.output).resolve().parent if options.output else Path.cwd()
+    return Path(os.path.relpath(Path(options.png).resolve(), beside)).as_posix()

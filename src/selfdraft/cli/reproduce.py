@@ -12,43 +12,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bench.circumstances import circumstances, shown_name
-from ..bench.harness.question import prompts_digest
-from ..bench.prompt_sets import select_prompts
-from ..bench.prompts import BenchPrompt
-from ..bench.reproduce.journal import ReproduceHead, UnitFile
-from ..bench.reproduce.recipe import Recipe
-from ..bench.reproduce.recipes import ALL, RECIPES, recipes
-from ..bench.reproduce.report import as_text, shown
-from ..bench.reproduce.run import Reproduction
-from ..bench.reproduce.scale import QUICK, QUICK_SECONDS, WHOLE, Scale
-from ..bench.reproduce.workbench import Workbench
+from ..bench.papers.experiment import Recipe
+from ..bench.papers.recipes import ALL, RECIPES, recipes
+from ..bench.papers.render import as_text, sections
+from ..bench.papers.run import Reproduction
+from ..bench.papers.units import ReproduceHead, UnitFile
+from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
 from ..engine.engine import Engine
 from ..errors import unknown_name
-from ..models import loading
-from ..models.catalogue import DEFAULT_MODEL, cache_home
+from ..measure.circumstances import circumstances, shown_name
+from ..measure.records import prompts_digest
+from ..models.load import loading
+from ..models.load.catalogue import DEFAULT_MODEL, cache_home
+from ..prompts.sets import select_prompts
+from ..types import Prompt
 from ..version import __version__
-from . import bench_common, terminal
-from .inputs import MODEL_HELP, add_device_options, count, read_file
+from . import terminal
+from .inputs import MODEL_HELP, add_device_options, count, read_file, seconds
 from .outputs import check_output
 
 EXAMPLES = """\
-Each table and figure is measured on the model given, with ways that take turns with plain decoding, and printed in the
-paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims hold here.
-Published numbers come with their source and are never mixed with ours. What cannot be had (a data set that is not
-there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
+Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
+the paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are
+confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set
+that is not there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
 
 prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
 humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.
 
 With --output each piece is kept as it is measured: the same command goes on where it was interrupted, and
-`selfdraft results` makes a page of several files.
+`selfdraft report` makes a page of several files.
 
 examples:
   selfdraft reproduce asd --quick                            less than ten minutes on two cores
   selfdraft reproduce swift --experiments table-2 figure-6
   selfdraft reproduce all MODEL --prompts *.jsonl --seconds 3600 --output result.jsonl
-  selfdraft results result.jsonl --output results.md
+  selfdraft report result.jsonl --markdown --output papers.md
 """
 
 
@@ -76,15 +75,14 @@ def add_parser(commands: Any) -> None:
         help=f"prompts of each task (default: {WHOLE.prompts}; with --quick: what there is time for)",
     )
     add("--max-new-tokens", **number, help=f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}")
-    lesson = f"default: {WHOLE.lesson_seconds:g}; with --quick: {QUICK.lesson_seconds:g}"
-    add("--lesson-seconds", metavar="N", type=bench_common.seconds, help=f"what may be learned beforehand ({lesson})")
-    limit = (
-        f"begin nothing later than so long after the start (default: no limit; with --quick: {QUICK_SECONDS:g} a paper)"
-    )
-    add("--seconds", metavar="N", type=bench_common.seconds, help=limit)
+    fitting = f"default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g}"
+    add("--fit-seconds", metavar="N", type=seconds, help=f"what fitting a method beforehand may take ({fitting})")
+    add("--runs", **number, help="measure each text N times: intervals then hold the machine's own spread (default: 1)")
+    limit = f"begin nothing later than this after the start (default: none; with --quick: {QUICK_SECONDS:g} a paper)"
+    add("--seconds", metavar="N", type=seconds, help=limit)
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")
-    add("--again", action="store_true", help="replace what --output holds, and learn anew")
+    add("--again", action="store_true", help="replace what --output holds, and fit again")
     add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
     parser.set_defaults(run=run)
 
@@ -102,21 +100,21 @@ def run(options: argparse.Namespace) -> int:
     engine = Engine(model, tokenizer, profile=None, name=options.model or DEFAULT_MODEL)
     scale = _scale(options, chosen)
     head = _head(options, engine, prompts, scale)
-    folder = _lessons_folder(head)
+    folder = _fits_folder(head)
     if options.again:
         shutil.rmtree(folder, ignore_errors=True)
-    bench = Workbench(engine, prompts, scale, folder, options.seed, bench_common.say)
+    bench = Workbench(engine, prompts, scale, folder, options.seed, terminal.say)
     file = UnitFile(options.output, head, options.again)
     with terminal.Progress("") as bar:
         work = Reproduction(bench, file, _seconds(options, len(chosen)), began, bar)
         work.run(chosen, options.experiments)
-    for one in shown(chosen, list(file.lines.values()), file.head, options.experiments):
+    for one in sections(chosen, list(file.lines.values()), file.head, options.experiments):
         print(as_text(one, file.head), end="\n\n")
     if work.is_interrupted:
         kept = (
             f"{options.output} has what was measured, the same command goes on" if options.output else "nothing is kept"
         )
-        bench_common.say(f"interrupted: {kept}")
+        terminal.say(f"interrupted: {kept}")
         return 130
     return 1 if work.has_difference else 0
 
@@ -128,7 +126,7 @@ def _check_experiments(wanted: list[str], chosen: list[Recipe]) -> None:
             raise unknown_name("experiment", name, list(dict.fromkeys(known)))
 
 
-def _prompts(options: argparse.Namespace) -> list[BenchPrompt]:
+def _prompts(options: argparse.Namespace) -> list[Prompt]:
     files = [(Path(file).name, read_file(file)) for file in options.prompts]
     return select_prompts([], files, [], None)
 
@@ -137,9 +135,10 @@ def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
     usual = replace(QUICK, prompts=min(one.quick_prompts for one in chosen)) if options.quick else WHOLE
     asked = {
         "prompts": options.per_task,
-        "learned_prompts": options.per_task,
+        "fit_prompts": options.per_task,
         "tokens": options.max_new_tokens,
-        "lesson_seconds": options.lesson_seconds,
+        "fit_seconds": options.fit_seconds,
+        "runs": options.runs,
     }
     return replace(usual, **{name: value for name, value in asked.items() if value is not None})
 
@@ -151,13 +150,13 @@ def _seconds(options: argparse.Namespace, num_papers: int) -> float | None:
     return QUICK_SECONDS * num_papers
 
 
-def _lessons_folder(head: ReproduceHead) -> Path:
-    """Of runs that ask the same, commit included: what others learned is not taken for it."""
+def _fits_folder(head: ReproduceHead) -> Path:
+    """Of runs that ask the same, commit included: what others fitted is not taken for it."""
     question = json.dumps(head.question, sort_keys=True)
-    return cache_home() / "lessons" / hashlib.sha256(question.encode()).hexdigest()[:16]
+    return cache_home() / "fits" / hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
-def _head(options: argparse.Namespace, engine: Engine, prompts: list[BenchPrompt], scale: Scale) -> ReproduceHead:
+def _head(options: argparse.Namespace, engine: Engine, prompts: list[Prompt], scale: Scale) -> ReproduceHead:
     where = {**circumstances(engine.runner), "command": _command(options)}
     if options.commit:
         where["commit"] = options.commit
@@ -182,7 +181,7 @@ def _command(options: argparse.Namespace) -> str:
     lists = {"experiments": options.experiments, "prompts": [Path(file).name for file in options.prompts]}
     for name, values in lists.items():
         words += [f"--{name}", *values] if values else []
-    for name in ("device", "dtype", "per_task", "max_new_tokens", "lesson_seconds", "seconds"):
+    for name in ("device", "dtype", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds"):
         value = getattr(options, name)
         words += (
             [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)] if value else []

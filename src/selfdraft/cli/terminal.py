@@ -37,6 +37,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
+def say(text: str) -> None:
+    """Beside the output."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

@@ -14,7 +14,7 @@ from ..engine.audit import Finding, Verification
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
-from ..models import loading
+from ..models.load import loading
 from ..options import GenerateOptions, make
 from . import terminal
 from .document import Document, is_document, read_document

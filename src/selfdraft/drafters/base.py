@@ -14,6 +14,7 @@ class PlainDrafter:
 
     Options: ClassVar[type[Any]]
     needs_choices = False
+    max_nodes = 0
 
     def __init__(self, options: Any, host: Host) -> None:
         self.options = options

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
-from ..models import loading
-from ..models.runners import EagerRunner
+from ..models.eager import EagerRunner
+from ..models.load import loading
 from ..options import setting
+from ..passes import PassRequest
 from ..protocols import Cache, DraftRows, Host, Proposal, Runner
 from .base import PlainDrafter, PlainSession
 
@@ -135,13 +136,13 @@ class DraftBatch:
     def _forward(self, tokens: torch.Tensor) -> torch.Tensor:
         starts = [len(cached) + len(self._fed) for cached in self.cached]
         self.cache.reserve(max(starts) + tokens.shape[1])
-        return self.runner.forward(self._known(tokens), starts, self.cache).scores
+        return self.runner.forward(PassRequest(self._known(tokens), starts), self.cache).scores
 
     def _prefill(self, row: int, text: Sequence[int], start: int) -> None:
         self.cache.reserve(len(text))
         for begin in range(start, len(text) - 1, CHUNK):
             chunk = torch.tensor([text[begin : min(begin + CHUNK, len(text) - 1)]], device=self.runner.device)
-            self.runner.forward(self._known(chunk), [begin], self.cache, first_row=row, needs_scores=False)
+            self.runner.forward(PassRequest(self._known(chunk), [begin], row, needs_scores=False), self.cache)
 
     def _known(self, tokens: torch.Tensor) -> torch.Tensor:
         """Ids that only pad the target's vocabulary mean nothing to the draft model either."""

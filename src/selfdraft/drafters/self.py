@@ -1,16 +1,18 @@
 """`self`: the model drafts for itself with the plan's sub-layers skipped, on the target's own cache.
 
-It reads the verified keys and values of the target and writes its own behind them; verification overwrites those.
+It reads the verified keys and values of the target and writes its own after them; verification overwrites those.
 Below the first skipped sub-layer, draft and target compute the same: with `reuse` those hidden states are handed over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ..options import setting
+from ..passes import PassRequest, Tokens
 from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
 from ..types import Reuse, SkipSet
 from .base import PlainDrafter, PlainSession
@@ -42,14 +44,8 @@ class SelfSession(PlainSession):
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         self._cache.reserve(max(self._starts) + 1)
-        output = self._runner.forward(
-            last_tokens[:, None],
-            self._starts,
-            self._cache,
-            first_row=self._rows.first_row,
-            skip=self._rows.skip,
-            capture=() if self._point is None else (self._point,),
-        )
+        capture = () if self._point is None else (self._point,)
+        output = self._runner.forward(self._request(last_tokens[:, None], capture), self._cache)
         if self._point is not None:
             self._exact.append(output.captured[self._point])
         self._starts = [start + 1 for start in self._starts]
@@ -58,16 +54,11 @@ class SelfSession(PlainSession):
     def chain(self, task: DraftTask) -> DraftedChain | None:
         if self._point is not None:
             return None
-        last = [tokens[-1] for tokens in self._rows.committed]
-        return self._runner.draft(
-            task,
-            last,
-            self._starts,
-            self._cache,
-            first_row=self._rows.first_row,
-            skip=self._rows.skip,
-            vocabulary=self._vocabulary,
-        )
+        last = [[tokens[-1]] for tokens in self._rows.committed]
+        return self._runner.draft(task, self._request(last), self._cache, self._vocabulary)
+
+    def _request(self, tokens: Tokens, capture: Sequence[str] = ()) -> PassRequest:
+        return PassRequest(tokens, self._starts, self._rows.first_row, self._rows.skip, capture)
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
         """A row that stopped earlier was carried along: of its passes only those of its own tokens count."""
@@ -85,6 +76,6 @@ def _only_first(scores: torch.Tensor, count: int | None) -> torch.Tensor:
 
 
 def last_exact_point(skip: SkipSet) -> str | None:
-    """The capture point behind the last whole layer below the first skipped sub-layer."""
+    """The capture point after the last whole layer below the first skipped sub-layer."""
     first = min(skip.attention | skip.mlp, default=0)
     return f"m{first - 1}" if first > 0 else None

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from ..passes import PassOutput, Place, Spots
+from ..passes import NoiseKey, PassOutput, Site
 from ..types import ROOT, Draft, Verdict
 from .sampling import Ranked, Sampler, uniform
 
@@ -27,7 +27,7 @@ class Targets:
     drafts: Sequence[Draft]
     output: PassOutput
     prefixes: Sequence[Sequence[int]]  # committed text of each row, as processors see it
-    places: Sequence[Place]  # of the first token each row may emit
+    sites: Sequence[Site]  # of the first token each row may emit
 
     @property
     def scores(self) -> torch.Tensor:
@@ -40,8 +40,8 @@ class Targets:
         return self.output.choices()
 
     @cached_property
-    def spots(self) -> Spots:
-        return Spots.of(self.places, self.scores.device)
+    def noise(self) -> NoiseKey:
+        return NoiseKey.of(self.sites, self.scores.device)
 
 
 @dataclass
@@ -84,9 +84,9 @@ class Coupled:
     keeps_scores = False
 
     @staticmethod
-    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What the draft would choose, best first."""
-        return sampler.best(warped, count, spots.sequences, spots.indices)
+        return sampler.best(warped, count, noise.sequences, noise.indices)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
@@ -95,8 +95,8 @@ class Coupled:
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
         while rows:
-            scores, spots = _scores_at(targets, sampler, walks, rows)
-            choices = sampler.choose(scores, spots.sequences, spots.indices).tolist()
+            scores, noise = _scores_at(targets, sampler, walks, rows)
+            choices = sampler.choose(scores, noise.sequences, noise.indices).tolist()
             for row, token in zip(rows, choices, strict=True):
                 child = walks[row].draft.child(walks[row].node, token)
                 walks[row].end(token) if child is None else walks[row].follow(child)
@@ -117,10 +117,10 @@ class Rejection:
     keeps_scores = True
 
     @staticmethod
-    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+    def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """Draws from the draft without replacement, in order."""
         # The round is part of the key: what an earlier round learned from this noise must not steer it now.
-        return sampler.best(warped, count, spots.sequences, spots.indices, spots.rounds, _DRAW)
+        return sampler.best(warped, count, noise.sequences, noise.indices, noise.rounds, _DRAW)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
@@ -129,12 +129,12 @@ class Rejection:
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
         while rows:
-            scores, spots = _scores_at(targets, sampler, walks, rows)
+            scores, noise = _scores_at(targets, sampler, walks, rows)
             open_walks = [walks[row] for row in rows]
             num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(sampler.seed, spots.sequences, spots.indices, num_tests, spots.rounds, _TEST)
+            tests = uniform(sampler.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
             kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
-            drawn = sampler.best(rest.log(), 1, spots.sequences, spots.indices, spots.rounds, _REST)[1][:, 0].tolist()
+            drawn = sampler.best(rest.log(), 1, noise.sequences, noise.indices, noise.rounds, _REST)[1][:, 0].tolist()
             for walk, child, token in zip(open_walks, kept, drawn, strict=True):
                 walk.end(token) if child is None else walk.follow(child)
             rows = [row for row in rows if not walks[row].is_over]
@@ -201,15 +201,15 @@ def _normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
 
 def _scores_at(
     targets: Targets, sampler: Sampler, walks: Sequence[Walk], rows: Sequence[int]
-) -> tuple[torch.Tensor, Spots]:
+) -> tuple[torch.Tensor, NoiseKey]:
     """The target's scores behind what these rows have emitted so far, prefix rules applied."""
     device = targets.scores.device
     index = torch.tensor(rows, device=device)
     columns = torch.tensor([walks[row].node + 1 for row in rows], device=device)
     emitted = torch.tensor([len(walks[row].tokens) for row in rows], device=device)
     scores = targets.scores[index, columns]
-    spots = targets.spots.at(index).ahead(emitted)
+    noise = targets.noise.at(index).ahead(emitted)
     if sampler.has_prefix_rules:
         prefixes = [[*targets.prefixes[row], *walks[row].tokens] for row in rows]
-        scores = sampler.apply_prefix_rules(scores, prefixes, spots.indices)
-    return scores, spots
+        scores = sampler.apply_prefix_rules(scores, prefixes, noise.indices)
+    return scores, noise

@@ -7,7 +7,7 @@ options and the seed of the call. What is a tie is defined in metrics.py and now
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,8 @@ import torch
 
 from ..errors import unknown_name
 from ..options import GenerateOptions
+from ..passes import PassRequest
+from ..progress import Progress
 from ..protocols import Runner
 from ..types import FinishReason
 from .metrics import contest_for
@@ -23,7 +25,6 @@ from .state import PREFILL_CHUNK, TextSequence
 from .text import TextTail
 
 Rule = Literal["choice", "possible"]
-Progress = Callable[[int, int | None, str], None]
 
 RULES: Mapping[str, Rule] = {"coupled": "choice", "rejection": "possible"}
 """What can be said of a sampled text, by the acceptance that made it: a coupled text is a function of the seed; one of
@@ -129,7 +130,7 @@ def scores_along(runner: Runner, prompt: Sequence[int], tokens: Sequence[int]) -
     for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(inputs), SCORED_CHUNK)):
         chunk = torch.tensor([inputs[begin:end]], device=runner.device)
         is_judged = begin >= first
-        output = runner.forward(chunk, [begin], cache, needs_scores=is_judged)
+        output = runner.forward(PassRequest(chunk, [begin], needs_scores=is_judged), cache)
         if is_judged:
             yield begin - first, output.scores[0]
 

@@ -11,7 +11,7 @@ import torch
 
 from ..kernels.top import distribution, top
 from ..options import GenerateOptions
-from ..passes import DraftStats, Place, Seed, Spots
+from ..passes import DraftStats, NoiseKey, Seed, Site
 from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
@@ -35,7 +35,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        group = GroupDraft(session, rule, rows, caps, state.places[hull], prefixes, sampler)
+        group = GroupDraft(session, rule, rows, caps, state.sites[hull], prefixes, sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -79,12 +79,12 @@ class Rule:
     def keeps_scores(self) -> bool:
         return self.accept.keeps_scores and self.warping.temperature > 0
 
-    def __call__(self, stats: DraftStats, spots: Spots, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
+    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
         """Choose behind `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
         scores = stats.scores
         if scores is None:
             assert tokens is not None
-            stats = replace(stats, token=tokens, sequences=spots.sequences)
+            stats = replace(stats, token=tokens, sequences=noise.sequences)
             return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
         sampler = Sampler(self.warping, halves=seed)
         if sampler.is_greedy:  # the same for every acceptance: the draft's best
@@ -92,20 +92,16 @@ class Rule:
             found, stats = self._best(stats, scores, self.max_candidates)
         else:
             warped = sampler.warp(scores)
-            values, found = self.accept.candidates(warped, self.max_candidates, sampler, spots)
+            values, found = self.accept.candidates(warped, self.max_candidates, sampler, noise)
             found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
-            if self._reads_distribution:
+            if self.lookahead.reads_distribution:
                 _, stats = self._best(stats, scores, 1)
-        stats = replace(stats, token=found[:, 0], sequences=spots.sequences)
+        stats = replace(stats, token=found[:, 0], sequences=noise.sequences)
         return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
-
-    @property
-    def _reads_distribution(self) -> bool:
-        return getattr(self.lookahead, "reads_distribution", False)
 
     def _best(self, stats: DraftStats, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, DraftStats]:
         """The best tokens [rows, count], and the statistics with what was learned on the way to them."""
-        if not self._reads_distribution:
+        if not self.lookahead.reads_distribution:
             _, found, peak = top(scores, count)
             return found, replace(stats, peak=peak)
         _, found, peak, outline = distribution(scores, count)
@@ -143,7 +139,7 @@ class GroupDraft:
         rule: Rule,
         rows: DraftRows,
         caps: Sequence[int],
-        places: Sequence[Place],
+        sites: Sequence[Site],
         prefixes: Sequence[Sequence[int]],
         sampler: Sampler,
     ) -> None:
@@ -151,7 +147,7 @@ class GroupDraft:
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
         self._branches = branches = Branches(rule.tree, rows.committed, caps)
         seed = sampler.options.seed
-        self._task = DraftTask(rule, caps, places, rows.sequence_ids, seed, meanwhile=lambda: branches.by_row)
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, seed, meanwhile=lambda: branches.by_row)
         self._texts, self._sampler = prefixes, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
@@ -167,9 +163,9 @@ class GroupDraft:
         task, device = self._task, self._session.device
         caps, ids = torch.tensor(task.caps, device=device), torch.tensor(task.sequence_ids, device=device)
         last = torch.tensor([tokens[-1] for tokens in self._rows.committed], device=device)
-        spots, active = Spots.of(task.places, device), caps > 0
+        noise, active = NoiseKey.of(task.sites, device), caps > 0
         for depth in range(1, max(task.caps) + 1):
-            choice = self._draft_token(last, spots.ahead(depth - 1), depth, ids)
+            choice = self._draft_token(last, noise.ahead(depth - 1), depth, ids)
             candidates = torch.where(active[:, None], choice.candidates, PAD)
             tokens = candidates[:, 0]
             self._candidates.append(candidates)
@@ -180,16 +176,16 @@ class GroupDraft:
             last = torch.where(tokens == PAD, last, tokens)
         return DraftedChain([column.tolist() for column in self._candidates], torch.stack(self._confidences).tolist())
 
-    def _draft_token(self, last: torch.Tensor, spots: Spots, depth: int, ids: torch.Tensor) -> Choice:
+    def _draft_token(self, last: torch.Tensor, noise: NoiseKey, depth: int, ids: torch.Tensor) -> Choice:
         proposal = self._session.propose(last)
         scores = proposal.scores
         if scores is not None and self._sampler.has_prefix_rules:
-            scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), spots.indices)
-        match_length = torch.zeros_like(spots.indices) if proposal.match_length is None else proposal.match_length
+            scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), noise.indices)
+        match_length = torch.zeros_like(noise.indices) if proposal.match_length is None else proposal.match_length
         stats = DraftStats(
-            torch.full_like(spots.indices, depth), spots.indices, match_length, ids, scores, proposal.confidence
+            torch.full_like(noise.indices, depth), noise.indices, match_length, ids, scores, proposal.confidence
         )
-        choice = self._rule(stats, spots, self._task.seed, proposal.tokens)
+        choice = self._rule(stats, noise, self._task.seed, proposal.tokens)
         if self._rule.keeps_scores and choice.drawn_from is not None:
             self._scores.append(choice.drawn_from)
         return choice

@@ -13,15 +13,17 @@ from typing import Any, Literal, overload
 import torch
 
 from ..errors import OptionError, PromptError, unknown_name
-from ..models import loading
-from ..models.graph_runner import make_runner
+from ..models.gpu.runner import make_runner
+from ..models.load import loading
 from ..options import GenerateOptions, Settings, make
+from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
+from ..progress import Progress
 from ..protocols import DraftedBy, Host, Runner
 from ..registry import AXES, check_settings, find, options_for, resolve
 from ..types import FinishReason, Generation
-from .audit import Claim, Progress, Verification, rule_for, verify_text
+from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
 from .knowledge import EngineKnowledge, Given
 from .method import Method
@@ -131,8 +133,8 @@ class Engine:
         An engine that is built later goes on from there.
         """
         name = self.names(**method)["strategy"]
-        strategy: Any = self._method(method).strategy
-        if not hasattr(strategy, "state"):
+        strategy = self._method(method).strategy
+        if not strategy.learns_online:
             raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
         state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
         Store().update(self._knowledge.key, name, Artefact.of(state))
@@ -319,7 +321,7 @@ class Engine:
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
             is_asked = start + chunk.shape[1] > first
-            scores = self._runner.forward(chunk, [start], cache, needs_scores=is_asked).scores
+            scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
             if is_asked:
                 parts.append(scores[0, max(first - start, 0) :])
         return torch.cat(parts)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..passes import Spots
+from ..passes import NoiseKey
 from ..protocols import Drafter, Lookahead, Strategy, Tree
 from ..types import Plan, Verdict
 from .sampling import Ranked, Sampler
@@ -19,7 +19,7 @@ class Acceptance(Protocol):
 
     keeps_scores: bool  # whether `accept` needs the draft's distributions
 
-    def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, spots: Spots) -> Ranked:
+    def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What a draft that samples proposes; a greedy one proposes its best tokens, whatever the acceptance."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..options import GenerateOptions
+from ..passes import PassRequest
 from ..protocols import DraftRows, DraftTask, Runner
 from ..types import Plan
 from .draft import Rule
@@ -24,7 +25,7 @@ _NOBODY = -1
 
 def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
     """In caches of every size that such texts get: a recording may be bound to its cache, which a text takes over."""
-    plans: Sequence[Plan] = getattr(method.strategy, "known_plans", ())
+    plans = method.strategy.known_plans
     widest = max(max_width(method, plan) for plan in plans or (Plan(),))
     for num_slots in runner.recorded_slots(num_tokens + DRAFT_SLOTS):
         scratch = _Scratch(runner, method, runner.new_cache(1, num_slots), num_slots, num_tokens)
@@ -35,15 +36,15 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
 
 
 def max_width(method: Method, plan: Plan) -> int:
-    """Columns of the widest verification: the last committed token and what may be drafted behind it."""
-    limits = (plan.max_draft_tokens, getattr(method.lookahead, "max_tokens", None))
+    """Columns of the widest verification: the last committed token and what may be drafted after it."""
+    limits = (plan.max_draft_tokens, method.lookahead.max_tokens)
     depth = min((limit for limit in limits if limit is not None), default=CHAIN_NODES)
     if not depth:
         return 1
     tree = method.tree_of(plan)
     unknown = TREE_NODES if tree.max_candidates > 1 else 0
     beside = unknown if tree.max_nodes is None else tree.max_nodes
-    return 1 + max(depth, beside, getattr(method.drafter_of(plan), "max_nodes", 0))
+    return 1 + max(depth, beside, method.drafter_of(plan).max_nodes)
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class _Scratch:
         needs = self.method.strategy.needs
         for narrower, width in pairwise((0, *self.runner.recorded_widths)):
             if narrower < widest:
-                # As few columns as get this width: none of them stands behind the model's last position.
+                # As few columns as get this width: none of them stands after the model's last position.
                 tokens = torch.zeros(1, narrower + 1, dtype=torch.long)
                 for start in self._starts(width):
-                    self.runner.forward(tokens, [start], self.cache, capture=needs, ahead=width == 1 and not needs)
+                    request = PassRequest(tokens, [start], capture=needs, run_ahead=width == 1 and not needs)
+                    self.runner.forward(request, self.cache)
 
     def record_drafts(self, plan: Plan) -> None:
         sampler, drafter = Sampler(GenerateOptions()), self.method.drafter_of(plan)
@@ -74,7 +76,7 @@ class _Scratch:
         drafter.end(_NOBODY)
 
     def _starts(self, width: int) -> Iterator[int]:
-        """For each number of slots that passes are recorded for: the first place where a pass reads so many."""
+        """For each number of slots that passes are recorded for: the first place where a pass reads that many."""
         for fewer, num_slots in pairwise((0, *self.runner.recorded_slots(self.num_slots))):
             start = max(fewer - width + 1, 0)
             if width <= num_slots and start <= self.num_tokens - 2:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
-from ..models.host import reads_are_free
+from ..models.gpu.memory import reads_are_free
 from ..options import GenerateOptions
 from ..passes import Salt, Seed
 

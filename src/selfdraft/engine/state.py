@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..passes import Place
+from ..passes import PassRequest, Site
 from ..protocols import Cache, Runner, Strategy
 from ..types import FinishReason, Source, StepRecord, Verdict
 
@@ -121,7 +121,7 @@ class State:
         return [sequence.num_cached for sequence in self.active]
 
     @property
-    def places(self) -> list[Place]:
+    def sites(self) -> list[Site]:
         """Where each row chooses its next token."""
         return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
 
@@ -185,7 +185,7 @@ def _prefill_rows(
         end = min(start + PREFILL_CHUNK, length)
         chunk = torch.tensor([sequence.tokens[start:end] for sequence in sequences], device=runner.device)
         starts = [start] * len(sequences)
-        output = runner.forward(chunk, starts, state.cache, first_row=first_row, capture=needs, needs_scores=False)
+        output = runner.forward(PassRequest(chunk, starts, first_row, capture=needs, needs_scores=False), state.cache)
         for name, states in strategy.condense(output.captured).items():
             captured[name].append(states)
     return {name: torch.cat(parts, dim=1) for name, parts in captured.items()}

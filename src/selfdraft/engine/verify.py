@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..passes import Resume, TreeMask
+from ..passes import PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Targets
@@ -25,17 +25,17 @@ def verify(
     ]
     state.cache.reserve(max(starts) + width)
     goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
-    output = runner.forward(
+    request = PassRequest(
         inputs,
         starts,
-        state.cache,
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        ahead=width == 1 and goes_on and not capture and sampler.takes_best,
+        run_ahead=width == 1 and goes_on and not capture and sampler.takes_best,
     )
+    output = runner.forward(request, state.cache)
     prefixes = [sequence.prefix for sequence in state.active] if sampler.has_prefix_rules else []
-    return Targets(drafts, output, prefixes, state.places), output.captured
+    return Targets(drafts, output, prefixes, state.sites), output.captured
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

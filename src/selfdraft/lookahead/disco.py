@@ -122,7 +122,7 @@ class Disco(PlainLookahead):
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         if stats.scores is not None and runs_triton(stats.scores.device):
-            from ..kernels.judge import by_classifier
+            from ..kernels.stop_rules import by_classifier
 
             network = [array.on(stats.scores.device) for array in self._arrays]
             limits = (self.classifier.last_position, self._bar, self.max_tokens)

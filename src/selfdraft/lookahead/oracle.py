@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ...lookahead.base import PlainLookahead
-from ...options import NoOptions
-from ...passes import DraftStats
-from ...types import PAD
+from ..options import NoOptions
+from ..passes import DraftStats
+from ..types import PAD
+from .base import PlainLookahead
 
 MAX_TOKENS = 48
 
@@ -20,7 +20,7 @@ MAX_TOKENS = 48
 class Oracle(PlainLookahead):
     """`continuations[i]`: what follows the prompt of row i of the call; `first`: the call's `sequence`.
 
-    For calls of as many rows and no more tokens (or `room`) it can be told anew: the table is rewritten where it is,
+    For calls of as many rows and no more tokens (or `room`) it can be told again: the table is rewritten where it is,
     for a recorded draft reads it there.
     """
 
@@ -30,7 +30,7 @@ class Oracle(PlainLookahead):
         self, continuations: Sequence[Sequence[int]], *, first: int = 0, max_tokens: int = MAX_TOKENS, room: int = 0
     ) -> None:
         self.max_tokens, self._first = max_tokens, first
-        width = max(room, *map(len, continuations)) + 1  # behind every text nothing is expected
+        width = max(room, *map(len, continuations)) + 1  # after every text nothing is expected
         self._known = torch.full((len(continuations), width), PAD)
         self._copies: dict[torch.device, torch.Tensor] = {}
         self.tell(continuations)

@@ -72,7 +72,7 @@ class Tpt(PlainLookahead):
         confidence, depth = stats.confidence, stats.depth
         edges, table, bar = (part.on(confidence.device) for part in (self._edges, self._table, self._bar))
         if stats.scores is not None and runs_triton(confidence.device):
-            from ..kernels.judge import by_chances
+            from ..kernels.stop_rules import by_chances
 
             return by_chances(confidence, depth, self._all_kept.of(confidence), edges, table, bar, self.max_tokens)
         place = torch.bucketize(confidence, edges, right=True)

@@ -20,6 +20,7 @@ from ..engine.draft import Rule
 from ..engine.state import PREFILL_CHUNK
 from ..models.latency import ROOM, WIDTHS, fitting_length
 from ..options import GenerateOptions, NoOptions
+from ..passes import PassRequest
 from ..protocols import DraftedChain, DraftTask, Runner
 from ..registry import DEFAULTS, find, options_for
 from ..types import SkipSet, StepRecord
@@ -128,7 +129,7 @@ class PassMeter:
         cache = self._runner.new_cache(1, self.context + ROOM)
         for start in range(0, self.context, PREFILL_CHUNK):
             width = min(PREFILL_CHUNK, self.context - start)
-            self._runner.forward(self._tokens(width), [start], cache, needs_scores=False)
+            self._runner.forward(PassRequest(self._tokens(width), [start], needs_scores=False), cache)
         return cache
 
     def _tokens(self, width: int) -> list[list[int]]:
@@ -139,18 +140,18 @@ class PassMeter:
         runner = self._runner
 
         def batch(count: int) -> float:
-            tokens = runner.forward(self._tokens(1), [self.context], cache, ahead=True).choices()
+            tokens = runner.forward(PassRequest(self._tokens(1), [self.context], run_ahead=True), cache).choices()
             began = runner.seconds()
             for start in range(self.context + 1, self.context + 1 + count):
-                tokens = runner.forward(tokens, [start], cache, ahead=True).choices()
+                tokens = runner.forward(PassRequest(tokens, [start], run_ahead=True), cache).choices()
             return (runner.seconds() - began) / count
 
         return _median_seconds(batch)
 
     def _pass_seconds(self, cache: Any, width: int, skip: SkipSet = SkipSet()) -> float:  # noqa: B008 - frozen
         """Many in a row, nothing read back in between."""
-        tokens = self._tokens(width)
-        return self._repeated(lambda: self._runner.forward(tokens, [self.context], cache, skip=skip))
+        request = PassRequest(self._tokens(width), [self.context], skip=skip)
+        return self._repeated(lambda: self._runner.forward(request, cache))
 
     def _draft_seconds(self, cache: Any, draft: DraftKind) -> float:
         """What one more token adds to a draft: a long one against a short one, over the tokens between."""
@@ -161,7 +162,7 @@ class PassMeter:
 
     def _draft(self, cache: Any, draft: DraftKind, num_tokens: int) -> DraftedChain | None:
         task = DraftTask(self._rule, [num_tokens], [(0, 0, 0)], [0], seed=0)
-        return self._runner.draft(task, [1], [self.context], cache, skip=draft.skip, vocabulary=draft.vocabulary)
+        return self._runner.draft(task, PassRequest([[1]], [self.context], skip=draft.skip), cache, draft.vocabulary)
 
     def _repeated(self, run: Callable[[], object]) -> float:
         def batch(count: int) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .figures import Figures, Measured, most_used, share
-from .records import OFF, VERDICTS, Head, Machine, Record, read_records
+from .records import OFF, VERDICTS, Head, Machine, Record, always_run, complete_texts, read_records
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,12 @@ class Result:
     @classmethod
     def read(cls, file: str | Path) -> Result:
         return cls(*read_records(file))
+
+    def complete(self) -> Result:
+        """Of texts that all arms have finished: the file may be of a run that goes on."""
+        begun = set(self.all_of.arms)
+        arms = [name for name in always_run(self.head.arms) if name in begun]
+        return Result(self.head, complete_texts(self.all_of.records, arms))
 
     @cached_property
     def arms(self) -> list[Arm]:

@@ -7,9 +7,7 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,72 +16,25 @@ import torch
 from ..errors import SelfTestError, UnsupportedModelError, unknown_name
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
-from .cache import CacheView, KeyValues, LayerShape, SlotCache
+from .cache import KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_eval, check_rotary, relative_error, tolerance_of
 from .families import Branch, Family, family_of
-from .lean import lean_attention, lean_head, lean_mlp, lean_norm
+from .joined import joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
+from .sublayer import Halfway, Pass, SubLayer
 
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What every sub-layer of one pass shares."""
-
-    placement: Placement
-    cache: KeyValues
-    rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
-    block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
-    """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
-
-    @cached_property
-    def lean_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sign-carrying sin as [rows, width, 1, dim]."""
-        cos, sin = (part[:, :, None] for part in self.rotary[None])
-        low, high = sin.chunk(2, dim=-1)
-        return cos, torch.cat((-low, high), dim=-1)
-
-    @cached_property
-    def view(self) -> CacheView:
-        return self.cache.at(self.placement)
-
-    def fork(self) -> Pass:
-        """The same pass with what it has computed so far: what the fork computes later stays its own."""
-        placement = replace(self.placement, _masks=dict(self.placement._masks))
-        fork = Pass(placement, self.cache, self.rotary, dict(self.block_inputs))
-        if "lean_rotary" in vars(self):
-            vars(fork)["lean_rotary"] = self.lean_rotary
-        return fork
-
-
-@dataclass(frozen=True)
-class SubLayer:
-    """One residual branch: `run(hidden, pass)` returns the stream behind it."""
-
-    name: str
-    run: Callable[[torch.Tensor, Pass], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Halfway:
-    """A pass on its way: the stream, what is still to run, and the stream behind each point that lies behind it."""
-
-    hidden: torch.Tensor
-    step: Pass
-    rest: Sequence[SubLayer]
-    streams: Mapping[str, torch.Tensor]
-
-
 class Decoder:
     """Attached to one model; holds no state of any generation."""
 
-    def __init__(self, model: Any, *, allow_lean: bool = True) -> None:
+    def __init__(self, model: Any, *, allow_joined: bool = True) -> None:
         self.model = model
         self.family: Family = family_of(model)
         self.config = model.config.get_text_config(decoder=True)
-        self._allow_lean = allow_lean and self.family.is_lean
+        self._allow_joined = allow_joined and self.family.is_joinable
         self.attach()
 
     def attach(self) -> None:
@@ -94,13 +45,13 @@ class Decoder:
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
         head = self._part(family.head)
-        self._head = (lean_head(head) if self._allow_lean else None) or head
+        self._head = (joined_head(head) if self._allow_joined else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
         check_rotary(self._rotary)
         self._embedding_multiplier = family.embedding_multiplier(self.config)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
-        self._final_norm = (lean_norm(final_norm) if self._allow_lean else None) or final_norm
+        self._final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
         self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
         self.shapes = [
@@ -277,8 +228,8 @@ class Decoder:
         attention, mlp = self.family.attention, self.family.mlp
         window = self.family.window(self.config, layer)
         return (
-            SubLayer(f"a{layer}", self._lean(layer, attention, window) or self._attention(layer, attention, window)),
-            SubLayer(f"m{layer}", self._lean(layer, mlp, None) or self._mlp(layer, mlp)),
+            SubLayer(f"a{layer}", self._joined(layer, attention, window) or self._attention(layer, attention, window)),
+            SubLayer(f"m{layer}", self._joined(layer, mlp, None) or self._mlp(layer, mlp)),
         )
 
     def _rotary_of(
@@ -290,16 +241,16 @@ class Decoder:
             return {None: self._rotary(hidden, positions)}
         return {kind: self._rotary(hidden, positions, kind) for kind in set(self.config.layer_types)}
 
-    def _lean(self, layer: int, branch: Branch, window: int | None) -> Any:
-        if not self._allow_lean:
+    def _joined(self, layer: int, branch: Branch, window: int | None) -> Any:
+        if not self._allow_joined:
             return None
         block = self._layers[layer]
-        module, norm = self._branch_module(block, branch), lean_norm(getattr(block, str(branch.norm_before)))
+        module, norm = self._branch_module(block, branch), joined_norm(getattr(block, str(branch.norm_before)))
         if norm is None:
             return None
-        return (
-            lean_attention(module, norm, layer, window) if branch is self.family.attention else lean_mlp(module, norm)
-        )
+        if branch is self.family.mlp:
+            return joined_mlp(module, norm)
+        return joined_attention(module, norm, layer, window)
 
     def _attention(
         self, layer: int, branch: Branch, window: int | None

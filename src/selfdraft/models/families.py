@@ -87,8 +87,8 @@ class Family:
     """The rotary module is asked with one of `config.layer_types`, and a layer gets its own type's answer."""
     cache_argument: str = "past_key_values"
     """The keyword by which the attention module takes its cache."""
-    is_lean: bool = False
-    """q/k/v/o_proj with half-split rotary, gated MLP, plain RMSNorm: may run as models/lean.py does it."""
+    is_joinable: bool = False
+    """q/k/v/o_proj with half-split rotary, gated MLP, plain RMSNorm: may run as models/joined.py does it."""
 
 
 _PRE_NORM_ATTENTION = Branch("self_attn", norm_before="input_layernorm")
@@ -106,7 +106,7 @@ FAMILIES: dict[str, Family] = {
             mlp=_PRE_NORM_MLP,
             final_norm="model.norm",
             rotary="model.rotary_emb",
-            is_lean=True,
+            is_joinable=True,
         ),
         Family(
             "qwen2",
@@ -116,7 +116,7 @@ FAMILIES: dict[str, Family] = {
             final_norm="model.norm",
             rotary="model.rotary_emb",
             window=window_by_layer_type,
-            is_lean=True,
+            is_joinable=True,
         ),
         Family(
             "gpt2",
@@ -165,7 +165,7 @@ FAMILIES: dict[str, Family] = {
             final_norm="model.norm",
             rotary="model.rotary_emb",
             window=window_of_every_layer,
-            is_lean=True,
+            is_joinable=True,
         ),
         Family(
             "qwen3",

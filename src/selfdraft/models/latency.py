@@ -14,17 +14,15 @@ import logging
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError, OptionError
+from ..passes import PassRequest
+from ..progress import Progress
 from ..protocols import Runner
 from ..types import LatencyFit, Line, SkipSet
-
-if TYPE_CHECKING:
-    from .pull import Progress
 
 Array = npt.NDArray[np.float64]
 
@@ -90,7 +88,7 @@ def measure(
         if 2 * clock.spent() - began > budget_seconds:
             break
     clock.tell(is_done=True)
-    return fit_samples([cell.sample for cell in cells], runner.num_layers, bool(runner.recorded_slots(1)))
+    return fit_samples([cell.sample for cell in cells], runner.num_layers, runner.is_recording)
 
 
 def fitting_length(runner: Runner, length: int) -> int:
@@ -136,7 +134,7 @@ def _prepare(runner: Runner, lengths: Sequence[int], clock: _Clock) -> list[_Cel
 
 
 def _kinds(runner: Runner, length: int) -> list[Kind]:
-    widths = runner.recorded_widths if runner.recorded_slots(1) else WIDTHS
+    widths = runner.recorded_widths if runner.is_recording else WIDTHS
     room = ROOM if runner.context_length is None else runner.context_length - length
     wider = [Kind(width) for width in widths if 1 < width <= room]
     return [PLAIN, WHOLE, *(Kind(skip=skip) for skip in _skips(runner.num_layers)), *wider]
@@ -156,7 +154,7 @@ class _Text:
         self._cache = runner.new_cache(1, length + ROOM)
         for start in range(0, length, _CHUNK):
             tokens = self._tokens(min(_CHUNK, length - start))
-            runner.forward(tokens, [start], self._cache, needs_scores=False)
+            runner.forward(PassRequest(tokens, [start], needs_scores=False), self._cache)
 
     def _tokens(self, width: int) -> list[list[int]]:
         return [[token % self._runner.vocab_size for token in range(1, width + 1)]]
@@ -172,10 +170,10 @@ class _Text:
     def _plain_seconds(self, count: int) -> float:
         """As decoding goes: the next pass may be under way before its token is asked for."""
         runner, first = self._runner, self._length
-        tokens = runner.forward(self._tokens(1), [first], self._cache, ahead=True).choices()
+        tokens = runner.forward(PassRequest(self._tokens(1), [first], run_ahead=True), self._cache).choices()
         began = runner.seconds()
         for start in range(first + 1, first + 1 + count):
-            tokens = runner.forward(tokens, [start], self._cache, ahead=True).choices()
+            tokens = runner.forward(PassRequest(tokens, [start], run_ahead=True), self._cache).choices()
         return runner.seconds() - began
 
     def _pass_seconds(self, kind: Kind, count: int) -> float:
@@ -183,7 +181,7 @@ class _Text:
         runner, tokens = self._runner, self._tokens(kind.width)
         began = runner.seconds()
         for _ in range(count):
-            output = runner.forward(tokens, [self._length], self._cache, skip=kind.skip)
+            output = runner.forward(PassRequest(tokens, [self._length], skip=kind.skip), self._cache)
             if kind.width > 1:
                 output.choices()
         return runner.seconds() - began

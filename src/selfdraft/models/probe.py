@@ -16,8 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..passes import States
 from .cache import CacheView, SlotCache
-from .decoder import Decoder, Pass
+from .decoder import Decoder
 from .placement import Placement, Sight
+from .sublayer import Pass
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProfileError
-from ..models.catalogue import cache_home
+from ..models.load.catalogue import cache_home
 from .document import Document, member, packed_artefacts
 from .journal import Journal
 from .key import ProfileKey, installed_version

@@ -12,9 +12,9 @@ from importlib.resources import files as package_files
 from pathlib import PurePath
 
 from ..errors import unknown_name
-from .hub import dataset_prompts
 from ..types import Prompt
 from .arrange import in_turn
+from .hub import dataset_prompts
 from .read import Labels, read_prompts
 
 PROMPT_SETS: tuple[str, ...] = ("summarise", "math", "translate", "story", "sql", "code", "chat", "rewrite")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..fitting import Kit
 from ..protocols import PlanContext
 from ..types import Plan, StepRecord
 
@@ -16,6 +17,9 @@ class PlainStrategy:
 
     Options: ClassVar[type[Any]]
     pairs_with: ClassVar[Mapping[str, Any]] = {}
+    can_fit: ClassVar[bool] = False
+    learns_online: ClassVar[bool] = False
+    practice: ClassVar[Mapping[str, Any]] = {}
     needs: tuple[str, ...] = ()
     prefill_needs: tuple[str, ...] = ()
     known_plans: Sequence[Plan] = ()
@@ -34,6 +38,17 @@ class PlainStrategy:
 
     def end(self, sequence_id: int) -> None:
         pass
+
+    @staticmethod
+    def fit(kit: Kit, options: Any) -> dict[str, Any]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def is_settled(self) -> bool:
+        return True
 
 
 class ConstantStrategy(PlainStrategy):

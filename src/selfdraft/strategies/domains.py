@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
-from ..fitting import CalibrationPrompt, Kit
+from ..fitting import Kit
+from ..types import Prompt
 from .anchors import NO_THRESHOLD, POINT, Domain, by_centrality, condense, pack, threshold_of, unpack, vector_of
 from .kmeans import Vectors, choose_count, kmeans
 
@@ -34,11 +35,11 @@ class Group:
     """The prompts of one domain, the nearest to their centroid first, and their vectors."""
 
     name: str
-    prompts: Sequence[CalibrationPrompt]
+    prompts: Sequence[Prompt]
     vectors: Vectors
 
     @classmethod
-    def of(cls, name: str, prompts: Sequence[CalibrationPrompt], vectors: Vectors) -> Group:
+    def of(cls, name: str, prompts: Sequence[Prompt], vectors: Vectors) -> Group:
         order = by_centrality(vectors)
         return cls(name, [prompts[number] for number in order], vectors[order])
 
@@ -70,7 +71,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ prompts and vectors
 
 
-def look_at_prompts(kit: Kit, options: Any) -> tuple[list[CalibrationPrompt], Vectors]:
+def look_at_prompts(kit: Kit, options: Any) -> tuple[list[Prompt], Vectors]:
     """Up to `max_vectors` prompts of each domain, those that have a vector."""
     counts: Counter[str] = Counter()
     clock = kit.among(kit.prompts, "vectors", _SHARE_OF_VECTORS)
@@ -92,7 +93,7 @@ def look_at_prompts(kit: Kit, options: Any) -> tuple[list[CalibrationPrompt], Ve
     return prompts, np.stack(vectors)
 
 
-def group(prompts: Sequence[CalibrationPrompt], vectors: Vectors, options: Any) -> list[Group]:
+def group(prompts: Sequence[Prompt], vectors: Vectors, options: Any) -> list[Group]:
     """By their labels, unless clusters are asked for or there are none."""
     labels = [prompt.domain for prompt in prompts]
     if options.clusters or set(labels) == {UNLABELLED}:
@@ -103,12 +104,12 @@ def group(prompts: Sequence[CalibrationPrompt], vectors: Vectors, options: Any) 
     return [_members(name, labels, prompts, vectors) for name in dict.fromkeys(labels)]
 
 
-def _members(name: str, labels: Sequence[str], prompts: Sequence[CalibrationPrompt], vectors: Vectors) -> Group:
+def _members(name: str, labels: Sequence[str], prompts: Sequence[Prompt], vectors: Vectors) -> Group:
     rows = [row for row, label in enumerate(labels) if label == name]
     return Group.of(name, [prompts[row] for row in rows], vectors[rows])
 
 
-def _of_all(groups: Sequence[Group], options: Any) -> list[CalibrationPrompt]:
+def _of_all(groups: Sequence[Group], options: Any) -> list[Prompt]:
     """The most central prompts of each domain in turn."""
     turns = itertools.zip_longest(*(one.prompts[: options.anchors] for one in groups))
     return [prompt for turn in turns for prompt in turn if prompt is not None][: options.search_prompts]
@@ -172,7 +173,7 @@ class Searches:
         self._kit, self._search, self._name = kit, search, name
         self.are_complete = True
 
-    def run(self, jobs: Sequence[tuple[str, Sequence[CalibrationPrompt]]]) -> list[Found]:
+    def run(self, jobs: Sequence[tuple[str, Sequence[Prompt]]]) -> list[Found]:
         """Each gets an even part of the time that is left."""
         known = [self._known(*job) for job in jobs]
         turn = min((len(steps) for steps in known if not _is_complete(steps)), default=0)
@@ -185,11 +186,11 @@ class Searches:
             self._kit.progress(_SHARE_OF_VECTORS + (1 - _SHARE_OF_VECTORS) * (number + 1) / len(jobs))
         return results
 
-    def _known(self, domain: str, prompts: Sequence[CalibrationPrompt]) -> list[Mapping[str, Any]]:
+    def _known(self, domain: str, prompts: Sequence[Prompt]) -> list[Mapping[str, Any]]:
         asked = _question(domain, prompts)
         return [step for step in self._kit.done if {**step, **asked} == step]
 
-    def _run(self, domain: str, prompts: Sequence[CalibrationPrompt], share: float) -> Mapping[str, Any]:
+    def _run(self, domain: str, prompts: Sequence[Prompt], share: float) -> Mapping[str, Any]:
         inner = self._kit.among(prompts, f"{self._name} of {domain}", share)
         found = self._search(inner)
         step = {**_question(domain, prompts), "found": found, "is_complete": inner.has_time()}
@@ -197,7 +198,7 @@ class Searches:
         return step
 
 
-def _question(domain: str, prompts: Sequence[CalibrationPrompt]) -> dict[str, Any]:
+def _question(domain: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
     return {"domain": domain, "prompts": [prompt.id for prompt in prompts]}
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import OptionError, ProfileError, unknown_name
-from ..fitting import CalibrationPrompt, Kit
+from ..fitting import Kit
 from ..options import setting
 from ..protocols import Knowledge
-from ..types import OFF, Plan, SkipSet
+from ..types import OFF, Plan, Prompt, SkipSet
 from .base import ConstantStrategy
 from .bayes import Search
 from .uniform import spread
@@ -40,6 +40,7 @@ class DraftVerify(ConstantStrategy):
             if self.calibrate_on not in CHOICES:
                 raise unknown_name("value of draft-verify.calibrate_on", self.calibrate_on, CHOICES)
 
+    can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
@@ -106,7 +107,7 @@ class _Trying:
             self._kit.progress(self._num_tried / self._options.iterations)
         return True
 
-    def _measure(self, method: Mapping[str, Any], prompts: Sequence[CalibrationPrompt]) -> float:
+    def _measure(self, method: Mapping[str, Any], prompts: Sequence[Prompt]) -> float:
         return self._kit.tokens_per_second(method, prompts, self._options.num_tokens)
 
     def _keep(self, point: frozenset[int], speed: float) -> None:
@@ -114,7 +115,7 @@ class _Trying:
         self._kit.keep({"skip": str(SkipSet.of_numbers(point)), "tokens_per_second": speed})
 
 
-def prompts_of(prompts: Sequence[CalibrationPrompt], calibrate_on: str, count: int) -> list[CalibrationPrompt]:
+def prompts_of(prompts: Sequence[Prompt], calibrate_on: str, count: int) -> list[Prompt]:
     """At most so many; prompts come in turn from each domain."""
     if calibrate_on == "first":
         prompts = [prompt for prompt in prompts if prompt.domain == prompts[0].domain]

@@ -65,6 +65,7 @@ class Knn(PlainStrategy):
                 raise unknown_name("feature of knn", self.feature, FEATURES)
             _check_search(self.search)
 
+    can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = Prune.pairs_with
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
@@ -85,7 +86,7 @@ class Knn(PlainStrategy):
         self.needs = tuple(dict.fromkeys(point for one in inner for point in one.needs))
         self._inner_needs = {*self.needs, *(point for one in inner for point in one.prefill_needs)}
         self.prefill_needs = tuple(dict.fromkeys((POINT, *sorted(self._inner_needs.difference(self.needs)))))
-        self.known_plans = tuple(dict.fromkeys(plan for one in inner for plan in getattr(one, "known_plans", ())))
+        self.known_plans = tuple(dict.fromkeys(plan for one in inner for plan in one.known_plans))
 
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """The vector's share, and what the search's strategy keeps."""
@@ -132,8 +133,8 @@ class Knn(PlainStrategy):
 
 def _check_search(name: str) -> None:
     kind = find("strategy", name)
-    if name == "knn" or not hasattr(kind, "fit"):
-        fitted = [other for other in STRATEGIES if other != "knn" and hasattr(find("strategy", other), "fit")]
+    if name == "knn" or not kind.can_fit:
+        fitted = [other for other in STRATEGIES if other != "knn" and find("strategy", other).can_fit]
         raise OptionError(f"knn.search={name!r} cannot search: it is fitted to no prompts; use {' or '.join(fitted)}")
 
 

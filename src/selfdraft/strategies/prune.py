@@ -68,6 +68,7 @@ class Prune(PlainStrategy):
         gain: float = setting(0.03, "change the skip set for so much more speed, not for less", minimum=0.0)
         always: bool = setting(False, "draft even where plain decoding promises more")
 
+    can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "siblings",

@@ -71,13 +71,13 @@ class Acceptance:
 
 class Swift(PlainStrategy):
     Options = SwiftOptions
+    learns_online = True
     pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "siblings",
         "settings": {"confidence": {"threshold": 0.8, "max_tokens": 25}, "siblings": {"table": "swift"}},
     }
     practice: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
-    """Options for generating in order to learn."""
 
     def __init__(self, options: SwiftOptions, knowledge: Knowledge) -> None:
         self._num_layers, self._latency = knowledge.num_layers, knowledge.latency()

@@ -34,7 +34,7 @@ A new kind is a frozen dataclass with one method; `Panel` brings the legend, the
 from .bars import Bar, Bars, BarTable, StackedBars
 from .lines import Band, Lines, Mark, Series
 from .panels import Drawing, Interval, Number, Panel, Panels, Stack, Valued, is_known
-from .scatter import Group, Plane, Scatter, plane
+from .scatter import Group, Names, Plane, Scatter, plane
 from .skip_chart import Grid, SkipStrips, Strip
 from .theme import DARK, LIGHT, Chart, Draw, Missing, Theme, render, require_matplotlib, short
 
@@ -54,6 +54,7 @@ __all__ = [
     "Lines",
     "Mark",
     "Missing",
+    "Names",
     "Number",
     "Panel",
     "Panels",

@@ -7,7 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .panels import Drawing, Interval, Later, Number, Panel, baseline, dress, interval, key, spelled, two_lines
+from .panels import (
+    Drawing,
+    Interval,
+    Later,
+    Number,
+    Panel,
+    baseline,
+    dress,
+    interval,
+    key,
+    num_columns,
+    spelled,
+    two_lines,
+)
 from .theme import Theme, ink_on, short
 
 
@@ -128,7 +141,8 @@ class BarTable(Drawing):
         panels[0].set_ylim(len(self.rows) - 0.5, -0.5)
         for role, label in self.legend.items():
             key(panels[0], label, theme.roles.get(role, theme.ink), is_hollow=role not in theme.roles)
-        figure.legend(loc="outside lower left", ncols=max(1, len(self.legend)), fontsize=9)
+        columns = num_columns(figure, list(self.legend.values()) or [""])
+        figure.legend(loc="outside lower left", ncols=columns, fontsize=9)
         return []
 
     def _highest(self) -> float:

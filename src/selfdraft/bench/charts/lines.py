@@ -123,21 +123,29 @@ class Lines(Panel):
         axes.set_ylim(*axes.get_ylim())  # what comes now must not move it
 
     def _draw_bands(self, axes: Any, theme: Theme) -> None:
-        """Names go up in turns where they are wider than their bands."""
-        low, high = axes.get_xlim()
-        inches = axes.get_window_extent().width / axes.figure.get_figure(root=True).dpi / ((high - low) or 1.0)
-        widths = [(min(one.last, high) - max(one.first, low)) * inches for one in self.bands]
-        named = [len(one.name) * _CHARACTER_INCHES for one in self.bands]
-        is_narrow = any(name > width for name, width in zip(named, widths, strict=True))
-        for place, one in enumerate(self.bands):
+        """Names that are wider than their bands go up in turns; much too wide ones are left out."""
+        inches = axes.get_window_extent().width / axes.figure.get_figure(root=True).dpi
+        places = [_fractions(axes, one) for one in self.bands]
+        wide = [len(one.name) * _CHARACTER_INCHES for one in self.bands]
+        room = [(last - first) * inches for first, last in places]
+        is_narrow = any(name > width for name, width in zip(wide, room, strict=True))
+        for place, (one, (first, last)) in enumerate(zip(self.bands, places, strict=True)):
             shade: dict[str, Any] = {"color": theme.band if place % 2 == 0 else theme.ground}
             if one.color is not None:
                 shade = {"color": theme.style(one.color)[0], "alpha": one.strength}
             axes.axvspan(one.first, one.last, linewidth=0, zorder=0, **shade)
-            where, lift = axes.get_xaxis_transform(), 3 + (11 * (place % 2) if is_narrow else 0)
-            style = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": theme.soft, "annotation_clip": False}
-            middle = (max(one.first, low) + min(one.last, high)) / 2
-            axes.annotate(one.name, (middle, 1.0), (0, lift), xycoords=where, textcoords="offset points", **style)
+            if wide[place] <= 3 * room[place]:
+                lift = 3 + (11 * (place % 2) if is_narrow else 0)
+                style = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": theme.soft}
+                where = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+                axes.annotate(one.name, ((first + last) / 2, 1.0), (0, lift), **where, **style)
+
+
+def _fractions(axes: Any, band: Band) -> tuple[float, float]:
+    """Where it begins and ends, as parts of the panel's width."""
+    pixels = axes.transData.transform([(band.first, axes.get_ylim()[0]), (band.last, axes.get_ylim()[0])])
+    (first, _), (last, _) = axes.transAxes.inverted().transform(pixels)
+    return max(0.0, float(first)), min(1.0, float(last))
 
 
 def _draw_intervals(axes: Any, known: Sequence[tuple[float, Interval]], color: str) -> None:
@@ -157,16 +165,16 @@ def _plain_ticks(axis: Any, unit: str) -> None:
 
 def _draw_marks(axes: Any, theme: Theme, marks: Sequence[Mark]) -> None:
     """Names stand one above the other where they would touch."""
-    low, high = axes.get_xlim()
-    before, height = low - (high - low), 0
+    before, height = -1.0, 0
     for mark in marks:
         axes.axvline(mark.x, color=theme.soft, linewidth=1, linestyle=":", zorder=1)
-        height = (height + 1) % 5 if mark.x - before < 0.16 * (high - low) else 0
-        is_late = mark.x > high - 0.16 * (high - low)
+        place, _ = _fractions(axes, Band("", mark.x, mark.x))
+        height = (height + 1) % 5 if place - before < 0.16 else 0
+        is_late = place > 0.84
         where = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
         style = {"fontsize": 8.5, "color": theme.soft, "ha": "right" if is_late else "left", "zorder": 5}
         axes.annotate(mark.text, (mark.x, 0), (-4 if is_late else 4, 5 + 13 * height), **where, **style)
-        before = mark.x
+        before = place
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], theme: Theme) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .theme import LIGHT, Theme
 
-_CHARACTER_INCHES = 0.082  # of a legend's text
+_CHARACTER_INCHES = 0.078  # of a legend's text
 
 
 class Valued(Protocol):
@@ -99,7 +99,7 @@ class Panels(Drawing):
         handles, labels = all_axes[0].get_legend_handles_labels()
         is_shared = all(axes.get_legend_handles_labels()[1] == labels for axes in all_axes)
         if is_shared and labels:
-            figure.legend(handles, labels, loc="outside lower left", ncols=_num_columns(figure, labels), fontsize=9)
+            figure.legend(handles, labels, loc="outside lower left", ncols=num_columns(figure, labels), fontsize=9)
         for axes, panel in zip(all_axes, self.panels, strict=True):
             add_head(axes, panel, columns, has_legend=not is_shared)
             if self.share_x and axes.get_subplotspec().rowspan.stop < rows:
@@ -132,7 +132,7 @@ def add_head(axes: Any, panel: Panel, num_beside: int = 1, has_legend: bool = Tr
     lines = 1.3 * panel.num_above
     handles, labels = axes.get_legend_handles_labels()
     if labels and has_legend:
-        columns = _num_columns(axes.figure, labels, num_beside)
+        columns = num_columns(axes.figure, labels, num_beside)
         place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.4 + lines}
         axes.legend(handles, labels, ncols=columns, fontsize=9, **place)
         lines += 1.9 * -(-len(labels) // columns)
@@ -140,7 +140,7 @@ def add_head(axes: Any, panel: Panel, num_beside: int = 1, has_legend: bool = Tr
         axes.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", pad=6 + 9 * lines)
 
 
-def _num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
+def num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
     root = figure.get_figure(root=True)
     inches = figure.bbox.width / root.dpi / num_beside - 0.9
     return max(1, min(len(labels), int(inches / (_CHARACTER_INCHES * (max(map(len, labels)) + 6)))))

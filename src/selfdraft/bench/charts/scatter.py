@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .panels import Later, Panel, dress
-from .theme import Theme
+from .theme import Theme, short
 
 Array = npt.NDArray[np.float64]
 Point = tuple[float, float]
@@ -190,3 +190,21 @@ def plane(vectors: npt.NDArray[Any]) -> Plane:
     flat[:, : len(axes[:2])] = centred @ axes[:2].T
     first, second = np.append(sizes**2, [0.0, 0.0])[:2] / max(float((sizes**2).sum()), 1e-12)
     return Plane(flat, (float(first), float(second)))
+
+
+@dataclass(frozen=True)
+class Names(Panel):
+    """What the numbers in the panel beside it stand for: (name, note), from 1."""
+
+    rows: Sequence[tuple[str, str]]
+
+    def on(self, axes: Any, theme: Theme) -> Later | None:
+        axes.set_axis_off()
+        step = 1 / max(len(self.rows), 18)
+        style = {"xycoords": "axes fraction", "va": "center", "fontsize": 8.5, "annotation_clip": False}
+        for place, (name, note) in enumerate(self.rows):
+            height = 1 - (place + 0.5) * step
+            axes.annotate(str(place + 1), (0.06, height), ha="right", weight="bold", **style)
+            axes.annotate(short(name), (0.1, height), **style)
+            axes.annotate(note, (1.0, height), ha="right", color=theme.soft, **style)
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .chart import Theme
+from ..charts import Theme
 
 _SHEET = """\
 * { box-sizing: border-box; }
@@ -60,5 +60,5 @@ def style_sheet(light: Theme, dark: Theme) -> str:
 
 def _variables(theme: Theme) -> str:
     names = ("ground", "ink", "soft", "grid", "band")
-    colors = {name: getattr(theme, name) for name in names} | {"link": theme.faster, "alarm": theme.series[1]}
+    colors = {name: getattr(theme, name) for name in names} | {"link": theme.roles["faster"], "alarm": theme.series[1]}
     return " ".join(f"--{name}: {color};" for name, color in colors.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...passes import PassRequest
 from ...protocols import Runner
 from ..prompts import encode
 from ..report import Table, number
@@ -70,7 +71,7 @@ def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
     """Of the hidden states before and behind each sub-layer, mean over tokens: attention 0, MLP 0, attention 1, ..."""
     points = ["embedding", *(f"{kind}{layer}" for layer in range(runner.num_layers) for kind in "am")]
     cache = runner.new_cache(1, len(tokens))
-    captured = runner.forward([list(tokens)], [0], cache, capture=points, needs_scores=False).captured
+    captured = runner.forward(PassRequest([list(tokens)], [0], capture=points, needs_scores=False), cache).captured
     pairs = itertools.pairwise(points)
     means = [torch.cosine_similarity(captured[a].float(), captured[b].float(), dim=-1).mean() for a, b in pairs]
     return torch.stack(means).cpu()

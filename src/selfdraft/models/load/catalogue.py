@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import unknown_name
+from ...errors import unknown_name
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 

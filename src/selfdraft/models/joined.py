@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .host import reads_are_free
-
-if TYPE_CHECKING:
-    from .decoder import Pass
+from .gpu.memory import reads_are_free
+from .sublayer import Pass
 
 MAX_SEPARATE_TOKENS = 3
 """OpenBLAS packs the whole weight before a matrix product; up to here that costs more than separate vector products."""
@@ -27,7 +25,7 @@ _SILU = ("SiLU", "SiLUActivation")
 
 
 @dataclass(frozen=True)
-class LeanNorm:
+class JoinedNorm:
     """RMS normalisation. One token on a CPU: a dot product and a number instead of six small operations."""
 
     weight: torch.Tensor
@@ -42,8 +40,8 @@ class LeanNorm:
 
 
 @dataclass(frozen=True)
-class LeanAttention:
-    norm: LeanNorm
+class JoinedAttention:
+    norm: JoinedNorm
     qkv: torch.Tensor
     qkv_bias: torch.Tensor | None
     out: torch.Tensor
@@ -95,8 +93,8 @@ def attend_by_groups(
 
 
 @dataclass(frozen=True)
-class LeanMLP:
-    norm: LeanNorm
+class JoinedMLP:
+    norm: JoinedNorm
     gate_up: torch.Tensor
     gate_up_bias: torch.Tensor | None
     down: torch.Tensor
@@ -109,7 +107,7 @@ class LeanMLP:
 
 
 @dataclass(frozen=True)
-class LeanHead:
+class JoinedHead:
     weight: torch.Tensor
     bias: torch.Tensor | None
 
@@ -129,31 +127,31 @@ def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 def _rotate(heads: torch.Tensor, step: Pass) -> torch.Tensor:
     """Half-split rotary on [rows, width, heads, dim]; the sign of the second half sits in `signed_sin`."""
-    cos, signed_sin = step.lean_rotary
+    cos, signed_sin = step.joined_rotary
     return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), signed_sin)
 
 
-def lean_norm(module: Any) -> LeanNorm | None:
+def joined_norm(module: Any) -> JoinedNorm | None:
     eps = getattr(module, "variance_epsilon", None)
     if eps is None or not _is_plain(module) or set(dict(module.named_parameters())) != {"weight"}:
         return None
-    return LeanNorm(module.weight.detach(), float(eps))
+    return JoinedNorm(module.weight.detach(), float(eps))
 
 
-def lean_head(module: Any) -> LeanHead | None:
+def joined_head(module: Any) -> JoinedHead | None:
     if not _are_plain_linear([module]):
         return None
-    return LeanHead(module.weight.detach(), None if module.bias is None else module.bias.detach())
+    return JoinedHead(module.weight.detach(), None if module.bias is None else module.bias.detach())
 
 
-def lean_attention(module: Any, norm: LeanNorm, layer: int, window: int | None) -> LeanAttention | None:
+def joined_attention(module: Any, norm: JoinedNorm, layer: int, window: int | None) -> JoinedAttention | None:
     parts: list[Any] = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
     if not _are_plain_linear(parts) or not _is_plain(module):
         return None
     query, key, value, out = parts
     head_dim = int(module.head_dim)
     weight, bias = join([query, key, value])
-    return LeanAttention(
+    return JoinedAttention(
         norm=norm,
         qkv=weight,
         qkv_bias=bias,
@@ -168,13 +166,13 @@ def lean_attention(module: Any, norm: LeanNorm, layer: int, window: int | None) 
     )
 
 
-def lean_mlp(module: Any, norm: LeanNorm) -> LeanMLP | None:
+def joined_mlp(module: Any, norm: JoinedNorm) -> JoinedMLP | None:
     parts: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if not _are_plain_linear(parts) or not _is_plain(module):
         return None
     gate, up, down = parts
     weight, bias = join([gate, up])
-    return LeanMLP(
+    return JoinedMLP(
         norm=norm,
         gate_up=weight,
         gate_up_bias=bias,

@@ -1,7 +1,7 @@
-"""FusedBody: a lean model's recorded pass in few kernels; the large products are the vendor's, the rest is kernels/.
+"""FusedForward: a joined model in few kernels; the large products are the vendor's, the rest is kernels/.
 
 A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
-weights are the model's own (models/lean.py has joined them). Each branch is added to the stream by the norm that
+weights are the model's own (models/joined.py has joined them). Each branch is added to the stream by the norm that
 follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels.
 """
 
@@ -14,15 +14,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..kernels.attention import Heads, Place, attend
-from ..kernels.gated import gated
-from ..kernels.norm import add_norm
-from ..types import SkipSet
-from .bodies import head_start
-from .buffers import PassBuffers
-from .cache import SlotCache
-from .decoder import Decoder, SubLayer
-from .lean import LeanAttention, LeanHead, LeanMLP, LeanNorm
+from ...kernels.attention import Heads, Place, attend
+from ...kernels.gated import gated
+from ...kernels.norm import add_norm
+from ...types import SkipSet
+from ..cache import SlotCache
+from ..decoder import Decoder
+from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm
+from ..sublayer import SubLayer
+from .forward import head_start
+from .memory import PassBuffers
 
 DTYPES = (torch.bfloat16, torch.float16)
 MAX_POSITIONS = 1 << 17
@@ -34,7 +35,7 @@ _SETTLING_TOKENS = 64
 class Midway:
     """A pass on its way: `stream` [tokens, hidden] waits for `branch`, which the next norm adds to it.
 
-    `streams`: the sums so far by capture point; `name` is the point behind the branch.
+    `streams`: the sums so far by capture point; `name` is the point after the branch.
     """
 
     place: Place
@@ -44,14 +45,14 @@ class Midway:
     name: str = "embedding"
     streams: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
-    def normed(self, norm: LeanNorm) -> tuple[Midway, torch.Tensor]:
+    def normed(self, norm: JoinedNorm) -> tuple[Midway, torch.Tensor]:
         """With the branch added, and what `norm` makes of it."""
         stream, normed = add_norm(self.stream, self.branch, norm.weight, norm.eps)
         return replace(self, stream=stream, branch=None, streams={**self.streams, self.name: stream}), normed
 
 
-class FusedBody:
-    """The same passes as DecoderBody's, for models whose every sub-layer is lean, in half precision."""
+class FusedForward:
+    """The same passes as ModuleForward's, for models whose every sub-layer is joined, in half precision."""
 
     holds_cache = False
     max_tokens = 256
@@ -59,7 +60,7 @@ class FusedBody:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
-        self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, LeanMLP))
+        self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
 
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
@@ -82,7 +83,7 @@ class FusedBody:
     def settle(self) -> None:
         """A product that cuBLAS splits over the inner dimension, of nothing.
 
-        Behind an eager pass of more than 256 tokens, every kernel of every recording starts 0.3 us later until such a
+        After an eager pass of more than 256 tokens, every kernel of every recording starts 0.3 us later until such a
         product has run: 1.58 instead of 1.49 ms a pass (H200, torch 2.11, Qwen2.5-Coder-1.5B). Why is not known.
         """
         F.linear(self._nothing, self._down)
@@ -97,8 +98,8 @@ def _run(state: Midway, count: int) -> Midway:
     return replace(state, rest=state.rest[count:])
 
 
-def _branch(part: LeanAttention | LeanMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
-    if isinstance(part, LeanMLP):
+def _branch(part: JoinedAttention | JoinedMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
+    if isinstance(part, JoinedMLP):
         return F.linear(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
     mixed = attend(F.linear(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
@@ -110,18 +111,18 @@ def reason_against(decoder: Decoder) -> str | None:
     parts: list[Any] = [part.run for part in decoder.sublayers]
     if decoder.dtype not in DTYPES:
         return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not bfloat16 or float16"
-    if not all(isinstance(part, LeanAttention | LeanMLP) for part in parts):
+    if not all(isinstance(part, JoinedAttention | JoinedMLP) for part in parts):
         return "its sub-layers are not plain RMSNorm, rotary attention and gated MLP"
-    if not isinstance(decoder.final_norm, LeanNorm) or not isinstance(decoder.head, LeanHead):
+    if not isinstance(decoder.final_norm, JoinedNorm) or not isinstance(decoder.head, JoinedHead):
         return "its final norm or its head is not plain"
-    if any(part.activation is not F.silu for part in parts if isinstance(part, LeanMLP)):
+    if any(part.activation is not F.silu for part in parts if isinstance(part, JoinedMLP)):
         return "its MLP is not gated by SiLU"
     if len(set(decoder.shapes)) > 1:
         return "its layers have keys of different shapes"
-    sizes = [part.gate_up.shape[1] for part in parts if isinstance(part, LeanMLP)]
+    sizes = [part.gate_up.shape[1] for part in parts if isinstance(part, JoinedMLP)]
     if any(size % 16 for size in sizes):
         return f"its hidden size is {sizes[0]}, not a multiple of 16"
-    dims = {part.head_dim for part in parts if isinstance(part, LeanAttention)}
+    dims = {part.head_dim for part in parts if isinstance(part, JoinedAttention)}
     if any(dim & (dim - 1) or dim < 32 for dim in dims):
         return f"its head size is {max(dims)}, not a power of two from 32 on"
     return None

@@ -7,6 +7,7 @@ the host by the time it learns that the draft is over.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,21 +17,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..kernels.top import runs_triton
-from ..passes import DraftStats, Spots
-from ..protocols import Choice, DraftedChain, DraftRule
-from ..types import PAD, SkipSet
-from .bodies import Body
-from .buffers import DraftBuffers
-from .cache import SlotCache
-from .device import Device
-from .graphs import Recorder, Recording
+from ...kernels.top import runs_triton
+from ...passes import DraftStats, NoiseKey, PassRequest
+from ...protocols import Choice, DraftedChain, DraftRule, DraftTask
+from ...types import PAD, SkipSet
+from ..cache import SlotCache
+from .forward import Forward, cache_key, padded_rows
+from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket
+from .memory import Device, DraftBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
 MAX_SPINS = 100_000
-"""Looks at a number that the device is about to write; asking the driver would take longer than most waits."""
+"""Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
 
+_LOGGER = logging.getLogger(__name__)
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 """Other threads may run. Where there is a choice not by sleeping, which takes 50 us on Linux, even for no time."""
 
@@ -72,7 +73,7 @@ class DraftOutputs:
         self._is_busy = False
 
     def goes_on(self, depth: int) -> bool:
-        """Whether some row drafts on behind `depth`; returns when the device has come so far."""
+        """Whether some row drafts on after `depth`; returns when the device has come that far."""
         for _ in range(MAX_SPINS):
             if self._flag[0] >> 1 >= depth:
                 break
@@ -86,46 +87,14 @@ class DraftOutputs:
         return DraftedChain(candidates.tolist(), confidences.tolist())
 
 
-def record_draft(
-    record: Recorder,
-    body: Body,
-    buffers: DraftBuffers,
-    outputs: DraftOutputs,
-    rule: DraftRule,
-    cache: SlotCache,
-    end: int,
-    skip: SkipSet,
-    vocabulary: int | None = None,
-) -> DraftGraphs:
-    saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
-
-    def reset() -> None:
-        for tensor, values in saved:
-            tensor.copy_(values)
-
-    begin, state = record(lambda: body.begin(buffers, cache, end, skip), reset)
-
-    def begin_again() -> None:
-        reset()
-        outputs.send()
-        begin.replay()
-
-    def finish() -> None:
-        scores, _ = body.finish(state, vocabulary=vocabulary)
-        draft_token(scores[:, 0], buffers, outputs, rule)
-
-    finishing, _ = record(finish, begin_again)
-    return DraftGraphs(begin, finishing, state)
-
-
 def draft_token(scores: torch.Tensor, buffers: DraftBuffers, outputs: DraftOutputs, rule: DraftRule) -> None:
-    """Choose behind `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
+    """Choose after `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
     known = buffers.tensors
-    spots = Spots(known["sequences"], known["indices"], known["rounds"])
+    noise = NoiseKey(known["sequences"], known["indices"], known["rounds"])
     stats = DraftStats(known["depth"], known["indices"], known["nothing"], known["ids"], scores)
-    choice = rule(stats, spots, (known["seed"][0], known["seed"][1]))
+    choice = rule(stats, noise, (known["seed"][0], known["seed"][1]))
     if runs_triton(scores.device):
-        from ..kernels.feed import feed as feed_at_once
+        from ...kernels.feed import feed as feed_at_once
 
         parts = (choice.candidates, choice.confidence, choice.wants_more)
         feed_at_once(*parts, outputs.drafted, outputs.progress, known, PAD)
@@ -151,6 +120,86 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
         known[counter].add_(1)
 
 
+@dataclass(frozen=True)
+class Draft:
+    """One draft: what its recordings freeze, and the tensors they work on."""
+
+    forward: Forward
+    rule: DraftRule
+    skip: SkipSet
+    vocabulary: int | None
+    buffers: DraftBuffers
+    outputs: DraftOutputs
+
+    def key(self, end: int, bound_to: tuple[int, ...]) -> GraphKey:
+        kind = (self.rule, self.vocabulary)
+        return GraphKey(kind, self.forward, self.buffers.rows, 1, end, self.skip, (), bound_to)
+
+    def record(self, record: Recorder, cache: SlotCache, end: int) -> DraftGraphs:
+        buffers, outputs = self.buffers, self.outputs
+        saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
+
+        def reset() -> None:
+            for tensor, values in saved:
+                tensor.copy_(values)
+
+        begin, state = record(lambda: self.forward.begin(buffers, cache, end, self.skip), reset)
+
+        def begin_again() -> None:
+            reset()
+            outputs.send()
+            begin.replay()
+
+        def finish() -> None:
+            scores, _ = self.forward.finish(state, vocabulary=self.vocabulary)
+            draft_token(scores[:, 0], buffers, outputs, self.rule)
+
+        finishing, _ = record(finish, begin_again)
+        return DraftGraphs(begin, finishing, state)
+
+
+class Drafts:
+    """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
+
+    def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
+        self._device, self._graphs, self._vocab_size = device, graphs, vocab_size
+        self._tensors: dict[tuple[int, int], tuple[DraftBuffers, DraftOutputs]] = {}
+        self.refused: set[DraftRule] = set()
+
+    def run(
+        self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
+    ) -> DraftedChain | None:
+        """The chain after the tokens of `request`; None: it goes token by token."""
+        num_rows, first, max_depth = len(request.starts), max(request.starts), max(task.caps)
+        cache.reserve(bucket(first + max_depth))
+        num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
+        tensors = self._tensors_of(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
+        draft = Draft(forward, task.rule, request.skip, vocabulary, *tensors)
+        draft.buffers.send_task(task, request, cache)
+        known: dict[int, DraftGraphs] = {}
+
+        def graphs_at(depth: int) -> DraftGraphs:
+            end = bucket(first + depth + 1)
+            if end not in known:
+                key = draft.key(end, cache_key(forward, cache, request.first_row))
+                known[end] = self._graphs.get(key, lambda record: draft.record(record, cache.without_lease(), end))
+            return known[end]
+
+        try:
+            return run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile)
+        except RecordingError as error:
+            self.refused.add(task.rule)
+            _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
+            return None
+
+    def _tensors_of(self, rows: int, num_candidates: int) -> tuple[DraftBuffers, DraftOutputs]:
+        key = (rows, num_candidates)
+        if key not in self._tensors:
+            outputs = DraftOutputs(self._device, rows, num_candidates)
+            self._tensors[key] = DraftBuffers(self._device, rows), outputs
+        return self._tensors[key]
+
+
 def run_draft(
     graphs_at: Callable[[int], DraftGraphs],
     outputs: DraftOutputs,
@@ -158,7 +207,7 @@ def run_draft(
     rows: int,
     meanwhile: Callable[[], object],
 ) -> DraftedChain:
-    """Draft until no row goes on; `graphs_at(depth)` draft the token behind so many."""
+    """Draft until no row goes on; `graphs_at(depth)` draft the token after that many."""
     candidates: list[Any] = []
     confidences: list[Any] = []
     graphs = graphs_at(0)

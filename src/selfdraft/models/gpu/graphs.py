@@ -1,23 +1,56 @@
 """Recordings: work on tensors that stay where they are, launched again as one.
 
-A recording freezes everything but the contents of those tensors: shapes, addresses, Python values and branches.
+A recording freezes everything but the contents of those tensors: shapes, addresses, Python values and branches. What
+it freezes of a pass is its `GraphKey`; sizes are rounded up, so that few keys serve all texts.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from .host import recording
+from ...types import SkipSet
+from .memory import MAX_WIDTH, recording
 
 T = TypeVar("T")
 NUM_WARM_UPS = 1
 MAX_BYTES = 2 << 30
+MIN_SLOTS = 256
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
+
+
+def bucket(num_slots: int) -> int:
+    """Slots that a recorded pass reads: a power of two."""
+    return max(MIN_SLOTS, power_of_two(num_slots))
+
+
+def power_of_two(number: int) -> int:
+    """The next one up from `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+@functools.cache
+def padded_width(width: int) -> int:
+    return next(known for known in WIDTHS if known >= width)
+
+
+class GraphKey(NamedTuple):
+    """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row."""
+
+    kind: Hashable
+    forward: Hashable
+    rows: int
+    width: int
+    end: int
+    skip: SkipSet
+    capture: tuple[str, ...] = ()
+    cache: tuple[int, ...] = ()
 
 
 class Recording(Protocol):
@@ -104,7 +137,7 @@ class CudaRecorder:
 
 
 def _clear_workspaces() -> None:
-    """Before and behind a capture: what cuBLAS works in then belongs to the graph's own memory.
+    """Before and after a capture: what cuBLAS works in then belongs to the graph's own memory.
 
     Otherwise graphs would hold the address of what is shared by all, which torch.compile frees at will.
     """
@@ -135,6 +168,10 @@ class Graphs:
     @property
     def num_bytes(self) -> int:
         return sum(one.num_bytes for _, recordings in self._entries.values() for one in recordings)
+
+    def figures(self) -> dict[str, Any]:
+        counts = {"num_graphs": self.num_graphs, "num_bytes": self.num_bytes, "num_captures": self.num_captures}
+        return {**counts, "capture_seconds": self.capture_seconds}
 
     def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
         """What `build` made for this key; it is given the recorder, and everything it records counts as one entry."""

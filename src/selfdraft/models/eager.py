@@ -1,4 +1,4 @@
-"""Runners: how passes are executed on a device. One interface (protocols.Runner), chosen by device."""
+"""EagerRunner: passes operation by operation, on any device. One interface (protocols.Runner), chosen by device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from ..passes import PassOutput, Resume, Tokens, TreeMask
+from ..passes import PassOutput, PassRequest
 from ..protocols import DraftedChain, DraftTask
-from ..types import SkipSet
 from .cache import SlotCache
 from .checks import check_eval
 from .decoder import Decoder
@@ -19,21 +18,29 @@ from .probe import Probe
 
 
 class EagerRunner:
-    """Operation by operation, on any device. The specification for every other runner."""
+    """The specification for every other runner."""
 
     saves_by_reuse = True
     recorded_widths: Sequence[int] = ()
+    fallback_reason: str | None = None
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)
+        self._begin()
+
+    def _begin(self) -> None:
+        """With the decoder as it is attached now."""
+        self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
+
+    def refresh(self) -> None:
+        check_eval(self.decoder.model)
+        if not self.decoder.is_current:
+            self.decoder.attach()
+            self._begin()
 
     @property
     def num_layers(self) -> int:
         return self.decoder.num_layers
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.decoder.model.get_output_embeddings().weight.shape[0])
 
     @property
     def context_length(self) -> int | None:
@@ -47,11 +54,20 @@ class EagerRunner:
     def dtype(self) -> torch.dtype:
         return self.decoder.dtype
 
-    def refresh(self) -> None:
-        """Attach anew where the model was moved, cast, hooked or given new weights since."""
-        check_eval(self.decoder.model)
-        if not self.decoder.is_current:
-            self.decoder.attach()
+    @property
+    def is_recording(self) -> bool:
+        return False
+
+    @property
+    def capture_seconds(self) -> float:
+        return 0.0
+
+    @property
+    def graph_keys(self) -> Sequence[Any]:
+        return ()
+
+    def graph_figures(self) -> dict[str, Any]:
+        return {}
 
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         return ()
@@ -60,39 +76,25 @@ class EagerRunner:
         return self.decoder.new_cache(num_rows, num_slots)
 
     @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Tokens,
-        starts: Sequence[int],
-        cache: SlotCache,
-        *,
-        first_row: int = 0,
-        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
-        capture: Sequence[str] = (),
-        needs_scores: bool = True,
-        tree: TreeMask | None = None,
-        resume: Resume | None = None,
-        ahead: bool = False,
-    ) -> PassOutput:
+    def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        tokens, starts, first_row = request.tokens, request.starts, request.first_row
         tokens = torch.as_tensor(tokens, device=self.device)
-        if tree is None:
+        if request.tree is None:
             placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
         else:
-            placement = Placement.tree(starts, tree, self.device, first_row)
+            placement = Placement.tree(starts, request.tree, self.device, first_row)
         return self.decoder.forward(
-            tokens, placement, cache, skip=skip, capture=capture, needs_scores=needs_scores, resume=resume
+            tokens,
+            placement,
+            cache,
+            skip=request.skip,
+            capture=request.capture,
+            needs_scores=request.needs_scores,
+            resume=request.resume,
         )
 
     def draft(
-        self,
-        task: DraftTask,
-        tokens: Sequence[int],
-        starts: Sequence[int],
-        cache: SlotCache,
-        *,
-        first_row: int = 0,
-        skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
-        vocabulary: int | None = None,
+        self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
         return None
 

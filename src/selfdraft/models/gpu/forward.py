@@ -1,28 +1,27 @@
-"""Bodies: how a recorded pass computes. Called while it is recorded, on tensors that stay where they are."""
+"""What a recorded pass computes: called while it is recorded, on tensors that stay where they are."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
-from ..errors import SelfTestError
-from ..kernels.top import runs_triton
-from ..types import SkipSet
-from .buffers import PassBuffers
-from .cache import SlotCache
-from .checks import relative_error, tolerance_of
-from .decoder import Decoder, Halfway, SubLayer
-from .device import Device
-from .placement import Placement
+from ...errors import SelfTestError
+from ...passes import PassRequest
+from ...types import SkipSet
+from ..cache import SlotCache
+from ..checks import relative_error, tolerance_of
+from ..decoder import Decoder
+from ..placement import Placement
+from ..sublayer import Halfway, SubLayer
+from .graphs import power_of_two
+from .memory import Device, PassBuffers
 
 _PROOF_SLOTS = 64
-_LOGGER = logging.getLogger(__name__)
 HEAD_START = 10
-"""A pass is begun with one of so many parts of its sub-layers: enough for the host to answer, little to waste."""
+"""A pass begins with one of this many parts of its sub-layers: enough for the host to answer, little to waste."""
 
 
 def head_start(sublayers: Sequence[SubLayer]) -> int:
@@ -30,7 +29,7 @@ def head_start(sublayers: Sequence[SubLayer]) -> int:
     return len(sublayers) // HEAD_START
 
 
-class Body(Protocol):
+class Forward(Hashable, Protocol):
     """One pass in two parts, so that a draft can begin the next token before it is known whether it is wanted.
 
     Nothing may be read on the host. `finish` may be called several times with one state.
@@ -42,22 +41,34 @@ class Body(Protocol):
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Any:
         """The embedding and the first few sub-layers; slots 0 to `end - 1` are read.
 
-        A body that holds the cache works in the rows from `buffers.host["header"][3]` on, as they are now.
+        One that holds the cache works in the rows from `buffers.host["header"][3]` on, as they are now.
         """
         ...
 
     def finish(
         self, state: Any, capture: Sequence[str] = (), vocabulary: int | None = None
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Scores [rows, width, vocabulary], or of so many of its first tokens only, and captured states."""
+        """Scores [rows, width, vocabulary], or of its first `vocabulary` tokens only, and captured states."""
         ...
 
     def settle(self) -> None:
-        """Called behind wide eager passes, if the device needs something before recordings run well."""
+        """Called after wide eager passes, if the device needs something before recordings run well."""
         ...
 
 
-class DecoderBody:
+def padded_rows(forward: Forward, num_rows: int) -> int:
+    return num_rows if forward.holds_cache else power_of_two(num_rows)
+
+
+def cache_key(forward: Forward, cache: SlotCache, first_row: int) -> tuple[int, ...]:
+    """What of a cache its recordings freeze."""
+    if not forward.holds_cache:
+        return ()
+    addresses = (store.data_ptr() for store in cache.stores)
+    return (*addresses, cache.num_slots, cache.num_rows_allocated, first_row)
+
+
+class ModuleForward:
     """The decoder's own sub-layers: what the eager runner computes, for any family."""
 
     holds_cache = True
@@ -83,42 +94,18 @@ class DecoderBody:
 
 
 @torch.inference_mode()
-def prove(body: Body, decoder: Decoder) -> None:
-    """Raise unless the body's scores are the decoder's: a few tokens, and a few behind them."""
+def prove(forward: Forward, decoder: Decoder) -> None:
+    """Raise unless its scores are the decoder's: of a few tokens, and of a few after them."""
     device, start = Device(decoder.device), 0
     caches = [decoder.new_cache(1, _PROOF_SLOTS) for _ in range(2)]
     for width in (5, 3):
         tokens = (torch.arange(start, start + width)[None] * 7919 + 11) % decoder.embedding.shape[0]
         buffers = PassBuffers(device, 1, width)
-        buffers.fill(tokens.numpy(), [start], width, caches[0], 0)
-        buffers.send()
-        found, _ = body.finish(body.begin(buffers, caches[0], _PROOF_SLOTS, SkipSet()))
+        buffers.send_request(PassRequest(tokens.tolist(), [start]), caches[0])
+        found, _ = forward.finish(forward.begin(buffers, caches[0], _PROOF_SLOTS, SkipSet()))
         placement = Placement.chain([start], width, decoder.device)
         expected = decoder.forward(tokens.to(decoder.device), placement, caches[1]).scores
         error, tolerance = relative_error(found, expected), tolerance_of(expected.dtype)
         if not error <= tolerance:
             raise SelfTestError(f"their scores differ from the model's by {error:.2g}, allowed {tolerance:.2g}")
         start += width
-
-
-def bodies_for(decoder: Decoder) -> Sequence[Body]:
-    """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
-    return (*_fused(decoder), DecoderBody(decoder))
-
-
-def _fused(decoder: Decoder) -> Sequence[Body]:
-    if not runs_triton(decoder.device):
-        return ()
-    from .fused import FusedBody, reason_against
-
-    reason = reason_against(decoder)
-    if reason is not None:
-        _LOGGER.info("%s runs without fused kernels: %s", type(decoder.model).__name__, reason)
-        return ()
-    body = FusedBody(decoder)
-    try:
-        prove(body, decoder)
-    except Exception as error:
-        _LOGGER.warning("%s runs without fused kernels: %s", type(decoder.model).__name__, error)
-        return ()
-    return (body,)

@@ -26,25 +26,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import DownloadError, ModelError, SelfdraftError
-from .catalogue import (
-    CATALOGUE,
-    CatalogueModel,
-    Wheel,
-    cache_home,
-    find,
-    is_ready,
-    model_folder,
-)
-from .loading import quiet, read_gguf, require_gguf
+from ...errors import DownloadError, ModelError, SelfdraftError
+from ...progress import Progress, no_progress
+from .catalogue import CATALOGUE, CatalogueModel, Wheel, cache_home, find, is_ready, model_folder
+from .gguf import quiet, read_gguf, require_gguf
 
 try:
     import fcntl
 except ImportError:  # Windows: unique names keep two pulls apart, they merely both do the work.
     fcntl = None  # type: ignore[assignment]
-
-Progress = Callable[[int, "int | None", str], None]
-"""`progress(done_bytes, total_bytes, label)`; the total is None while there are no bytes to count."""
 
 _BLOCK_BYTES = 1 << 20
 _POLL_SECONDS = 0.1
@@ -53,14 +43,14 @@ _POLL_SECONDS = 0.1
 def pull(name: str, *, progress: Progress | None = None, force: bool = False) -> Path:
     """Make the catalogue model `name` available and return its folder. It is fetched only once.
 
-    `force` fetches and converts it anew; the old folder stays usable until the new one replaces it.
+    `force` fetches and converts it again; the old folder stays usable until the new one replaces it.
     """
     model = find(name)
     folder = model_folder(name)
     if is_ready(folder) and not force:
         return folder
     require_gguf()
-    report = progress or _say_nothing
+    report = progress or no_progress
     with _disk_errors(model), _lock(model, report):
         if force or not is_ready(folder):
             _pull(model, folder, report, force)
@@ -370,7 +360,3 @@ def _file_bytes(folder: Path) -> Iterator[int]:
         for name in names:
             with contextlib.suppress(OSError):
                 yield os.stat(os.path.join(parent, name)).st_size
-
-
-def _say_nothing(done_bytes: int, total_bytes: int | None, label: str) -> None:
-    del done_bytes, total_bytes, label

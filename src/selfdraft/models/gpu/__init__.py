@@ -1,0 +1,19 @@
+"""How a pass runs where the host is slower than the device: recorded once, launched as one.
+
+    request -> inputs in one copy -> a graph by key -> choices read back
+
+One plain token (nothing skipped, captured or branched), file by file:
+    runner   `GraphRunner.forward` takes a `PassRequest` and finds its route: plain, wide, prefill, or eager
+    memory   `PassBuffers` packs tokens, starts and sights of the request, and sends them in one copy
+    graphs   `Graphs` finds the recording by its `GraphKey`, or records it now
+    forward  what is recorded: `ModuleForward` runs the model's own modules, `FusedForward` (fused) few kernels
+    plain    replays it; the best tokens go to the host as `Choices`, read when somebody asks; meanwhile the pass after
+             them runs already (`Ahead`): plain decoding is one pass ahead of the host
+
+One draft:
+    runner   `GraphRunner.draft` takes a `DraftTask` and the request of its first token
+    draft    a drafted token chooses, notes and feeds the next one on the device, by the task's recorded rule; the next
+             pass begins before the host knows whether it is wanted, and the host only reads whether some row goes on
+
+What cannot be recorded runs as in models/eager.py, which is the specification of all of it.
+"""

@@ -1,0 +1,195 @@
+"""Memory that stays where it is: how numbers come to the device in one copy, and how the host waits for what returns.
+
+The little that differs between CPU and GPU is here, too, and whether values may be read at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...passes import PassRequest
+from ...protocols import DraftTask
+from ..cache import SlotCache
+
+MAX_WIDTH = 63
+"""Columns of one pass: what a column sees of the others are the bits of a positive int64."""
+
+Ints = npt.NDArray[np.int64]
+_is_recording: ContextVar[bool] = ContextVar("is_recording", default=False)
+
+
+def reads_are_free(tensor: torch.Tensor) -> bool:
+    """Whether a shortcut may read `tensor` on the host: a wait on a GPU, impossible in what is recorded."""
+    return tensor.device.type == "cpu" and not _is_recording.get()
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """What runs inside will be replayed with other values."""
+    token = _is_recording.set(True)
+    try:
+        yield
+    finally:
+        _is_recording.reset(token)
+
+
+class Device:
+    """Makes what outlives a pass: tensors on the device, tensors on the host that it can write by itself, signals."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_cuda = device.type == "cuda"
+
+    @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    @torch.inference_mode(False)
+    def host_zeros(self, *shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=self.is_cuda)
+
+    def wait(self) -> None:
+        """Until everything launched so far is done."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+
+class Signal:
+    """`wait` returns when the device has done all that was launched before the last `set`."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device.device
+        self._event: Any = torch.cuda.Event() if device.is_cuda else None  # type: ignore[no-untyped-call]
+
+    def set(self) -> None:
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(self._device))
+
+    def wait(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+
+class Readback:
+    """One tensor's way to the host: started when it is launched, waited for when it is read."""
+
+    def __init__(self, device: Device, source: torch.Tensor) -> None:
+        self._source = source
+        self._host = device.host_zeros(*source.shape, dtype=source.dtype)
+        self._values: npt.NDArray[Any] = self._host.numpy()
+        self._signal = Signal(device)
+
+    def start(self) -> None:
+        self._host.copy_(self._source, non_blocking=True)
+        self._signal.set()
+
+    def read(self) -> npt.NDArray[Any]:
+        """The values; the next `start` overwrites them."""
+        self._signal.wait()
+        return self._values
+
+
+class Packed:
+    """Arrays of int64 by name in one tensor, and its mirror on the host: filled there, then sent to `tensors[name]`."""
+
+    def __init__(self, device: Device, shapes: dict[str, tuple[int, ...]]) -> None:
+        size = sum(math.prod(shape) for shape in shapes.values())
+        self.data, self._mirror = device.zeros(size), device.host_zeros(size)
+        self._numbers: Ints = self._mirror.numpy()
+        self._sent = Signal(device)
+        self.host: dict[str, Ints] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        first = 0
+        for name, shape in shapes.items():
+            part = slice(first, first + math.prod(shape))
+            self.host[name], self.tensors[name] = self._numbers[part].reshape(shape), self.data[part].view(shape)
+            first = part.stop
+
+    def write(self, numbers: Sequence[int]) -> None:
+        """Into the mirror from its beginning, once the device has taken what was last sent.
+
+        One plain list in the mirror's order: a call of numpy for each part costs more than all numbers.
+        """
+        self._sent.wait()
+        self._numbers[: len(numbers)] = numbers
+
+    def send(self) -> None:
+        self.data.copy_(self._mirror, non_blocking=True)
+        self._sent.set()
+
+
+class PassBuffers(Packed):
+    """The numbers of one pass of `rows` x `width` tokens.
+
+    `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows; then 0.
+    `sees` [rows, width]: bit j is set where a column attends to column j of the pass.
+    """
+
+    def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
+        square = (rows, width)
+        shapes = {"header": (8,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
+        super().__init__(device, {**shapes, **(more or {})})
+        self.rows, self.width = rows, width
+        columns = range(width)
+        self._zeros, self._blank = [0] * width, [1 << column | 1 for column in columns]
+        self._chain_depths, self._chain_sees = list(columns), [(2 << column) - 1 for column in columns]
+        self.header, self.starts = self.tensors["header"], self.tensors["starts"]
+        self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
+
+    def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
+        """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
+
+        `more` are numbers for what follows `sees`. Tokens that are on the device already are left to `send_request`.
+        """
+        tokens, starts, tree = request.tokens, request.starts, request.tree
+        rows, width = len(starts), len(tokens[0])
+        here = [self._zeros[:width]] * rows if isinstance(tokens, torch.Tensor) else tokens
+        depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
+        sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
+        numbers = [cache.address, cache.num_slots, cache.num_rows_allocated, request.first_row, rows, 0, 0, 0]
+        numbers += [*starts, *[0] * (self.rows - rows)]
+        for square, padding in ((here, self._zeros), (depths, self._zeros), (sees, self._blank)):
+            for line in square:
+                numbers += [*line, *padding[width:]]
+            numbers += padding * (self.rows - rows)
+        numbers += more
+        self.write(numbers)
+
+    def send_request(self, request: PassRequest, cache: SlotCache) -> None:
+        self.fill(request, cache)
+        self.send()
+        tokens = request.tokens
+        if isinstance(tokens, torch.Tensor):
+            self.tokens[: tokens.shape[0], : tokens.shape[1]].copy_(tokens)
+
+
+class DraftBuffers(PassBuffers):
+    """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come.
+
+    `depth` and `indices` are those of the token that is drafted next; `nothing` stays 0.
+    """
+
+    def __init__(self, device: Device, rows: int) -> None:
+        names = ("sequences", "indices", "rounds", "ids", "caps", "active", "depth", "nothing")
+        super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "seed": (2,)})
+
+    def send_task(self, task: DraftTask, request: PassRequest, cache: SlotCache) -> None:
+        """`request`: the draft's first pass, its tokens on the host."""
+        numbers: list[int] = []
+        padding = [0] * (self.rows - len(request.starts))
+        active = [int(cap > 0) for cap in task.caps]
+        for column in (*zip(*task.sites, strict=True), task.sequence_ids, task.caps, active):
+            numbers += [*column, *padding]
+        numbers += [1] * self.rows  # depth
+        numbers += [0] * self.rows  # nothing
+        numbers += [task.seed & 0xFFFFFFFF, task.seed >> 32]
+        self.fill(request, cache, numbers)
+        self.send()

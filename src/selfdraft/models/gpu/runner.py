@@ -1,0 +1,211 @@
+"""GraphRunner: finds the route of a pass or a draft. The map of what follows is in the folder's docstring.
+
+A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (prefill, passes
+that resume from known states, models that read values while they run) takes the eager path.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...kernels.top import runs_triton
+from ...passes import PassOutput, PassRequest
+from ...protocols import DraftedChain, DraftTask
+from ..cache import SlotCache, StoragePool
+from ..decoder import Decoder
+from ..eager import EagerRunner
+from ..probe import Probe
+from .draft import Drafts
+from .forward import Forward, ModuleForward, padded_rows, prove
+from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .memory import MAX_WIDTH, Device
+from .plain import Launches, Passes
+
+PREFILL_STEP = 64
+_LOGGER = logging.getLogger(__name__)
+
+
+def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
+    """The runner for the device the model is on."""
+    return GraphRunner(model) if graphs and model.device.type == "cuda" else EagerRunner(model)
+
+
+def forwards_for(decoder: Decoder) -> Sequence[Forward]:
+    """How recorded passes may compute, best first: the first that is meant for a pass's size runs it."""
+    if not runs_triton(decoder.device):
+        return (ModuleForward(decoder),)
+    from .fused import FusedForward, reason_against
+
+    name, reason = type(decoder.model).__name__, reason_against(decoder)
+    if reason is not None:
+        _LOGGER.info("%s runs without fused kernels: %s", name, reason)
+        return (ModuleForward(decoder),)
+    fused = FusedForward(decoder)
+    try:
+        prove(fused, decoder)
+    except Exception as error:
+        _LOGGER.warning("%s runs without fused kernels: %s", name, error)
+        return (ModuleForward(decoder),)
+    return fused, ModuleForward(decoder)
+
+
+class GraphRunner(EagerRunner):
+    """Same interface and same results as the eager runner. `max_bytes` bounds what the recordings take."""
+
+    saves_by_reuse = False
+    recorded_widths = WIDTHS
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
+        make_forwards: Callable[[Decoder], Sequence[Forward]] = forwards_for,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
+        self._launches = Launches()
+        super().__init__(model)
+
+    def _begin(self) -> None:
+        """Nothing is recorded of the model as it is now."""
+        super()._begin()
+        self.fallback_reason = None
+        self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
+        self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
+        self._storages = StoragePool()
+        self._passes = Passes(self._device, self.graphs, self._launches)
+        self._drafts = Drafts(self._device, self.graphs, self.vocab_size)
+        self._is_settled = True
+        if not all(map(_is_transformers, self.decoder.hooks)):
+            self._run_eagerly("its forward hooks run on the host")
+
+    # ---------------------------------------------------------------------------------------------------- routes
+
+    def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        forward = self._forward_of(request)
+        if forward is not None:
+            self.decoder.check_points(request.capture)
+            self._settle()
+            try:
+                return self._passes.run(forward, request, cache)
+            except RecordingError as error:
+                self._begin()
+                self._run_eagerly(str(error))
+        self._passes.forget_ahead()
+        self._launches.launched()
+        if request.needs_scores or request.tree is not None or request.resume is not None:
+            return super().forward(request, cache)
+        return self._prefill(request, cache)
+
+    def draft(
+        self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
+    ) -> DraftedChain | None:
+        forward = self._forward_for(len(request.starts), 1)
+        if forward is None or task.rule in self._drafts.refused:
+            return None
+        self._passes.forget_ahead()
+        self._settle()
+        chain = self._drafts.run(forward, task, request, cache, vocabulary)
+        if chain is not None:
+            self._launches.awaited()
+        return chain
+
+    def probe(self, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
+        """Whatever it runs is awaited by the next look at the clock; the next recording comes after it."""
+        self._launches.launched()
+        self._is_settled = False
+        return super().probe(cache, tokens, first, row)
+
+    def _prefill(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        """In widths of whole steps: libraries prepare attention again for every width. What pads is scratch."""
+        tokens = torch.as_tensor(request.tokens)
+        width = tokens.shape[1]
+        padded = F.pad(tokens, (0, -width % PREFILL_STEP))
+        cache.reserve(max(request.starts) + padded.shape[1])
+        output = super().forward(replace(request, tokens=padded), cache)
+        self._forwards[0].settle()
+        return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
+
+    def _settle(self) -> None:
+        if not self._is_settled:
+            self._forwards[0].settle()
+            self._is_settled = True
+
+    def _forward_of(self, request: PassRequest) -> Forward | None:
+        if not request.needs_scores or request.resume is not None:
+            return None
+        return self._forward_for(len(request.starts), len(request.tokens[0]))
+
+    def _forward_for(self, num_rows: int, width: int) -> Forward | None:
+        """The one for a pass of this size; None: not recorded."""
+        if self.fallback_reason is not None or not 0 < width <= MAX_WIDTH:
+            return None
+        for forward in self._forwards:
+            if padded_rows(forward, num_rows) * padded_width(width) <= forward.max_tokens:
+                return forward
+        return None
+
+    def _run_eagerly(self, reason: str) -> None:
+        self.fallback_reason = reason
+        name = type(self.decoder.model).__name__
+        _LOGGER.warning("%s cannot be recorded, so every operation is launched by itself: %s", name, reason)
+
+    # ----------------------------------------------------------------------------------------- memory and the clock
+
+    def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
+        if self.fallback_reason is not None:
+            return super().new_cache(num_rows, num_slots)
+        decoder, take = self.decoder, self._storages.take
+        cache = SlotCache(
+            decoder.shapes, num_rows, bucket(num_slots), dtype=decoder.dtype, device=decoder.device, allocate=take
+        )
+        stale = self._storages.trim()
+        if stale:
+            self.graphs.drop(lambda key: bool(key.cache) and key.cache[0] in stale)
+        return cache
+
+    def recorded_slots(self, num_slots: int) -> Sequence[int]:
+        if self.fallback_reason is not None:
+            return ()
+        last = bucket(num_slots)
+        return [size for size in (1 << power for power in range(last.bit_length())) if size == bucket(size)]
+
+    def seconds(self) -> float:
+        """Waits only if something was launched since values were last read: a pass run ahead stays under way."""
+        if self._launches.are_pending:
+            self._device.wait()
+            self._launches.awaited()
+        return time.perf_counter()
+
+    @property
+    def is_recording(self) -> bool:
+        return self.fallback_reason is None
+
+    @property
+    def capture_seconds(self) -> float:
+        return self.graphs.capture_seconds
+
+    @property
+    def graph_keys(self) -> Sequence[Any]:
+        return self.graphs.keys
+
+    def graph_figures(self) -> dict[str, Any]:
+        return {**self.graphs.figures(), "fallback_reason": self.fallback_reason}
+
+    @property
+    def num_hits(self) -> int:
+        """Passes that had run ahead when they were asked for."""
+        return self._passes.num_hits
+
+
+def _is_transformers(hook: Any) -> bool:
+    """Its own hooks do nothing unless a call asks for hidden states."""
+    return str(getattr(hook, "__module__", "")).startswith("transformers.")

@@ -1,0 +1,60 @@
+"""What a pass is made of: sub-layers one after the other, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from .cache import CacheView, KeyValues
+from .placement import Placement
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What every sub-layer of one pass shares."""
+
+    placement: Placement
+    cache: KeyValues
+    rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
+    block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
+
+    @cached_property
+    def joined_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sign-carrying sin as [rows, width, 1, dim]."""
+        cos, sin = (part[:, :, None] for part in self.rotary[None])
+        low, high = sin.chunk(2, dim=-1)
+        return cos, torch.cat((-low, high), dim=-1)
+
+    @cached_property
+    def view(self) -> CacheView:
+        return self.cache.at(self.placement)
+
+    def fork(self) -> Pass:
+        """The same pass with what it has computed so far: what the fork computes later stays its own."""
+        placement = replace(self.placement, _masks=dict(self.placement._masks))
+        fork = Pass(placement, self.cache, self.rotary, dict(self.block_inputs))
+        if "joined_rotary" in vars(self):
+            vars(fork)["joined_rotary"] = self.joined_rotary
+        return fork
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """One residual branch: `run(hidden, pass)` returns the stream behind it."""
+
+    name: str
+    run: Callable[[torch.Tensor, Pass], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """A pass on its way: the stream, what is still to run, and the stream behind each point that lies behind it."""
+
+    hidden: torch.Tensor
+    step: Pass
+    rest: Sequence[SubLayer]
+    streams: Mapping[str, torch.Tensor]
