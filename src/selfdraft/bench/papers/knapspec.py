@@ -11,12 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ...economics import LatencyFit, PassCosts, expected_tokens
-from ...measure.estimate import Estimate, Quantity, mean
-from ...measure.figures import Measured, share
+from ...measure.estimate import Estimate, Quantity, correlation, mean
+from ...measure.figures import Measured
 from ...measure.records import OFF, Machine, Record
 from ...prompts.arrange import context_prompts
 from ...prompts.tokens import encode
@@ -24,26 +21,20 @@ from ...strategies.knapspec import KnapSpec
 from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
 from ..charts import Group, Lines, Panels, Scatter, Series
-from ..tables import number
+from ..tables import Table, number
 from .claims import Side, estimate_of, faster, is_above, is_below, is_faster, is_larger, judged_by, speedup
-from .experiment import (
-    MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, new_tokens, prompts_a_task
-)
-from .forms import Column, by_arm
+from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
+from .forms import CellOf, Column, by_arm
 from .knapspec_states import LEMMA, MIN_COSINE, References
-from .tasks import Task, Tasks
+from .tasks import Task
 from .workbench import Methods, Workbench
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
 ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
 RIVALS = {OFF: "plain decoding", SWIFT: SWIFT, CLASP: CLASP}
 TASKS, QUICK_TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), ("gsm8k",), (0.0, 0.7)
-INTERVAL = 64
-"""Rounds from one plan to the next, in the paper's code."""
 NO_LOSS = 0.95
 """What reaches this share of a speed is as fast."""
-TEXT_TOKENS, LOOKED, QUICK_LOOKED = 48, 32, 16
-"""Of a text to look at, at least; and how many of them a plan looks at, at least."""
 
 # ------------------------------------------------------------------------------------------------------- methods
 
@@ -53,7 +44,8 @@ def _tasks(bench: Workbench) -> Sequence[str]:
 
 
 def _num_looked_at(bench: Workbench) -> int:
-    return QUICK_LOOKED if bench.scale.is_quick else LOOKED
+    """Tokens that a plan looks at, at least."""
+    return 16 if bench.scale.is_quick else 32
 
 
 def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
@@ -84,6 +76,16 @@ def _measure(bench: Workbench, methods: Methods, task: Task, **asked: Any) -> di
     return {**bench.measure(task, methods, **asked), "latency": bench.latency.to_json()}
 
 
+def _with_references(bench: Workbench, count: int = 2) -> Workbench:
+    """With at least `count` prompts of each task that are not measured."""
+    return replace(bench, scale=replace(bench.scale, fit_prompts=max(count, bench.scale.fit_prompts)))
+
+
+def _references(bench: Workbench, prompts: Sequence[Prompt], num_tokens: int | None = None) -> References:
+    num_tokens = num_tokens or max(48, bench.scale.tokens)
+    return References(bench.engine, bench.latency, prompts, num_tokens, _num_looked_at(bench))
+
+
 # ------------------------------------------------------------------------------------------------ tokens per time
 
 
@@ -105,20 +107,21 @@ def _tpt(found: Found, side: Side) -> Estimate | None:
     return estimate_of(found, per_time(found, side.unit), side)
 
 
-def _figure(form: str, value: Callable[[Any], float | None]) -> Callable[[Found, str, str], str]:
-    return lambda found, unit, arm: number(value(found.figures(unit, arm)), form)
+def _cell(form: str, value: Callable[[Found, str, str], Estimate | float | None]) -> CellOf:
+    def cell(found: Found, unit: str, arm: str) -> str:
+        known = value(found, unit, arm)
+        return number(known.value if isinstance(known, Estimate) else known, form)
+
+    return cell
 
 
-def _value(found: Estimate | None) -> float | None:
-    return found.value if found else None
+def _kept(key: str, name: str, form: str) -> CellOf:
+    """What a unit says of an arm beside its records."""
+    return _cell(form, lambda found, unit, arm: found.get(unit, key, arm, name))
 
 
-TPT: Column = ("TPT", lambda found, unit, arm: number(_value(_tpt(found, Side(unit, arm))), ".2f"))
-RECORDING: Column = ("recording", _figure(".1%", lambda one: share(one.capture_seconds, one.decode_seconds)))
-SKIPPED: Sequence[Column] = (
-    ("attention skipped", _figure(".0%", lambda one: one.skipped_attention)),
-    ("MLP skipped", _figure(".0%", lambda one: one.skipped_mlp)),
-)
+TPT: Column = ("TPT", _cell(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
+REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording")
 
 # ---------------------------------------------------------------------------------------------------------- main
 
@@ -137,7 +140,7 @@ def _main_units(bench: Workbench) -> Iterable[Unit]:
 
 def _main_claims(found: Found) -> Iterator[Judgement | None]:
     for unit in found.units:
-        yield from against(found, f"on {found.label(unit)}", lambda arm, unit=unit: Side(unit, arm))  # type: ignore[misc]
+        yield from against(found, f"on {found.label(unit)}", partial(Side, unit))
     for name in TASKS:
         yield _stays(found, *(Side(f"T={temperature} {name}", KNAPSPEC) for temperature in TEMPERATURES))
 
@@ -168,7 +171,10 @@ def _stays(found: Found, greedy: Side, sampled: Side) -> Judgement | None:
 
 PRUNED, UNPRUNED, DECOUPLED, BOUND = "pruned", "not pruned", "decoupled", "bound"
 COSINES, KINDS = {PRUNED: MIN_COSINE, UNPRUNED: -1.0}, {DECOUPLED: False, BOUND: True}
-PLAN, DECODED, BEST, PLANNED = ([f"{what} {task}" for task in TASKS] for what in ("plan", "decoded", "best set", "planned"))
+KINDS_SHOWN = {kind: kind for kind in KINDS}
+PLAN, DECODED, BEST, PLANNED = (
+    [f"{what} {name}" for name in TASKS] for what in ("plan", "decoded", "best set", "planned")
+)
 NUM_TEXTS = 3
 """After which both kinds plan."""
 
@@ -184,16 +190,16 @@ def _pruning_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _plans(bench: Workbench, task: Task) -> Values:
-    """A plan is a record of one token, so that plans are compared as texts are, with a plain pass as well."""
-    records, sets = [], []
-    for number, prompt in enumerate(task.fitting[:NUM_TEXTS]):
+    """A plan is a record of one token, so that plans are compared as texts are, and with a plain pass."""
+    records, promised = [], []
+    for place, prompt in enumerate(task.fitting[:NUM_TEXTS]):
         text = _references(bench, [prompt])
         seconds = {OFF: text.costs.plain, **_plan_seconds(bench, text)}
-        length = len(text.first.tokens)
-        records += [Record(arm, prompt.id, task.name, number, length, 1, one, one) for arm, one in seconds.items()]
+        records += [Record(arm, prompt.id, task.name, place, 0, 1, one, one) for arm, one in seconds.items()]
         networks = {kind: text.networks(min_cosine=cosine) for kind, cosine in COSINES.items()}
-        sets.append({kind: [one.tokens_per_time for one in found] for kind, found in networks.items()})
-    return {MEASURED: Measured(records, Machine(bench.latency.num_layers, 1.0)), "sets": sets, "task": task.label}
+        promised.append({kind: [one.tokens_per_time for one in found] for kind, found in networks.items()})
+    measured = Measured(records, Machine(bench.latency.num_layers, 1.0))
+    return {MEASURED: measured, "promised": promised, "task": task.label}
 
 
 def _plan_seconds(bench: Workbench, text: References) -> dict[str, float]:
@@ -206,39 +212,26 @@ def _plan_seconds(bench: Workbench, text: References) -> dict[str, float]:
     return {kind: sum(timed[1:]) / 2 for kind, timed in seconds.items()}
 
 
-def _of_plans(found: Found, unit: str, kind: str, value: Callable[[Sequence[float]], float]) -> list[float]:
-    """Of the tokens per time that its sub-networks promise, text by text."""
-    return [value(one[kind]) for one in found.get(unit, "sets") or ()]
+def _promised(found: Found, unit: str, kind: str) -> list[float]:
+    """Tokens per time of the best sub-network, text by text."""
+    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or ()]
 
 
-def _plan_column(name: str, form: str, value: Callable[[Any], float | None]) -> Column:
-    return name, _figure(form, value)
-
-
-PLAN_COLUMNS: Sequence[Column] = (
-    ("texts", _figure("d", lambda one: one.num_prompts)),
-    ("ms a plan", _figure(".1f", lambda one: one.milliseconds)),
-    ("in plain passes", _figure(".1f", lambda one: 1 / one.speedup.value)),
-    ("sub-networks", lambda *of: number(_value(mean(_of_plans(*of, len))), ".1f")),
-    ("expected TPT", lambda *of: number(_value(mean(_of_plans(*of, _most))), ".2f")),
-    (f"at one in {INTERVAL} rounds", _figure(".1%", lambda one: 1 / (1 + INTERVAL * one.speedup.value))),
-)
-
-
-def _most(values: Sequence[float]) -> float:
-    return max(values, default=0.0)
+def _plain_passes(found: Found, unit: str, kind: str) -> float | None:
+    known = speedup(found, Side(unit, kind))
+    return 1 / known.value if known else None
 
 
 def _not_missed(found: Found) -> Iterator[Judgement | None]:
     for unit in PLAN:
-        pruned, whole = (_of_plans(found, unit, kind, _most) for kind in COSINES)
-        lost = mean([100 * (1 - one / other) for one, other in zip(pruned, whole, strict=True) if other])
+        pairs = zip(*(_promised(found, unit, kind) for kind in COSINES), strict=True)
+        lost = mean([100 * (1 - one / other) for one, other in pairs if other])
         claim = f"what is pruned is not missed (less than 1 % of the expected TPT is lost) on {found.label(unit)}"
         yield is_below(claim, lost, 1.0, "lost", unit="%")
 
 
 def _nothing_pruned(found: Found, unit: str) -> str | None:
-    return None if any(one[PRUNED] != one[UNPRUNED] for one in found.get(unit, "sets")) else "nothing was pruned"
+    return None if any(one[PRUNED] != one[UNPRUNED] for one in found.get(unit, "promised")) else "nothing was pruned"
 
 
 def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
@@ -257,10 +250,6 @@ def _best_sets(bench: Workbench, task: Task) -> Values:
     return {**_measure(bench, {kind: _always(one["skip"]) for kind, one in sets.items()}, task), "sets": sets}
 
 
-def _kept(key: str, name: str, form: str) -> Callable[[Found, str, str], str]:
-    return lambda found, unit, arm: number(found.get(unit, key, arm, name), form)
-
-
 def _neither_drafts(found: Found, unit: str) -> str | None:
     rates = [figures.acceptance_rate for kind in KINDS if (figures := found.figures(unit, kind))]
     return None if any(rate is not None for rate in rates) else "neither drafts"
@@ -268,36 +257,10 @@ def _neither_drafts(found: Found, unit: str) -> str | None:
 
 # --------------------------------------------------------------------------------------------------- correlation
 
-NUM_DRAFTED, MIN_POINTS = 4, 4
-RATIOS, BUDGETS = (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
-"""Of evenly spread layers, attentions or MLPs; of the largest weight that the knapsack may skip."""
-PREDICTORS = {
-    "tokens_per_time": "TPT",
-    "by_width": "TPT, verification by its width",
-    "tokens_per_layer": "TPL",
-    "match": "match (acceptance rate)",
-}
-Point = Mapping[str, float]
-
-
-def _spread(kinds: str, references: References, num_layers: int) -> Iterator[SkipSet]:
-    for layers in (spread(num_layers, ratio) for ratio in RATIOS):
-        yield SkipSet.of(layers if "a" in kinds else (), layers if "m" in kinds else ())
-
-
-def _of_knapsack(is_bound: bool, references: References, num_layers: int) -> Iterator[SkipSet]:
-    networks = references.networks(is_bound=is_bound)
-    for budget in BUDGETS if networks else ():
-        yield SkipSet.parse(networks[round(budget * (len(networks) - 1))].skip)
-
-
-FAMILIES: Mapping[str, Callable[[References, int], Iterable[SkipSet]]] = {
-    "knapsack": partial(_of_knapsack, False),
-    "layers": partial(_spread, "am"),
-    "attentions": partial(_spread, "a"),
-    "MLPs": partial(_spread, "m"),
-    "bound knapsack": partial(_of_knapsack, True),
-}
+FAMILIES = ("knapsack", "layers", "attentions", "MLPs", "bound knapsack")
+NUM_DRAFTED, RATIOS, BUDGETS = 4, (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
+"""Tokens in every round; of evenly spread layers, attentions or MLPs; of the largest weight that may be skipped."""
+PREDICTORS = {"tpt": "TPT", "by_width": "TPT, verification by its width", "tpl": "TPL", "match": "match"}
 
 
 def _correlation_units(bench: Workbench) -> Iterable[Unit]:
@@ -307,53 +270,242 @@ def _correlation_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _family(bench: Workbench, family: str, task: Task) -> Values:
-    references, fit = _references(bench, task.fitting), bench.latency
+    references = _references(bench, task.fitting)
     lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
-    costs = fit.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
-    skips = {str(skip): skip for skip in FAMILIES[family](references, fit.num_layers) if skip}
-    points = {name: predicted(skip, references.others.match(skip), costs) for name, skip in skips.items()}
-    settings = {name: {"fixed": {"skip": name, "tokens": NUM_DRAFTED}} for name in skips}
+    costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
+    skips = {str(skip): skip for skip in _sets(family, references, costs.fit.num_layers) if skip}
+    predictions = {name: predicted(skip, references.others.match(skip), costs) for name, skip in skips.items()}
     fixed = {"strategy": "fixed", "lookahead": "fixed", "tree": "chain"}
-    methods = {name: {**fixed, "settings": settings[name]} for name in skips}
-    return {**bench.measure(task, methods), "points": points, "task": family}
+    methods = {name: {**fixed, "settings": {"fixed": {"skip": name, "tokens": NUM_DRAFTED}}} for name in skips}
+    return {**bench.measure(task, methods), "predicted": predictions, "task": family}
+
+
+def _sets(family: str, references: References, num_layers: int) -> list[SkipSet]:
+    if "knapsack" in family:
+        networks = references.networks(is_bound=family.startswith(BOUND))
+        return [SkipSet.parse(networks[round(one * (len(networks) - 1))].skip) for one in BUDGETS if networks]
+    layers = [spread(num_layers, ratio) for ratio in RATIOS]
+    return [SkipSet.of(one if family != "MLPs" else (), one if family != "attentions" else ()) for one in layers]
 
 
 def predicted(skip: SkipSet, match: float, costs: PassCosts, num_drafted: int = NUM_DRAFTED) -> dict[str, float]:
-    """What the paper's formulas say of drafting `num_drafted` tokens in each round, with `match` as the acceptance rate.
+    """What the paper's formulas say of drafting `num_drafted` tokens in each round, `match` of them right.
 
     `by_width`: tokens per time with a verification that costs what one of its width was measured to cost.
     """
     num_layers, tokens = costs.fit.num_layers, float(expected_tokens([match], num_drafted)[0, -1])
     return {
-        "match": match,
-        "tokens_per_time": tokens / (num_drafted * costs.draft(skip) + costs.plain),
+        "tpt": tokens / (num_drafted * costs.draft(skip) + costs.plain),
         "by_width": float(costs.speeds(match, skip, num_drafted)[-1]),
-        "tokens_per_layer": tokens / (num_drafted * (num_layers - len(skip) / 2) + num_layers),
+        "tpl": tokens / (num_drafted * (num_layers - len(skip) / 2) + num_layers),
+        "match": match,
     }
 
 
-def points(found: Found, unit: str) -> list[Point]:
-    """Predictions of the sets, and the speed-up that each reached."""
-    known = {arm: speedup(found, Side(unit, arm)) for arm in found.arms(unit)}
-    return [{**one, "speedup": known[arm].value} for arm, one in found.get(unit, "points").items() if known.get(arm)]
+def _points(found: Found, predictor: str, units: Iterable[str]) -> list[tuple[float, float]]:
+    """(prediction, speed-up that was reached) of each set."""
+    sets = [(unit, arm) for unit in units for arm in found.get(unit, "predicted")]
+    known = [(found.get(unit, "predicted", arm, predictor), speedup(found, Side(unit, arm))) for unit, arm in sets]
+    return [(value, one.value) for value, one in known if one]
 
 
-def correlation(sets: Sequence[Point], one: str, other: str | None = None) -> Estimate | None:
-    """Pearson's r of a predictor and the speed-up, or by how much it is above another's; sets are resampled."""
-    if len(sets) < MIN_POINTS:
-        return None
-    draws = np.random.default_rng(0).integers(len(sets), size=(1000, len(sets)))
-    rows = np.vstack([np.arange(len(sets)), draws])  # the first: the sets themselves
-    values = {name: np.array([point[name] for point in sets])[rows] for name in (one, other or one, "speedup")}
-    r = _pearsons(values[one], values["speedup"])
-    r = r - _pearsons(values[other], values["speedup"]) if other else r
-    low, high = np.nanquantile(r, (0.025, 0.975))
-    return None if np.isnan(r[0]) else Estimate(float(r[0]), float(low), float(high), len(sets))
+def _r(found: Found, predictor: str, than: str | None = None) -> Estimate | None:
+    """Of a predictor and the speed-up; or by how much it is above another's."""
+    both = [_points(found, name, found.units) for name in (predictor, than or predictor)]
+    values, others = ([value for value, _ in points] for points in both)
+    return correlation(values, [speed for _, speed in both[0]], others if than else None)
 
 
-def _pearsons(*both: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of each row; not a number where one of them is the same everywhere."""
-    first, second = (values - values[:, :1] for values in both)  # exactly 0 where all are the same
-    first, second = (values - values.mean(1, keepdims=True) for values in (first, second))
-    with np.errstate(invalid="ignore"):
-        return np.asarray((first * second).sum(1) / np.sqrt((first**2).sum(1) * (second**2).sum(1)))
+def _correlations(found: Found) -> Table:
+    known = {title: _r(found, name) for name, title in PREDICTORS.items()}
+    rows = [[title, str(r), f"{r.value**2:.2f}", f"{r.count}"] for title, r in known.items() if r]
+    return Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], rows)
+
+
+def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
+    for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
+        claim = f"TPT is more highly correlated with throughput than {title}"
+        yield is_above(claim, _r(found, "tpt", other), 0.0, "difference of r")
+
+
+def _correlation_chart(found: Found) -> Plot | None:
+    def panel(name: str, title: str) -> Scatter:
+        groups = [Group(found.label(unit), _points(found, name, [unit])) for unit in found.units]
+        return Scatter(groups, title, "measured speed-up", "x", title=f"r = {_r(found, name) or '-'}")
+
+    panels = Panels([panel(*one) for one in PREDICTORS.items()], share_y=True)
+    return Plot(panels, "predicted against measured throughput", (12.0, 3.6)) if found.units else None
+
+
+# ------------------------------------------------------------------------------------------------------ contexts
+
+LENGTHS, QUICK_LENGTHS, MAX_PROMPTS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024), 4
+ARTICLES, QUESTION = "cnn-dm", "Summarise the texts above, one sentence for each."
+
+
+def _context_units(bench: Workbench) -> Iterable[Unit]:
+    """Two for each length, each beside plain decoding: KnapSpec, and those it is held against."""
+    articles, limit = bench.task(ARTICLES, len(bench.prompts), 0), bench.engine.context_length
+    lengths = QUICK_LENGTHS if bench.scale.is_quick else LENGTHS
+    fits = [length for length in lengths if articles and (limit is None or length <= limit)]
+    for names in ([KNAPSPEC, *([] if bench.scale.is_quick else [FRUGAL])], [CLASP, SWIFT]):
+        for length in fits:
+            yield Unit(_unit(length, names[0]), partial(_after, bench, articles, length, names))
+    reason = f"the model's context holds {limit} tokens" if articles else bench.tasks.why_missing(ARTICLES)
+    yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
+
+
+def _unit(length: int, arm: str) -> str:
+    return f"{length} others" if arm in (CLASP, SWIFT) else f"{length} {KNAPSPEC}"
+
+
+def _side(length: int, arm: str) -> Side:
+    return Side(_unit(length, arm), arm)
+
+
+def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) -> Values:
+    *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
+    best = _references(bench, [other], _num_looked_at(bench)).best() if KNAPSPEC in names else None
+    methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
+    weights = " : ".join(map(str, bench.latency.at(length).weights))
+    return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
+
+
+def long_questions(bench: Workbench, articles: Sequence[Prompt], length: int) -> list[Prompt]:
+    """The same question after other articles each time, at most `length` tokens together; one more than is measured."""
+    count = min(bench.scale.prompts, MAX_PROMPTS) + 1
+    starts = [place * len(articles) // count for place in range(count)]
+    questions = [Prompt(f"question-{place + 1}", "question", QUESTION) for place in range(count)]
+    around = ([one, *articles[start:], *articles[:start]] for one, start in zip(questions, starts, strict=True))
+    return [prompt for others in around for prompt in context_prompts(others, bench.engine, [length], 1)]
+
+
+def _lengths(found: Found) -> list[int]:
+    return sorted({int(unit.split()[0]) for unit in found.units})
+
+
+def _context_table(found: Found) -> Table:
+    weights: Column = ("attention : MLP", lambda found, unit, arm: str(found.get(unit, "weights")))
+    columns: Sequence[Column] = (weights, *REACHED, "tokens/s", "attention skipped", "MLP skipped")
+    units = [_unit(length, arm) for length in _lengths(found) for arm in (KNAPSPEC, SWIFT)]
+    return by_arm(columns, ARMS, first="length", units=units)(found)
+
+
+def _context_claims(found: Found) -> Iterator[Judgement | None]:
+    for length in _lengths(found):
+        yield from against(found, f"after {length} tokens", partial(_side, length))
+    claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding after the longest texts"
+    known = {length: one for length in _lengths(found) if (one := speedup(found, _side(length, SWIFT)))}
+    for length in list(known)[-1:]:
+        yield is_below(claim, known[length], 1.0, f"after {length} tokens SWIFT", unit="x")
+
+
+def _context_chart(found: Found) -> Plot | None:
+    lengths = _lengths(found)
+
+    def panel(label: str, value: Callable[[Found, Side], Estimate | None]) -> Lines:
+        points = {
+            title: [(length, value(found, _side(length, arm))) for length in lengths] for arm, title in ARMS.items()
+        }
+        ticks = {float(length): f"{length}" for length in lengths}
+        return Lines([Series(*one) for one in points.items()], "tokens of the text", label, log="x", ticks=ticks)
+
+    panels = Panels([panel("speed-up", speedup), panel("TPT (tokens/s)", _tpt)])
+    return Plot(panels, "speed-up and tokens per time by length of the text") if lengths else None
+
+
+# -------------------------------------------------------------------------------------------------------- recipe
+
+EFFORTS = [Effort("models", lambda found: 1, 8), prompts_a_task(None)]
+NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
+PLAN_COLUMNS: Sequence[Column] = (
+    "ms/token",
+    ("in plain passes", _cell(".1f", _plain_passes)),
+    ("expected TPT", _cell(".2f", lambda *of: mean(_promised(*of)))),
+)
+SET_COLUMNS: Sequence[Column] = (
+    ("skipped", lambda found, unit, arm: str(found.get(unit, "sets", arm, "skip"))),
+    ("expected accepted", _kept("sets", "acceptance", ".1%")),
+    ("drafts", _kept("sets", "num_drafted", "d")),
+    ("expected TPT", _kept("sets", "tokens_per_time", ".2f")),
+)
+PREDICTED: Sequence[Column] = [(title, _kept("predicted", name, ".4g")) for name, title in PREDICTORS.items()]
+
+MAIN = Experiment(
+    "main",
+    "against SWIFT and CLaSp, greedy and at temperature 0.7",
+    _main_units,
+    [by_arm([*REACHED, "c"], ARMS)],
+    [judged_by(_main_claims)],
+    [*EFFORTS, NUM_TASKS],
+    ["the paper has four baselines, and nucleus sampling with a top-p that the summary does not state"],
+)
+PRUNING = Experiment(
+    "pruning",
+    "pruning on and off, and the share of time in the DP",
+    _pruning_units,
+    [
+        by_arm(PLAN_COLUMNS, title="a plan alone (off: a plain pass)", units=PLAN),
+        by_arm(REACHED, title="decoding", units=DECODED),
+    ],
+    [
+        faster("a plan is faster with pruning on {task}", PRUNED, UNPRUNED, units=PLAN, unless=_nothing_pruned),
+        judged_by(_not_missed),
+        faster("a plan takes less than ten plain passes on {task}", PRUNED, bound=0.1, units=PLAN),
+        faster("decoding is no slower with pruning on {task}", PRUNED, UNPRUNED, bound=NO_LOSS, units=DECODED),
+    ],
+    EFFORTS,
+    [f"pruned: states with a cosine below {MIN_COSINE}; in both cases at most half of all seconds are skipped"],
+)
+DECOUPLING = Experiment(
+    "decoupling",
+    "attention and MLP apart, or bound to each other",
+    _decoupling_units,
+    [
+        by_arm([*SET_COLUMNS, *REACHED[:3]], KINDS_SHOWN, title="best set", units=BEST),
+        by_arm(REACHED, KINDS_SHOWN, title="as planned", units=PLANNED),
+    ],
+    [
+        faster("the best set of single sub-layers is faster on {task}", DECOUPLED, BOUND, units=BEST),
+        faster(
+            "KnapSpec is faster with single sub-layers on {task}",
+            DECOUPLED,
+            BOUND,
+            units=PLANNED,
+            unless=_neither_drafts,
+        ),
+    ],
+    EFFORTS,
+    ["best set: what either knapsack finds best on a text that is not measured; it always drafts"],
+)
+CORRELATION = Experiment(
+    "correlation",
+    "what predicts throughput: tokens per time or others",
+    _correlation_units,
+    [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
+    [judged_by(_is_best_predictor)],
+    EFFORTS,
+    [
+        f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
+        "share of the target's choices that a set meets on prompts which are not measured"
+    ],
+    _correlation_chart,
+)
+CONTEXTS = Experiment(
+    "contexts",
+    "speed-up and tokens per time against the length",
+    _context_units,
+    [_context_table],
+    [
+        judged_by(_context_claims),
+        faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
+    ],
+    [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
+    [
+        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not, as the "
+        "paper's code does",
+        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs sub-layers with",
+    ],
+    _context_chart,
+)
+RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3)

@@ -165,9 +165,7 @@ def examine(engine: Engine, text: Text) -> tuple[list[int], Check]:
             f"the model has {num_layers} layers, and the first and the last always run: there is no sub-network to "
             "look at. Take a model of at least 3 layers"
         )
-    candidates, states = solve(
-        probe_text(text, engine.runner), items(num_layers, (1, 1)), num_layers, min_cosine=-1.0
-    )
+    candidates, states = solve(probe_text(text, engine.runner), items(num_layers, (1, 1)), num_layers, min_cosine=-1.0)
     normed = decoder.final_norm(states.hidden)
     head = _head_weight(decoder, normed[:1, :1])
     if normed.device.type == "mps":  # it has no float64
