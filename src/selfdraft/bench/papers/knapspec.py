@@ -11,21 +11,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...economics import LatencyFit, PassCosts, expected_tokens
-from ...measure.estimate import Estimate, Quantity, correlation, mean
+from ...economics import LatencyFit
+from ...measure.estimate import Estimate, Quantity, mean
 from ...measure.figures import Measured
 from ...measure.records import OFF, Machine, Record
 from ...prompts.arrange import context_prompts
-from ...prompts.tokens import encode
 from ...strategies.knapspec import KnapSpec
-from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
-from ..charts import Group, Lines, Panels, Scatter, Series
-from ..tables import Table, number
-from .claims import Side, estimate_of, faster, is_above, is_below, is_faster, is_larger, judged_by, speedup
+from ..charts import Lines, Panels, Series
+from ..tables import Table
+from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
-from .forms import CellOf, Column, by_arm
-from .knapspec_states import LEMMA, MIN_COSINE, References
+from .forms import Column, by_arm
+from .knapspec_states import (
+    CORRELATION,
+    EFFORTS,
+    LEMMA,
+    MIN_COSINE,
+    cell,
+    kept,
+    num_looked_at,
+    references,
+    with_references,
+)
 from .tasks import Task
 from .workbench import Methods, Workbench
 
@@ -43,14 +51,9 @@ def _tasks(bench: Workbench) -> Sequence[str]:
     return QUICK_TASKS if bench.scale.is_quick else TASKS
 
 
-def _num_looked_at(bench: Workbench) -> int:
-    """Tokens that a plan looks at, at least."""
-    return 16 if bench.scale.is_quick else 32
-
-
 def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
     """It plans whatever that costs."""
-    settings = {"budget": 1.0, "min_tokens": _num_looked_at(bench), **changed}
+    settings = {"budget": 1.0, "min_tokens": num_looked_at(bench), **changed}
     return {"strategy": "knapspec", "settings": {"knapspec": settings}}
 
 
@@ -60,7 +63,7 @@ def _methods(bench: Workbench, *names: str) -> Methods:
         SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
         CLASP: {"strategy": "clasp", "settings": {"clasp": {"budget": 1.0}}},
         KNAPSPEC: _knapspec(bench),
-        FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {"min_tokens": _num_looked_at(bench)}}},
+        FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {"min_tokens": num_looked_at(bench)}}},
     }
     return {name: known[name] for name in names or known}
 
@@ -74,16 +77,6 @@ def _always(skip: str) -> dict[str, Any]:
 def _measure(bench: Workbench, methods: Methods, task: Task, **asked: Any) -> dict[str, Any]:
     """With what passes take, for tokens per time."""
     return {**bench.measure(task, methods, **asked), "latency": bench.latency.to_json()}
-
-
-def _with_references(bench: Workbench, count: int = 2) -> Workbench:
-    """With at least `count` prompts of each task that are not measured."""
-    return replace(bench, scale=replace(bench.scale, fit_prompts=max(count, bench.scale.fit_prompts)))
-
-
-def _references(bench: Workbench, prompts: Sequence[Prompt], num_tokens: int | None = None) -> References:
-    num_tokens = num_tokens or max(48, bench.scale.tokens)
-    return References(bench.engine, bench.latency, prompts, num_tokens, _num_looked_at(bench))
 
 
 # ------------------------------------------------------------------------------------------------ tokens per time
@@ -107,20 +100,7 @@ def _tpt(found: Found, side: Side) -> Estimate | None:
     return estimate_of(found, per_time(found, side.unit), side)
 
 
-def _cell(form: str, value: Callable[[Found, str, str], Estimate | float | None]) -> CellOf:
-    def cell(found: Found, unit: str, arm: str) -> str:
-        known = value(found, unit, arm)
-        return number(known.value if isinstance(known, Estimate) else known, form)
-
-    return cell
-
-
-def _kept(key: str, name: str, form: str) -> CellOf:
-    """What a unit says of an arm beside its records."""
-    return _cell(form, lambda found, unit, arm: found.get(unit, key, arm, name))
-
-
-TPT: Column = ("TPT", _cell(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
+TPT: Column = ("TPT", cell(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
 REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording")
 
 # ---------------------------------------------------------------------------------------------------------- main
@@ -181,7 +161,7 @@ NUM_TEXTS = 3
 
 def _pruning_units(bench: Workbench) -> Iterable[Unit]:
     """At quick scale the main table alone has our default."""
-    bench = _with_references(bench, NUM_TEXTS)
+    bench = with_references(bench, NUM_TEXTS)
     methods: Methods = {kind: _knapspec(bench, min_cosine=cosine) for kind, cosine in COSINES.items()}
     ours = {} if bench.scale.is_quick else _methods(bench, FRUGAL)
     for name in _tasks(bench):
@@ -190,26 +170,23 @@ def _pruning_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _plans(bench: Workbench, task: Task) -> Values:
-    """A plan is a record of one token, so that plans are compared as texts are, and with a plain pass."""
+    """A plan is a record of one token, so that plans are compared as texts are, and with a plain pass.
+
+    Both kinds plan once without a clock, as the first meets new shapes; then there and back: neither is favoured.
+    """
     records, promised = [], []
     for place, prompt in enumerate(task.fitting[:NUM_TEXTS]):
-        text = _references(bench, [prompt])
-        seconds = {OFF: text.costs.plain, **_plan_seconds(bench, text)}
-        records += [Record(arm, prompt.id, task.name, place, 0, 1, one, one) for arm, one in seconds.items()]
-        networks = {kind: text.networks(min_cosine=cosine) for kind, cosine in COSINES.items()}
-        promised.append({kind: [one.tokens_per_time for one in found] for kind, found in networks.items()})
+        text = references(bench, [prompt])
+        seconds, speeds = {OFF: [text.costs.plain] * 3}, {}
+        for kind in (*COSINES, *COSINES, *reversed(COSINES)):
+            began = bench.engine.runner.seconds()
+            speeds[kind] = [one.tokens_per_time for one in text.networks(min_cosine=COSINES[kind])]
+            seconds.setdefault(kind, []).append(bench.engine.runner.seconds() - began)
+        means = {arm: sum(timed[1:]) / 2 for arm, timed in seconds.items()}
+        records += [Record(arm, prompt.id, task.name, place, 0, 1, one, one) for arm, one in means.items()]
+        promised.append(speeds)
     measured = Measured(records, Machine(bench.latency.num_layers, 1.0))
     return {MEASURED: measured, "promised": promised, "task": task.label}
-
-
-def _plan_seconds(bench: Workbench, text: References) -> dict[str, float]:
-    """Both once without a clock, as the first meets new shapes; then there and back, so that neither is favoured."""
-    seconds: dict[str, list[float]] = {kind: [] for kind in COSINES}
-    for kind in (*COSINES, *COSINES, *reversed(COSINES)):
-        began = bench.engine.runner.seconds()
-        text.networks(min_cosine=COSINES[kind])
-        seconds[kind].append(bench.engine.runner.seconds() - began)
-    return {kind: sum(timed[1:]) / 2 for kind, timed in seconds.items()}
 
 
 def _promised(found: Found, unit: str, kind: str) -> list[float]:
@@ -235,7 +212,7 @@ def _nothing_pruned(found: Found, unit: str) -> str | None:
 
 
 def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
-    bench = _with_references(bench)
+    bench = with_references(bench)
     planned: Methods = {kind: _knapspec(bench, bound=is_bound) for kind, is_bound in KINDS.items()}
     for name in _tasks(bench):
         yield from bench.for_each([name], partial(_best_sets, bench), prefix="best set ")
@@ -244,8 +221,8 @@ def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
 
 def _best_sets(bench: Workbench, task: Task) -> Values:
     """The set of each kind that promises most on a text which is not measured; it drafts whether it pays or not."""
-    references = _references(bench, task.fitting)
-    best = {kind: references.best(is_bound=is_bound) for kind, is_bound in KINDS.items()}
+    texts = references(bench, task.fitting)
+    best = {kind: texts.best(is_bound=is_bound) for kind, is_bound in KINDS.items()}
     sets = {kind: vars(one) for kind, one in best.items() if one}
     return {**_measure(bench, {kind: _always(one["skip"]) for kind, one in sets.items()}, task), "sets": sets}
 
@@ -253,88 +230,6 @@ def _best_sets(bench: Workbench, task: Task) -> Values:
 def _neither_drafts(found: Found, unit: str) -> str | None:
     rates = [figures.acceptance_rate for kind in KINDS if (figures := found.figures(unit, kind))]
     return None if any(rate is not None for rate in rates) else "neither drafts"
-
-
-# --------------------------------------------------------------------------------------------------- correlation
-
-FAMILIES = ("knapsack", "layers", "attentions", "MLPs", "bound knapsack")
-NUM_DRAFTED, RATIOS, BUDGETS = 4, (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
-"""Tokens in every round; of evenly spread layers, attentions or MLPs; of the largest weight that may be skipped."""
-PREDICTORS = {"tpt": "TPT", "by_width": "TPT, verification by its width", "tpl": "TPL", "match": "match"}
-
-
-def _correlation_units(bench: Workbench) -> Iterable[Unit]:
-    bench = _with_references(bench)
-    for family in FAMILIES:
-        yield from bench.for_each(["gsm8k"], partial(_family, bench, family), prefix=f"{family} ")
-
-
-def _family(bench: Workbench, family: str, task: Task) -> Values:
-    references = _references(bench, task.fitting)
-    lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
-    costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
-    skips = {str(skip): skip for skip in _sets(family, references, costs.fit.num_layers) if skip}
-    predictions = {name: predicted(skip, references.others.match(skip), costs) for name, skip in skips.items()}
-    fixed = {"strategy": "fixed", "lookahead": "fixed", "tree": "chain"}
-    methods = {name: {**fixed, "settings": {"fixed": {"skip": name, "tokens": NUM_DRAFTED}}} for name in skips}
-    return {**bench.measure(task, methods), "predicted": predictions, "task": family}
-
-
-def _sets(family: str, references: References, num_layers: int) -> list[SkipSet]:
-    if "knapsack" in family:
-        networks = references.networks(is_bound=family.startswith(BOUND))
-        return [SkipSet.parse(networks[round(one * (len(networks) - 1))].skip) for one in BUDGETS if networks]
-    layers = [spread(num_layers, ratio) for ratio in RATIOS]
-    return [SkipSet.of(one if family != "MLPs" else (), one if family != "attentions" else ()) for one in layers]
-
-
-def predicted(skip: SkipSet, match: float, costs: PassCosts, num_drafted: int = NUM_DRAFTED) -> dict[str, float]:
-    """What the paper's formulas say of drafting `num_drafted` tokens in each round, `match` of them right.
-
-    `by_width`: tokens per time with a verification that costs what one of its width was measured to cost.
-    """
-    num_layers, tokens = costs.fit.num_layers, float(expected_tokens([match], num_drafted)[0, -1])
-    return {
-        "tpt": tokens / (num_drafted * costs.draft(skip) + costs.plain),
-        "by_width": float(costs.speeds(match, skip, num_drafted)[-1]),
-        "tpl": tokens / (num_drafted * (num_layers - len(skip) / 2) + num_layers),
-        "match": match,
-    }
-
-
-def _points(found: Found, predictor: str, units: Iterable[str]) -> list[tuple[float, float]]:
-    """(prediction, speed-up that was reached) of each set."""
-    sets = [(unit, arm) for unit in units for arm in found.get(unit, "predicted")]
-    known = [(found.get(unit, "predicted", arm, predictor), speedup(found, Side(unit, arm))) for unit, arm in sets]
-    return [(value, one.value) for value, one in known if one]
-
-
-def _r(found: Found, predictor: str, than: str | None = None) -> Estimate | None:
-    """Of a predictor and the speed-up; or by how much it is above another's."""
-    both = [_points(found, name, found.units) for name in (predictor, than or predictor)]
-    values, others = ([value for value, _ in points] for points in both)
-    return correlation(values, [speed for _, speed in both[0]], others if than else None)
-
-
-def _correlations(found: Found) -> Table:
-    known = {title: _r(found, name) for name, title in PREDICTORS.items()}
-    rows = [[title, str(r), f"{r.value**2:.2f}", f"{r.count}"] for title, r in known.items() if r]
-    return Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], rows)
-
-
-def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
-    for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
-        claim = f"TPT is more highly correlated with throughput than {title}"
-        yield is_above(claim, _r(found, "tpt", other), 0.0, "difference of r")
-
-
-def _correlation_chart(found: Found) -> Plot | None:
-    def panel(name: str, title: str) -> Scatter:
-        groups = [Group(found.label(unit), _points(found, name, [unit])) for unit in found.units]
-        return Scatter(groups, title, "measured speed-up", "x", title=f"r = {_r(found, name) or '-'}")
-
-    panels = Panels([panel(*one) for one in PREDICTORS.items()], share_y=True)
-    return Plot(panels, "predicted against measured throughput", (12.0, 3.6)) if found.units else None
 
 
 # ------------------------------------------------------------------------------------------------------ contexts
@@ -350,22 +245,18 @@ def _context_units(bench: Workbench) -> Iterable[Unit]:
     fits = [length for length in lengths if articles and (limit is None or length <= limit)]
     for names in ([KNAPSPEC, *([] if bench.scale.is_quick else [FRUGAL])], [CLASP, SWIFT]):
         for length in fits:
-            yield Unit(_unit(length, names[0]), partial(_after, bench, articles, length, names))
+            yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
     reason = f"the model's context holds {limit} tokens" if articles else bench.tasks.why_missing(ARTICLES)
     yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
 
 
-def _unit(length: int, arm: str) -> str:
-    return f"{length} others" if arm in (CLASP, SWIFT) else f"{length} {KNAPSPEC}"
-
-
 def _side(length: int, arm: str) -> Side:
-    return Side(_unit(length, arm), arm)
+    return Side(f"{length} others" if arm in (CLASP, SWIFT) else f"{length} {KNAPSPEC}", arm)
 
 
 def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) -> Values:
     *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
-    best = _references(bench, [other], _num_looked_at(bench)).best() if KNAPSPEC in names else None
+    best = references(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
     methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
     weights = " : ".join(map(str, bench.latency.at(length).weights))
     return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
@@ -387,7 +278,7 @@ def _lengths(found: Found) -> list[int]:
 def _context_table(found: Found) -> Table:
     weights: Column = ("attention : MLP", lambda found, unit, arm: str(found.get(unit, "weights")))
     columns: Sequence[Column] = (weights, *REACHED, "tokens/s", "attention skipped", "MLP skipped")
-    units = [_unit(length, arm) for length in _lengths(found) for arm in (KNAPSPEC, SWIFT)]
+    units = [_side(length, arm).unit for length in _lengths(found) for arm in (KNAPSPEC, SWIFT)]
     return by_arm(columns, ARMS, first="length", units=units)(found)
 
 
@@ -416,21 +307,18 @@ def _context_chart(found: Found) -> Plot | None:
 
 # -------------------------------------------------------------------------------------------------------- recipe
 
-EFFORTS = [Effort("models", lambda found: 1, 8), prompts_a_task(None)]
 NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
 PLAN_COLUMNS: Sequence[Column] = (
     "ms/token",
-    ("in plain passes", _cell(".1f", _plain_passes)),
-    ("expected TPT", _cell(".2f", lambda *of: mean(_promised(*of)))),
+    ("in plain passes", cell(".1f", _plain_passes)),
+    ("expected TPT", cell(".2f", lambda *of: mean(_promised(*of)))),
 )
 SET_COLUMNS: Sequence[Column] = (
     ("skipped", lambda found, unit, arm: str(found.get(unit, "sets", arm, "skip"))),
-    ("expected accepted", _kept("sets", "acceptance", ".1%")),
-    ("drafts", _kept("sets", "num_drafted", "d")),
-    ("expected TPT", _kept("sets", "tokens_per_time", ".2f")),
+    ("expected accepted", kept("sets", "acceptance", ".1%")),
+    ("drafts", kept("sets", "num_drafted", "d")),
+    ("expected TPT", kept("sets", "tokens_per_time", ".2f")),
 )
-PREDICTED: Sequence[Column] = [(title, _kept("predicted", name, ".4g")) for name, title in PREDICTORS.items()]
-
 MAIN = Experiment(
     "main",
     "against SWIFT and CLaSp, greedy and at temperature 0.7",
@@ -478,19 +366,6 @@ DECOUPLING = Experiment(
     EFFORTS,
     ["best set: what either knapsack finds best on a text that is not measured; it always drafts"],
 )
-CORRELATION = Experiment(
-    "correlation",
-    "what predicts throughput: tokens per time or others",
-    _correlation_units,
-    [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
-    [judged_by(_is_best_predictor)],
-    EFFORTS,
-    [
-        f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
-        "share of the target's choices that a set meets on prompts which are not measured"
-    ],
-    _correlation_chart,
-)
 CONTEXTS = Experiment(
     "contexts",
     "speed-up and tokens per time against the length",
@@ -502,9 +377,8 @@ CONTEXTS = Experiment(
     ],
     [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
     [
-        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not, as the "
-        "paper's code does",
-        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs sub-layers with",
+        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not",
+        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs them with",
     ],
     _context_chart,
 )

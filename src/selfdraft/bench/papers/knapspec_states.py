@@ -1,4 +1,4 @@
-"""KnapSpec's sub-networks on a model's own states: what the knapsack finds after a text, and lemma 4.1 (an experiment).
+"""KnapSpec's sub-networks after texts of the model: what they promise and reach (correlation), and lemma 4.1.
 
 The lemma says why a close state drafts the same token. Let x be the state that the head reads, w_1, w_2, ... the head's
 rows, i the target's choice, xi the margin by which its score leads. If x' is as long as x and
@@ -13,28 +13,33 @@ so that it can only spoil a premise, never a conclusion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from ...calibrate.fit_session import ScoredTexts
 from ...calibrate.texts import Text, probe_text
-from ...economics import LatencyFit, PassCosts
+from ...economics import LatencyFit, PassCosts, expected_tokens
 from ...engine.engine import Engine
 from ...errors import UnsupportedModelError
+from ...measure.estimate import Estimate, correlation
 from ...models.checks import relative_error, tolerance_of
 from ...models.decoder import Decoder
 from ...prompts.tokens import encode
 from ...protocols import Probe
 from ...strategies.knapsack import solve
 from ...strategies.knapspec import acceptances, items
+from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
-from ..tables import Table
-from .claims import judged_by
-from .experiment import Effort, Experiment, Found, Judgement, Unit, Values
+from ..charts import Group, Panels, Scatter
+from ..tables import Table, number
+from .claims import Side, is_above, judged_by, speedup
+from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
+from .forms import CellOf, Column, by_arm
+from .tasks import Task
 from .workbench import Workbench
 
 MAX_DRAFTED, MIN_COSINE, SHARE = 10, 0.5, 0.5
@@ -105,6 +110,132 @@ def written(engine: Engine, prompt: Prompt, num_tokens: int) -> Text:
     return Text((*tokens, *engine.generate(tokens, strategy="off", max_new_tokens=num_tokens).tokens), len(tokens))
 
 
+def num_looked_at(bench: Workbench) -> int:
+    """Tokens that a plan looks at, at least."""
+    return 16 if bench.scale.is_quick else 32
+
+
+def with_references(bench: Workbench, count: int = 2) -> Workbench:
+    """With at least `count` prompts of each task that are not measured."""
+    return replace(bench, scale=replace(bench.scale, fit_prompts=max(count, bench.scale.fit_prompts)))
+
+
+def references(bench: Workbench, prompts: Sequence[Prompt], num_tokens: int | None = None) -> References:
+    num_tokens = num_tokens or max(48, bench.scale.tokens)
+    return References(bench.engine, bench.latency, prompts, num_tokens, num_looked_at(bench))
+
+
+# --------------------------------------------------------------------------------------------------- correlation
+
+FAMILIES = ("knapsack", "layers", "attentions", "MLPs", "bound knapsack")
+NUM_DRAFTED, RATIOS, BUDGETS = 4, (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
+"""Tokens in every round; of evenly spread layers, attentions or MLPs; of the largest weight that may be skipped."""
+PREDICTORS = {"tpt": "TPT", "by_width": "TPT, verification by its width", "tpl": "TPL", "match": "match"}
+
+
+def _correlation_units(bench: Workbench) -> Iterable[Unit]:
+    bench = with_references(bench)
+    for family in FAMILIES:
+        yield from bench.for_each(["gsm8k"], partial(_family, bench, family), prefix=f"{family} ")
+
+
+def _family(bench: Workbench, family: str, task: Task) -> Values:
+    texts = references(bench, task.fitting)
+    lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
+    costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
+    skips = {str(skip): skip for skip in _sets(family, texts, costs.fit.num_layers) if skip}
+    predictions = {name: predicted(skip, texts.others.match(skip), costs) for name, skip in skips.items()}
+    fixed = {"strategy": "fixed", "lookahead": "fixed", "tree": "chain"}
+    methods = {name: {**fixed, "settings": {"fixed": {"skip": name, "tokens": NUM_DRAFTED}}} for name in skips}
+    return {**bench.measure(task, methods), "predicted": predictions, "task": family}
+
+
+def _sets(family: str, texts: References, num_layers: int) -> list[SkipSet]:
+    if "knapsack" in family:
+        networks = texts.networks(is_bound=family.startswith("bound"))
+        return [SkipSet.parse(networks[round(one * (len(networks) - 1))].skip) for one in BUDGETS if networks]
+    layers = [spread(num_layers, ratio) for ratio in RATIOS]
+    return [SkipSet.of(one if family != "MLPs" else (), one if family != "attentions" else ()) for one in layers]
+
+
+def predicted(skip: SkipSet, match: float, costs: PassCosts, num_drafted: int = NUM_DRAFTED) -> dict[str, float]:
+    """What the paper's formulas say of drafting `num_drafted` tokens in each round, `match` of them right.
+
+    `by_width`: tokens per time with a verification that costs what one of its width was measured to cost.
+    """
+    num_layers, tokens = costs.fit.num_layers, float(expected_tokens([match], num_drafted)[0, -1])
+    return {
+        "tpt": tokens / (num_drafted * costs.draft(skip) + costs.plain),
+        "by_width": float(costs.speeds(match, skip, num_drafted)[-1]),
+        "tpl": tokens / (num_drafted * (num_layers - len(skip) / 2) + num_layers),
+        "match": match,
+    }
+
+
+def _points(found: Found, predictor: str, units: Iterable[str]) -> list[tuple[float, float]]:
+    """(prediction, speed-up that was reached) of each set."""
+    sets = [(unit, arm) for unit in units for arm in found.get(unit, "predicted")]
+    known = [(found.get(unit, "predicted", arm, predictor), speedup(found, Side(unit, arm))) for unit, arm in sets]
+    return [(value, one.value) for value, one in known if one]
+
+
+def _r(found: Found, predictor: str, than: str | None = None) -> Estimate | None:
+    """Of a predictor and the speed-up; or by how much it is above another's."""
+    both = [_points(found, name, found.units) for name in (predictor, than or predictor)]
+    values, others = ([value for value, _ in points] for points in both)
+    return correlation(values, [speed for _, speed in both[0]], others if than else None)
+
+
+def _correlations(found: Found) -> Table:
+    known = {title: _r(found, name) for name, title in PREDICTORS.items()}
+    rows = [[title, str(r), f"{r.value**2:.2f}", f"{r.count}"] for title, r in known.items() if r]
+    return Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], rows)
+
+
+def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
+    for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
+        claim = f"TPT is more highly correlated with throughput than {title}"
+        yield is_above(claim, _r(found, "tpt", other), 0.0, "difference of r")
+
+
+def _correlation_chart(found: Found) -> Plot | None:
+    def panel(name: str, title: str) -> Scatter:
+        groups = [Group(found.label(unit), _points(found, name, [unit])) for unit in found.units]
+        return Scatter(groups, title, "measured speed-up", "x", title=f"r = {_r(found, name) or '-'}")
+
+    panels = Panels([panel(*one) for one in PREDICTORS.items()], share_y=True)
+    return Plot(panels, "predicted against measured throughput", (12.0, 3.6)) if found.units else None
+
+
+def cell(form: str, value: Callable[[Found, str, str], Estimate | float | None]) -> CellOf:
+    def cell(found: Found, unit: str, arm: str) -> str:
+        known = value(found, unit, arm)
+        return number(known.value if isinstance(known, Estimate) else known, form)
+
+    return cell
+
+
+def kept(key: str, name: str, form: str) -> CellOf:
+    """What a unit says of an arm beside its records."""
+    return cell(form, lambda found, unit, arm: found.get(unit, key, arm, name))
+
+
+PREDICTED: Sequence[Column] = [(title, kept("predicted", name, ".4g")) for name, title in PREDICTORS.items()]
+EFFORTS = [Effort("models", lambda found: 1, 8), prompts_a_task(None)]
+CORRELATION = Experiment(
+    "correlation",
+    "what predicts throughput: tokens per time or others",
+    _correlation_units,
+    [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
+    [judged_by(_is_best_predictor)],
+    EFFORTS,
+    [
+        f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
+        "share of the target's choices that a set meets on prompts which are not measured"
+    ],
+    _correlation_chart,
+)
+
 # ---------------------------------------------------------------------------------------------------- the lemma
 
 CHUNK_ROWS = 4096
@@ -131,16 +262,11 @@ def check(target: torch.Tensor, others: torch.Tensor, head: torch.Tensor) -> Che
     (first, second), words = (found.T for found in _products(target, head).topk(2))
     chosen = head[words[0]].double()
     squares = torch.cat([rows.double().square().sum(-1) for rows in head.split(CHUNK_ROWS)])
-    widest = (squares - 2 * _products(chosen, head)).amax(-1) + chosen.square().sum(-1)  # squared
+    widest = (squares - 2 * _products(chosen, head)).amax(-1) + chosen.square().sum(-1)  # its square
     rounding = 4 * head.shape[1] * torch.finfo(torch.float64).eps * length * squares.max().sqrt()
     margin = (first - second - rounding).clamp(min=0)
-    allowed = allowed_gap(margin, length, widest.clamp(min=0).sqrt())
+    allowed = margin.square() / (2 * length.square() * widest)
     return Check(1 - gaps, (gaps <= allowed) & (margin > 0), _choices(others, head) == words[0], allowed)
-
-
-def allowed_gap(margin: torch.Tensor, length: torch.Tensor, widest: torch.Tensor) -> torch.Tensor:
-    """By how much the cosine may fall short of 1, by the lemma."""
-    return margin.square() / (2 * length.square() * widest.square())
 
 
 def _products(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
@@ -161,10 +287,7 @@ def examine(engine: Engine, text: Text) -> tuple[list[int], Check]:
     """Sub-networks (sub-layers that each skips, at most half of all) where each token after the prompt was chosen."""
     decoder, num_layers = Decoder(engine.model), engine.runner.num_layers
     if num_layers < 3:
-        raise UnsupportedModelError(
-            f"the model has {num_layers} layers, and the first and the last always run: there is no sub-network to "
-            "look at. Take a model of at least 3 layers"
-        )
+        raise UnsupportedModelError(f"the model has {num_layers} layers, and the first and the last are never skipped")
     candidates, states = solve(probe_text(text, engine.runner), items(num_layers, (1, 1)), num_layers, min_cosine=-1.0)
     normed = decoder.final_norm(states.hidden)
     head = _head_weight(decoder, normed[:1, :1])
@@ -195,7 +318,7 @@ NUM_TEXTS, NUM_TOKENS, STEPS = 6, 16, 10
 
 
 def _examined(bench: Workbench) -> Values:
-    texts = [written(bench.engine, prompt, NUM_TOKENS) for prompt in bench.prompts[:NUM_TEXTS]]
+    texts = (written(bench.engine, prompt, NUM_TOKENS) for prompt in bench.prompts[:NUM_TEXTS])
     return summary([examine(bench.engine, text) for text in texts], 2 * bench.engine.runner.num_layers)
 
 
