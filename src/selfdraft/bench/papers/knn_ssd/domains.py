@@ -187,7 +187,7 @@ def _vectors(bench: Workbench) -> Values:
         **flat_vectors(known.domains),
         "routing": routing.figures(found, [task.name for task in tasks]),
         "strangers": sum(strangers) / len(strangers),
-        "token_seconds": bench.latency.plain_seconds(USUAL_LENGTH),
+        "token_seconds": bench.latency.plain.at(USUAL_LENGTH),
         "labels": {task.name: task.label for task in tasks},
         **known.figures(),
     }

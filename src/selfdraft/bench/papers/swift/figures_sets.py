@@ -11,12 +11,13 @@ from typing import Any
 
 from ....calibrate.texts import Text, probe_text
 from ....errors import ProfileError
+from ....profiles.contents import most_promising
 from ....strategies.elimination import qualities, rank, sample
 from ....types import FrontierPoint, SkipSet
 from ...prompts import encode
 from ...report import Table, number
 from ...search.names import one_set
-from ...search.sets import USUAL_LENGTH, most_promising
+from ...search.sets import USUAL_LENGTH
 from ..cells import Speed, faster, speed_cell, speed_of, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
@@ -44,13 +45,12 @@ def set_units(bench: Workbench) -> Iterable[Unit]:
 def _on_all(bench: Workbench, task: Task, tasks: Sequence[Task]) -> Values:
     """Its set on its own prompts and on those of the others."""
     points = _ranked(bench, task) if bench.scale.is_quick else _pruned(bench, task)
-    num_layers = bench.engine.runner.num_layers
-    skip = most_promising(points, bench.latency, num_layers, USUAL_LENGTH)
-    if skip is None:
+    best = most_promising(points, bench.latency.at(USUAL_LENGTH))
+    if best is None:
         raise ProfileError(f"the time was too short to find a set for {task.title}; allow more with --lesson-seconds")
-    match = next(point.match for point in points if point.skip == skip)
-    found = bench.compare({SET: one_set(str(skip))}, by_task(tasks))
-    return {**found, "skip": str(skip), "match": match, "label": task.label, "num_sublayers": 2 * num_layers}
+    found = bench.compare({SET: one_set(str(best.skip))}, by_task(tasks))
+    facts = {"skip": str(best.skip), "match": best.match, "label": task.label}
+    return {**found, **facts, "num_sublayers": 2 * bench.latency.num_layers}
 
 
 def _pruned(bench: Workbench, task: Task) -> list[FrontierPoint]:
@@ -67,7 +67,7 @@ def _ranked(bench: Workbench, task: Task) -> list[FrontierPoint]:
     samples = [sample(probe_text(Text((*tokens, *plain.tokens), len(tokens)), engine.runner))]
     num_sublayers = 2 * engine.runner.num_layers
     losses = rank(samples, frozenset(), range(2, num_sublayers))  # layer 0 must never be skipped
-    seconds = (max(1e-9, latency.attention_seconds(USUAL_LENGTH)), max(1e-9, latency.mlp_seconds))
+    seconds = (max(1e-9, latency.attention.at(USUAL_LENGTH)), max(1e-9, latency.mlp_seconds))
     order = sorted(losses, key=lambda place: losses[place] / seconds[place % 2])
     points = []
     for count in dict.fromkeys(max(1, round(share * num_sublayers)) for share in SHARES):
