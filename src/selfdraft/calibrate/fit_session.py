@@ -18,10 +18,7 @@ import torch
 from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
-from ..errors import OptionError
 from ..fitting import Condense
-from ..measure.figures import Measured
-from ..measure.run import Measurement, MeasurePlan
 from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.key import ProfileKey
@@ -37,7 +34,6 @@ from ..types import FrontierPoint, Prompt, SkipSet
 from .texts import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
-"""Of each text that a strategy practises with."""
 _STATE = "state"
 _FEWER_TOKENS = 2
 """A fit inside a fit has texts of N times fewer tokens."""
@@ -80,12 +76,16 @@ class ScoredTexts:
 
 @dataclass(frozen=True)
 class FitSession:
-    """What fits share. `journal(name, **question)`: where steps are kept as they are done."""
+    """What fits share. `journal(name, **question)`: where steps are kept as they are done.
+
+    `text_tokens`: new ones of each text that a strategy practises with.
+    """
 
     engine: Engine
     num_tokens: int
     journal: Callable[..., Journal]
     progress: Progress = no_progress
+    text_tokens: int = PRACTICE_TOKENS
 
     @property
     def latency(self) -> LatencyFit:
@@ -138,36 +138,19 @@ class FitSession:
         method = {"strategy": name, "settings": {**settings, name: own}}
         strategy: Any = self.engine.method(**method).strategy
         num_idle, progressed = 0, strategy.progress
+
+        def is_over() -> bool:
+            return strategy.is_settled or budget.left() <= 0
+
         for prompt in itertools.cycle(prompts):
-            if strategy.is_settled or budget.left() <= 0 or num_idle >= len(prompts):
+            if is_over() or num_idle >= len(prompts):
                 break
-            self.engine.generate(prompt.tokens, max_new_tokens=PRACTICE_TOKENS, **method)
+            self.engine.generate(prompt.tokens, max_new_tokens=self.text_tokens, cancel=is_over, **method)
             num_idle = 0 if strategy.progress != progressed else num_idle + 1  # texts may be too short to learn from
             progressed = strategy.progress
             journal.record(_STATE, Artefact.of({**strategy.state(), "is_complete": strategy.is_settled}))
             self.progress(round(100 * strategy.progress), 100, f"practising {name}, percent")
         return {**strategy.state(), "is_complete": strategy.is_settled}
-
-
-def take_turns(
-    engine: Engine,
-    methods: Mapping[str, Mapping[str, Any]],
-    prompts: Sequence[Prompt],
-    num_tokens: int,
-    seconds: float,
-    progress: Progress = no_progress,
-) -> Measured:
-    """Methods by name and plain decoding, prompt by prompt; when `seconds` are over, no other prompt is begun."""
-    measurement = Measurement(
-        engine, MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds), progress=progress
-    )
-    found = measurement.run()
-    if measurement.is_interrupted:
-        raise KeyboardInterrupt
-    for arm in found.arms:
-        if arm.error:
-            raise OptionError(f"{arm.name} cannot run: {arm.error}")
-    return found.all_of
 
 
 def repair(store: Store, key: ProfileKey, say: Say) -> None:

@@ -33,8 +33,8 @@ def encode(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[
 
 
 def tokens_of(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[int]:
-    """As `encode`, however much the model's context holds. A first turn whose tokens are known has these."""
-    if prompt.tokens and not answers:
+    """As `encode`, however much the model's context holds."""
+    if not prompt.text:  # it was given as tokens
         return list(prompt.tokens)
     assert len(answers) <= len(prompt.later), f"prompt {prompt.id} has no turn {len(answers) + 1}"
     asked = (prompt.text, *prompt.later)[: len(answers) + 1]

@@ -8,7 +8,7 @@ spaced layers, and plain decoding is one of the choices: where it was fastest, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,12 +62,12 @@ class _Trying:
     def __init__(self, kit: Kit, options: DraftVerify.Options) -> None:
         self._kit, self._options = kit, options
         self._prompts = prompts_of(kit.prompts, options.calibrate_on, options.num_prompts)
-        layers = spread(kit.num_layers, _FIRST_RATIO)
+        layers = spread(kit.latency.num_layers, _FIRST_RATIO)
         self._first = SkipSet.of(layers, layers).numbers
         self._speeds = {SkipSet.parse(step["skip"]).numbers: step["tokens_per_second"] for step in kit.done}
         observations = [(point, speed) for point, speed in self._speeds.items() if point]
         self._search = Search(
-            range(2, 2 * kit.num_layers),  # layer 0 must never be skipped
+            range(2, 2 * kit.latency.num_layers),  # layer 0 must never be skipped
             options.seed,
             observations=observations,
             excluded=[frozenset()],  # plain decoding, which says nothing about drafting with little skipped
@@ -79,14 +79,20 @@ class _Trying:
             self._measure(_PLAIN, self._prompts[:1])  # whatever is done once is done then
             self._keep(frozenset(), self._measure(_PLAIN, self._prompts))
         is_complete = self._search_on()
-        best = max(self._speeds, key=lambda point: self._speeds[point])
+        drafting = self._fastest(point for point in self._speeds if point)
         return {
-            "skip": str(SkipSet.of_numbers(best)),
-            "tokens_per_second": self._speeds[best],
+            **(self._fastest(self._speeds) or {}),
+            "drafting": drafting,  # the best of those that draft, even where plain decoding was faster
             "plain": self._speeds[frozenset()],
             "num_tried": self._num_tried,
             "is_complete": is_complete,
         }
+
+    def _fastest(self, points: Iterable[frozenset[int]]) -> dict[str, Any] | None:
+        best = max(points, key=lambda point: self._speeds[point], default=None)
+        if best is None:
+            return None
+        return {"skip": str(SkipSet.of_numbers(best)), "tokens_per_second": self._speeds[best]}
 
     @property
     def _num_tried(self) -> int:
@@ -152,6 +158,6 @@ def _known_skip(calibrate_on: str, knowledge: Knowledge) -> SkipSet:
         return skip_in(artefact, calibrate_on, knowledge.num_layers)
     except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
         raise ProfileError(
-            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it anew "
+            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it again "
             f"with: {command}"
         ) from error
