@@ -35,8 +35,8 @@ _NOTHING_TO_LEARN = ("off", "fixed")
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """`num_tokens`: to fit to, None: as many as the device is good for. `num_trial_prompts`: to try with, of the prompts
-    held out, None: all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
+    """`num_tokens`: to fit to, None: as many as the device is good for. `num_trial_prompts`: of those held out, None:
+    all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
     """
 
     budget_seconds: float = 1200.0
