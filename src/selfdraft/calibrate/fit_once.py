@@ -5,9 +5,8 @@ Everything is kept in profiles of a folder of its own; the user's profiles are n
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from typing import Any
 from ..engine.engine import Engine
 from ..errors import SelfdraftError
 from ..models.latency import measure
-from ..profiles.journal import Journal
 from ..profiles.key import ProfileKey, as_file_name
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
-from ..progress import LogProgress, Progress, Say, no_progress
+from ..progress import LogProgress, Say
 from ..prompts.arrange import digest
 from ..prompts.tokens import encoded
 from ..types import Prompt
@@ -121,17 +119,12 @@ def fit_method(engine: Engine, request: FitRequest, folder: Path, say: Say) -> F
 
 def _fit(engine: Engine, request: FitRequest, prompts: Sequence[Prompt], say: Say) -> dict[str, Any]:
     """Texts that the model writes for it are part of its seconds, however often others had them written."""
-    with temporary_session(engine, request.num_tokens, LogProgress(say, request.name)) as session:
-        return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)
-
-
-@contextlib.contextmanager
-def temporary_session(engine: Engine, num_tokens: int, progress: Progress = no_progress) -> Iterator[FitSession]:
-    """A session with an engine of its own whose journals are gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
 
-        def journal(name: str, **question: Any) -> Journal:
+        def journal(name: str, **question: Any) -> Any:
             return store.journal(engine.knowledge.key, name, question)
 
-        yield FitSession(engine.fork(), num_tokens, journal, progress)
+        progress = LogProgress(say, request.name)
+        session = FitSession(engine.fork(engine.knowledge.profile), request.num_tokens, journal, progress)
+        return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)
