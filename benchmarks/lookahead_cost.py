@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 import selfdraft
-from selfdraft.bench.circumstances import commit, device_name
+from selfdraft.measure.circumstances import commit, device_name
 from selfdraft.cli.outputs import write_file
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, Disco
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import DraftStats, Spots
+from selfdraft.passes import DraftStats, NoiseKey
 from selfdraft.registry import LOOKAHEADS, find
 
 REPEATS, BEST_OF = 50, 20
@@ -76,7 +76,7 @@ def choice(name: str, scores: torch.Tensor) -> Callable[[], object]:
     tree: Any = SimpleNamespace(max_candidates=1)
     rule = Rule(lookahead(name), tree, Coupled(), GenerateOptions())
     row = torch.zeros(1, dtype=torch.long, device=scores.device)
-    spots = Spots(row, row, row)
+    spots = NoiseKey(row, row, row)
     return lambda: rule(DraftStats(row + 2, row, row, row, scores), spots, (row[0], row[0]))
 
 

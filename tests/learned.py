@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, artefact_name
@@ -43,6 +44,11 @@ def latency(**changed: Any) -> LatencyFit:
         "max_error": 0.0,
     }
     return LatencyFit(**{**values, **changed})
+
+
+def know_latency(patch: pytest.MonkeyPatch) -> None:
+    """Calibration times nothing."""
+    patch.setattr("selfdraft.calibrate.calibrate.measure", lambda runner, **options: latency())
 
 
 def classifier(**changed: Any) -> Classifier:

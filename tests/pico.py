@@ -10,6 +10,7 @@ import copy
 import functools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -277,3 +278,10 @@ def letter_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def save(model: PreTrainedModel, folder: Path) -> str:
+    """A model with `letter_tokenizer` as a Hugging Face folder."""
+    model.save_pretrained(folder)
+    letter_tokenizer().save_pretrained(folder)
+    return str(folder)

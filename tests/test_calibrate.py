@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,12 +39,8 @@ QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles of their own, and nothing timed."""
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
+def short_trials(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.calibrate.trials.NUM_TOKENS", 12)
-    return tmp_path
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def journals(home: Path) -> list[str]:
 
 
 def test_a_quarter_of_each_domain_is_held_out() -> None:
-    many = [Prompt(str(n), "many", (n,)) for n in range(8)]
+    many = [Prompt(str(n), "many", tokens=(n,)) for n in range(8)]
     alone = Prompt("alone", "alone", tokens=(99,))
     again = Prompt("again", "other", tokens=many[2].tokens)
     fitting, held_out = hold_out([*many, *PROMPTS, alone, again])
@@ -353,22 +349,6 @@ def test_nothing_to_learn(engine: Engine, strategy: str) -> None:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> str:
-    path = tmp_path / "prompts.jsonl"
-    rows = [{"domain": domain, "prompt": f"{domain}bc{number}"} for domain in ("code", "chat") for number in range(3)]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return str(path)
-
-
 def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "1"]) == 0
     output = capsys.readouterr()
@@ -470,18 +450,9 @@ def test_planning_is_told_where_it_takes_time(
     ],
 )
 def test_slips_are_told_before_a_model_is_loaded(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, refused: Callable[..., str]
 ) -> None:
-    def load(*arguments: Any, **options: Any) -> Iterator[Any]:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", load)
-    try:
-        status = main(["calibrate", *arguments])
-    except SystemExit as ended:  # argparse
-        status = ended.code
-    assert status == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("calibrate", *arguments)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])

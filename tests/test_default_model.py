@@ -1,4 +1,4 @@
-"""Exactness on a real model: six ways to draft against one plain run and `model.generate`, 4 prompts x 48 tokens."""
+"""Exactness on a real model: six methods against one plain run and `model.generate`, 4 prompts x 48 tokens."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "uniform-confidence-sampled": {"settings": {"confidence": {"max_tokens": 1}}, **SAMPLED},
 }
 """Short drafts: four rows at once make every token of one dear."""
+FIRST = ("uniform-siblings", "lookup-sampled")
+"""In `make test`; some 20 seconds each, so the others are for `make test-full`."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [sampled if name.endswith("sampled") else greedy, *([] if name in FIRST else [pytest.mark.full])]
 
 
 @functools.cache
@@ -59,9 +65,7 @@ def plain(row: int, is_sampled: bool) -> Generation:
     return engine().generate(chat(PROMPTS[row]), strategy="off", sequence=row, max_new_tokens=NUM_TOKENS, **options)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=sampled if name.endswith("sampled") else greedy) for name in COMBINATIONS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in COMBINATIONS])
 def test_drafting_changes_nothing(name: str) -> None:
     """The four prompts as one ragged batch; each row against its plain run alone."""
     options = COMBINATIONS[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import learned
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
-from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.protocols import Knowledge
 from selfdraft.strategies.draft_verify import DraftVerify, prompts_of
@@ -216,9 +214,8 @@ def test_what_to_calibrate_on_is_checked() -> None:
     assert str(caught.value) == expected
 
 
-def test_calibration_keeps_both_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "measure", lambda runner, **options: learned.latency())
+@pytest.mark.usefixtures("home", "untimed")
+def test_calibration_keeps_both_sets() -> None:
     engine = Engine(pico("llama"), name="pico", profile=None, strategy="off")
     for calibrate_on in ("mixed", "first"):
         own = {"calibrate_on": calibrate_on, "iterations": 3, "num_tokens": 4}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learned import latency
-from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, WINDOW, letter_tokenizer, pico
+from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, WINDOW, pico, save
 from selfdraft.cli.main import main
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.load.info import describe
@@ -100,14 +100,8 @@ def test_why_not_the_fast_path() -> None:
     assert "hooked" in str(info.fast_path_note)
 
 
-def saved(model: Any, folder: Path) -> str:
-    model.save_pretrained(folder)
-    letter_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
-def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", saved(pico("llama"), tmp_path)]) == 0
+def test_text(folder: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", folder]) == 0
     output = capsys.readouterr().out
     for line in (
         "family       llama (LlamaForCausalLM)",
@@ -125,9 +119,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "passed, relative error" in output
 
 
-def test_what_was_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path / "home"))
-    folder = saved(pico("llama"), tmp_path / "model")
+def test_what_was_learned(folder: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = ProfileKey.of(pico("llama"))
     Store().set_latency(key, latency().to_json())
     assert main(["info", folder]) == 0
@@ -141,7 +133,7 @@ def test_what_was_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 
 def test_unlike_layers_are_listed_by_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = copy.deepcopy(pico("gemma2"))
-    assert main(["info", saved(model, tmp_path)]) == 0
+    assert main(["info", save(model, tmp_path)]) == 0
     output = capsys.readouterr().out
     assert f"sliding window {WINDOW} in layers 0,2,4" in output
     assert "fast path    none of 10 sub-layers: not written for the family gemma2" in output
@@ -156,7 +148,7 @@ def test_unlike_layers_are_listed_by_groups(tmp_path: Path, capsys: pytest.Captu
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = pico("gpt2", tie_word_embeddings=True)
-    assert main(["info", "--json", saved(model, tmp_path), "--dtype", "float16"]) == 0
+    assert main(["info", "--json", save(model, tmp_path), "--dtype", "float16"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["family"], document["dtype"], document["profile"]) == ("gpt2", "float16", None)
     parts = document["parameters"]

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +21,8 @@ import pytest
 import torch
 
 import learned
-from pico import VOCAB_SIZE, letter_tokenizer, pico
+from pico import VOCAB_SIZE, letter_tokenizer, pico, save
 from selfdraft import Engine, OptionError
-from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.kit import EngineKit, Workshop
 from selfdraft.cli.main import main
@@ -39,16 +38,10 @@ from selfdraft.strategies.kmeans import choose_count, kmeans, normalised, silhou
 from selfdraft.strategies.knn import Knn
 from selfdraft.types import Prompt, SkipSet
 
+pytestmark = pytest.mark.usefixtures("home", "untimed")
+
 HALF, HIDDEN = VOCAB_SIZE // 2, 16
 ALWAYS = {"knn": {"always": True}}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles of their own, and nothing timed."""
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "measure", lambda runner, **options: learned.latency())
-    return tmp_path
 
 
 # ------------------------------------------------------------------------------------------------ K-means
@@ -179,7 +172,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artefact:
     """Both worlds, by their labels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fitted")))
-        patch.setattr(module, "measure", lambda runner, **options: learned.latency())
+        learned.know_latency(patch)
         return calibrate(new_engine(), prompts_of("low", "high", each=8), ["knn"], quick()).artefacts["knn"]
 
 
@@ -496,7 +489,7 @@ def test_options(values: dict[str, Any], message: str) -> None:
 
 
 def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
-    short = [Prompt(str(n), "a", (n,)) for n in range(3)]
+    short = [Prompt(str(n), "a", tokens=(n,)) for n in range(3)]
     with pytest.raises(OptionError, match="knn needs prompts of at least two tokens"):
         calibrate(new_engine(), short, ["knn"], quick())
 
@@ -506,10 +499,7 @@ def test_prompts_too_short_to_tell_apart(told: list[tuple[str, ...]]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    worlds().save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
+    return save(worlds(), tmp_path_factory.mktemp("model"))
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -572,9 +562,5 @@ def test_domains_by_file_and_none(
         ("knn", "cannot read --set 'knn'"),
     ],
 )
-def test_settings_are_checked_before_a_model_is_loaded(
-    setting: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", lambda *_, **__: pytest.fail("loaded"))
-    assert main(["calibrate", "--strategy", "knn", "--set", setting]) == 2
-    assert message in capsys.readouterr().err
+def test_settings_are_checked_before_a_model_is_loaded(setting: str, message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("calibrate", "--strategy", "knn", "--set", setting)

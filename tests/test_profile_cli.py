@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import learned
-from pico import FAMILIES, NUM_LAYERS, letter_tokenizer, pico
+from pico import FAMILIES, NUM_LAYERS, pico
 from selfdraft import Engine, SkipSet
 from selfdraft.calibrate import lemma
 from selfdraft.calibrate.lemma import Judged, Lemma
@@ -42,17 +42,8 @@ TRIALS = [
 FACTS = {"num_texts": 3, "num_tokens": 90, "domains": ["code"], "seconds": 4.0, "is_complete": True, "trials": TRIALS}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+def store(home: Path) -> Store:
     return Store()
 
 

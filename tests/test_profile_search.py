@@ -12,7 +12,7 @@ import torch
 
 import learned
 import searched
-from pico import NUM_LAYERS, letter_tokenizer, pico
+from pico import NUM_LAYERS, pico
 from selfdraft import SkipSet
 from selfdraft.bench.search.sets import sets_of
 from selfdraft.cli import profile_charts, profile_search, profile_text
@@ -68,8 +68,7 @@ def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: A
 
 class TestList:
     @pytest.fixture(autouse=True)
-    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    def store(self, home: Path) -> Store:
         return Store()
 
     def listed(self, store: Store, artefacts: dict[str, Artefact], capsys: pytest.CaptureFixture[str]) -> str:
@@ -260,18 +259,9 @@ class TestTimeline:
 # ------------------------------------------------------------------------------------------------ pictures
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 class TestPlot:
     @pytest.fixture
-    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> Store:
-        monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    def store(self, home: Path, folder: str) -> Store:
         store = Store()
         store.set_latency(ProfileKey.of(pico("llama"), folder), learned.latency().to_json())
         return store

@@ -114,9 +114,8 @@ def test_old_arrays_are_removed(kept):
     assert before != files_of(kept)
 
 
-def test_profiles_live_in_the_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    assert Store().folder == tmp_path / "profiles"
+def test_profiles_live_in_the_cache_folder(home):
+    assert Store().folder == home / "profiles"
 
 
 def test_keys_are_kept_apart(kept):

@@ -14,12 +14,13 @@ import pytest
 
 from pico import CONTEXT_LENGTH, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine
-from selfdraft.bench.hub_prompts import dataset_prompts
-from selfdraft.bench.long_prompts import context_prompts
-from selfdraft.bench.prompt_sets import DATASET_PROMPTS, PROMPT_SETS, builtin_prompts, select_prompts
-from selfdraft.bench.prompts import BenchPrompt, Labels, encode, encode_turns, read_prompts
-from selfdraft.bench.streams import mixed_prompts
 from selfdraft.errors import OptionError, PromptError
+from selfdraft.prompts.arrange import context_prompts, mixed_prompts
+from selfdraft.prompts.hub import dataset_prompts
+from selfdraft.prompts.read import Labels, read_prompts
+from selfdraft.prompts.sets import DATASET_PROMPTS, PROMPT_SETS, builtin_prompts, select_prompts
+from selfdraft.prompts.tokens import encode
+from selfdraft.types import Prompt
 
 OURS = {"domain": "chat", "prompt": "Why?"}
 SPEC_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write.", "Shorten."], "reference": []}
@@ -34,17 +35,17 @@ class TestSpecBench:
     def test_a_line_with_its_turns(self) -> None:
         alone = {**SPEC_BENCH, "question_id": 82, "turns": ["Once."]}
         assert read_prompts([("question.jsonl", lines(SPEC_BENCH, OURS, alone))]) == [
-            BenchPrompt("81", "writing", "Write.", ("Shorten.",)),
-            BenchPrompt("question-2", "chat", "Why?"),
-            BenchPrompt("82", "writing", "Once."),
+            Prompt("81", "writing", "Write.", ("Shorten.",)),
+            Prompt("question-2", "chat", "Why?"),
+            Prompt("82", "writing", "Once."),
         ]
 
     def test_turns_beside_our_own_fields(self) -> None:
         row = {"id": "talk", "domain": "chat", "turns": ["a", "b"]}
         both = {**OURS, "turns": 3}
         assert read_prompts([("a.jsonl", lines(row, both))]) == [
-            BenchPrompt("talk", "chat", "a", ("b",)),
-            BenchPrompt("a-2", "chat", "Why?"),
+            Prompt("talk", "chat", "a", ("b",)),
+            Prompt("a-2", "chat", "Why?"),
         ]
 
     @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def chat_engine() -> Engine:
     return engine_with(tokenizer)
 
 
-TALK = BenchPrompt("81", "writing", "one", ("two", "three"))
+TALK = Prompt("81", "writing", "one", ("two", "three"))
 
 
 class TestTurns:
@@ -107,7 +108,7 @@ class TestTurns:
         ("answers", "text"), [((), "one"), (("A",), "one\n\nA\n\ntwo"), (("A", ""), "one\n\nA\n\ntwo\n\n\n\nthree")]
     )
     def test_without_a_template(self, engine: Engine, answers: tuple[str, ...], text: str) -> None:
-        assert encode_turns(TALK, engine, answers) == pico_tokenizer()(text).input_ids
+        assert encode(TALK, engine, answers) == pico_tokenizer()(text).input_ids
 
     @pytest.mark.parametrize(
         ("answers", "text"),
@@ -117,27 +118,27 @@ class TestTurns:
         ],
     )
     def test_with_one(self, chat_engine: Engine, answers: tuple[str, ...], text: str) -> None:
-        assert encode_turns(TALK, chat_engine, answers) == pico_tokenizer()(text).input_ids
+        assert encode(TALK, chat_engine, answers) == pico_tokenizer()(text).input_ids
 
     def test_the_first_is_the_prompt(self, chat_engine: Engine) -> None:
-        assert encode(TALK, chat_engine) == encode_turns(TALK, chat_engine)
+        assert encode(TALK, chat_engine) == encode(TALK, chat_engine)
 
     def test_no_turn_is_left(self, engine: Engine) -> None:
         with pytest.raises(AssertionError, match="prompt 81 has no turn 4"):
-            encode_turns(TALK, engine, ["A", "B", "C"])
+            encode(TALK, engine, ["A", "B", "C"])
 
     def test_a_conversation_that_outgrows_the_context(self, engine: Engine) -> None:
         with pytest.raises(PromptError, match=f"prompt 81, turn 2: the prompt has .* context holds {CONTEXT_LENGTH}"):
-            encode_turns(TALK, engine, ["x" * CONTEXT_LENGTH])
+            encode(TALK, engine, ["x" * CONTEXT_LENGTH])
         with pytest.raises(PromptError, match="prompt long: the prompt has"):
-            encode(BenchPrompt("long", "chat", "x" * CONTEXT_LENGTH), engine)
+            encode(Prompt("long", "chat", "x" * CONTEXT_LENGTH), engine)
 
 
 # ---------------------------------------------------------------------------------------------------- mixed streams
 
 
 class TestMixedPrompts:
-    PROMPTS = tuple(BenchPrompt(f"{domain}{number}", domain, "text") for number in range(6) for domain in "abc")
+    PROMPTS = tuple(Prompt(f"{domain}{number}", domain, "text") for number in range(6) for domain in "abc")
 
     def domains(self, ratio: float, seed: int = 1) -> str:
         return "".join(prompt.domain for prompt in mixed_prompts(self.PROMPTS, ratio, seed))
@@ -168,7 +169,7 @@ class TestMixedPrompts:
 
 
 class TestContextPrompts:
-    PROMPTS = tuple(BenchPrompt(str(number), "chat", f"{number}: rain and the" * 2) for number in range(4))
+    PROMPTS = tuple(Prompt(str(number), "chat", f"{number}: rain and the" * 2) for number in range(4))
 
     @pytest.mark.parametrize("kind", ["engine", "chat_engine"])
     def test_as_long_as_asked_for(self, kind: str, request: pytest.FixtureRequest) -> None:
@@ -181,7 +182,7 @@ class TestContextPrompts:
             assert length - 8 <= len(encode(prompt, engine)) <= length
 
     def test_no_character_is_cut(self, engine: Engine) -> None:
-        prompts = [BenchPrompt("question", "chat", "why"), BenchPrompt("other", "chat", "🙂" * 9)]
+        prompts = [Prompt("question", "chat", "why"), Prompt("other", "chat", "🙂" * 9)]
         for prompt in context_prompts(prompts, engine, range(20, 30), 1):
             assert set(prompt.text) == set("🙂\n\nwhy")
 
@@ -196,7 +197,7 @@ class TestContextPrompts:
 
     def test_letters_that_are_tokens(self) -> None:
         engine = Engine(pico("llama"), letter_tokenizer())
-        prompts = [BenchPrompt("a", "chat", "abc"), BenchPrompt("b", "chat", "xyz", ("later",))]
+        prompts = [Prompt("a", "chat", "abc"), Prompt("b", "chat", "xyz", ("later",))]
         first, second = context_prompts(prompts, engine, [12], 2)
         assert first.text.startswith("xyz")
         assert (second.text[:3], second.later) == ("abc", ())
@@ -256,15 +257,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 class TestDatasets:
     def test_only_a_name(self, hub: FakeHub) -> None:
         assert dataset_prompts("openai/gsm8k", 5) == [
-            BenchPrompt("gsm8k-1", "gsm8k", "1+1?"),
-            BenchPrompt("gsm8k-3", "gsm8k", "2+2?"),
+            Prompt("gsm8k-1", "gsm8k", "1+1?"),
+            Prompt("gsm8k-3", "gsm8k", "2+2?"),
         ]
         assert hub.calls == [("openai/gsm8k", None, None)]
 
     def test_everything_named(self, hub: FakeHub) -> None:
         hub.splits["train"] = [{"question": "no", "answer": "yes"}]
         prompts = dataset_prompts("openai/gsm8k, config=main, split=train, column=answer, domain=math", 5)
-        assert prompts == [BenchPrompt("gsm8k-1", "math", "yes")]
+        assert prompts == [Prompt("gsm8k-1", "math", "yes")]
         assert hub.calls == [("openai/gsm8k", "main", "train")]
 
     def test_no_more_than_needed_is_read(self, hub: FakeHub) -> None:
@@ -285,14 +286,14 @@ class TestDatasets:
 
     def test_conversations(self, hub: FakeHub) -> None:
         hub.splits = {"train": [{"prompt": []}, {"prompt": None}, {"prompt": ["first", "second"]}]}
-        assert dataset_prompts("a/talks", 9) == [BenchPrompt("talks-3", "talks", "first", ("second",))]
+        assert dataset_prompts("a/talks", 9) == [Prompt("talks-3", "talks", "first", ("second",))]
 
     @pytest.mark.parametrize(
         ("name", "message"),
         [
             ("", "names no dataset; write it like openai/gsm8k,config="),
-            ("a/b,test", "'test' in 'a/b,test' is no setting; write it like openai/gsm8k,config="),
-            ("a/b,split=", "'split=' in 'a/b,split=' is no setting"),
+            ("a/b,test", "'test' in 'a/b,test' is not a setting; write it like openai/gsm8k,config="),
+            ("a/b,split=", "'split=' in 'a/b,split=' is not a setting"),
             ("a/b,colum=x", r"unknown setting of a dataset 'colum'\. Did you mean 'column'\? Known: column, config"),
             ("a/b,column=quest", r"unknown column of a/b 'quest'\. Did you mean 'question'\? Known: answer, question"),
             ("a/b,split=dev", "cannot read the dataset 'a/b': KeyError: 'dev'"),
@@ -306,8 +307,8 @@ class TestDatasets:
         ("rows", "message"),
         [
             ([{"story": "x", "title": "y"}], "no column called prompt, .* but story, title; .*: a/b,column=story"),
-            ([{"text": 7}], "column 'text' of the dataset 'a/b' holds 7, which is no text; .* a/b,column=NAME"),
-            ([{"text": ["x", {}]}], "which is no text"),
+            ([{"text": 7}], "column 'text' of the dataset 'a/b' holds 7, which is not text; .* a/b,column=NAME"),
+            ([{"text": ["x", {}]}], "which is not text"),
             ([{"text": ""}], "the dataset 'a/b' has no row with text"),
             ([], "the dataset 'a/b' has no row with text"),
         ],

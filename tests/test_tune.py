@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,16 +31,12 @@ from selfdraft.lookahead.perplexity import Perplexity
 from selfdraft.types import Draft, Plan, Prompt, StepRecord, Verdict
 from test_train_lookahead import made_trace
 
-PROMPTS = [Prompt(str(number), "a", (number + 1, 7, number + 3)) for number in range(3)]
+pytestmark = pytest.mark.usefixtures("home")
+
+PROMPTS = [Prompt(str(number), "a", tokens=(number + 1, 7, number + 3)) for number in range(3)]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
 QUICK = LookaheadOptions(num_tokens=12, max_tokens=4)
 SECONDS = RoundSeconds(0.3, lambda count: 1.0 + 0.01 * count)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
-    return tmp_path
 
 
 def random_traces(seed: int, has_scores: bool = True) -> list[Any]:
@@ -270,14 +267,6 @@ class TestTune:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture
 def prompts(tmp_path: Path) -> str:
     path = tmp_path / "prompts.jsonl"
@@ -333,11 +322,9 @@ class TestCommand:
         ],
     )
     def test_errors_come_before_the_model(
-        self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, arguments: list[str], message: str, refused: Callable[..., str]
     ) -> None:
-        monkeypatch.setattr("selfdraft.models.load.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
-        assert main(["tune", *arguments]) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused("tune", *arguments)
 
     def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="0"):

@@ -27,14 +27,6 @@ SAMPLED = ["--temperature", "0.9", "--top-p", "0.9", "--seed", "5"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def eos_folder(folder: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same model with an end-of-text token that it says after `abc`, but not at once."""
     engine = selfdraft.Engine(pico("llama"), letter_tokenizer())
@@ -244,7 +236,7 @@ class TestRejection:
         assert set(ACCEPTANCES) <= set(audit.RULES)
 
 
-def findings(scores: list[list[float]], tokens: list[int], rule: audit.Rule, **options: Any) -> list[judge.Finding]:
+def findings(scores: list[list[float]], tokens: list[int], rule: audit.Rule, **options: Any) -> list[audit.Finding]:
     sampler = audit.Sampler(GenerateOptions(**options))
     return list(audit.Judge([0], tokens, sampler, rule).findings(0, torch.tensor(scores)))
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from .protocols import Probe
-from .types import LatencyFit
+from .types import LatencyFit, Prompt
 
 Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """`Strategy.condense`."""
@@ -38,15 +38,11 @@ class Kit(Protocol):
         """What the profile has of the strategy already, values and arrays; empty: nothing."""
         ...
 
-    def hidden(
-        self, prompt: Prompt, points: Sequence[str], condense: Condense
-    ) -> Mapping[str, torch.Tensor]:
+    def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         """What a strategy with these `prefill_needs` gets to see of a prompt in `begin`."""
         ...
 
-    def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
-    ) -> float:
+    def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         """Total tokens over total seconds of decoding so many behind each prompt, greedily, one text at a time.
 
         `method`: as `Engine.generate` takes it. What recording takes is not counted.

@@ -197,17 +197,13 @@ class EngineKit:
     def probes(self) -> Sequence[Probe]:
         return self.texts.probes
 
-    def hidden(
-        self, prompt: Prompt, points: Sequence[str], condense: Condense
-    ) -> Mapping[str, torch.Tensor]:
+    def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
         state = State([TextSequence(0, list(prompt.tokens), 1)], runner.new_cache(1, len(prompt.tokens)))
         prefill(runner, state, caught)
         return caught.found
 
-    def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
-    ) -> float:
+    def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         engine = self._session.engine
         recorded_before = engine.runner.capture_seconds
         stats = [engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method).stats for prompt in prompts]

@@ -245,9 +245,7 @@ def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | N
     return plan.skip if drafts_all_tokens and plan.max_draft_tokens != 0 else None
 
 
-def _score(
-    engine: Engine, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told
-) -> Iterator[Trace]:
+def _score(engine: Engine, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told) -> Iterator[Trace]:
     for prompt, text in zip(prompts, write(engine, prompts, num_tokens, told), strict=True):
         yield _trace(prompt.domain, list(_scored(text, engine.runner, skip)), has_scores=True)
 

@@ -1,4 +1,4 @@
-"""The prompts that commands learn from: files of JSON lines, some of their domains, as the model is asked."""
+"""The prompts that commands learn from: files of JSON lines, or some of their domains."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..bench.prompts import OWN_PROMPTS, BenchPrompt, Labels, encode, read_prompts
-from ..engine.engine import Engine
 from ..errors import unknown_name
-from ..fitting import CalibrationPrompt
+from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
 from ..strategies.domains import UNLABELLED
+from ..types import Prompt
 from .inputs import read_file
 
 
@@ -30,8 +29,8 @@ def add_label_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(options: argparse.Namespace) -> list[BenchPrompt]:
-    files = options.prompts or [str(OWN_PROMPTS)]
+def read(options: argparse.Namespace) -> list[Prompt]:
+    files = options.prompts or [str(CALIBRATION_PROMPTS)]
     prompts = read_prompts(((Path(file).name, read_file(file)) for file in files), labels=_labels(options, files))
     domains = {prompt.domain for prompt in prompts}
     for domain in options.domain or ():
@@ -47,7 +46,3 @@ def _labels(options: argparse.Namespace, files: Sequence[str]) -> Labels:
         return Labels(options.domain_field)
     is_by_file = len(files) > 1
     return Labels(otherwise=lambda file: Path(file).stem if is_by_file else UNLABELLED)
-
-
-def for_calibration(prompt: BenchPrompt, engine: Engine) -> CalibrationPrompt:
-    return CalibrationPrompt(prompt.id, prompt.domain, tuple(encode(prompt, engine)))

@@ -51,5 +51,6 @@ def _list() -> int:
         mark = " (default)" if model.name == DEFAULT_MODEL else ""
         print(f"{model.name}{mark}")
         print(f"    {model.description}")
-        print(f"    here: {folder} ({terminal.size(num_bytes)})" if folder else f"    not here: selfdraft pull {model.name}")
+        here = f"here: {folder} ({terminal.size(num_bytes)})" if folder else f"not here: selfdraft pull {model.name}"
+        print(f"    {here}")
     return 0

@@ -29,9 +29,9 @@ EXAMPLES = """\
 A result is what `selfdraft bench --output` or `selfdraft reproduce --output` wrote; one that is still being written can
 be shown as well. Of a folder all such files are taken. Several results become sections of one page.
 
---png of `bench` writes speedup.png, cost.png, split.png, skips.png, length.png, stream.png (of several results each name
-begins with that of its file); of `reproduce` the figures of its experiments. A chart that has nothing to show is left
-out, and the page says why.
+--png of `bench` writes speedup.png, cost.png, split.png, skips.png, length.png, stream.png (of several results each
+name begins with that of its file); of `reproduce` the figures of its experiments. A chart that has nothing to show is
+left out, and the page says why.
 
 examples:
   selfdraft report result.jsonl                              the tables, on the terminal

@@ -32,10 +32,10 @@ from .inputs import MODEL_HELP, add_device_options, count, read_file, seconds
 from .outputs import check_output
 
 EXAMPLES = """\
-Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in the
-paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are confirmed here.
-Published numbers come with their source and are never mixed with ours. What cannot be had (a data set that is not
-there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
+Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
+the paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are
+confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set
+that is not there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
 
 prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
 humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.
@@ -78,7 +78,7 @@ def add_parser(commands: Any) -> None:
     fitting = f"default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g}"
     add("--fit-seconds", metavar="N", type=seconds, help=f"what fitting a method beforehand may take ({fitting})")
     add("--runs", **number, help="measure each text N times: intervals then hold the machine's own spread (default: 1)")
-    limit = f"begin nothing later than this after the start (default: no limit; with --quick: {QUICK_SECONDS:g} a paper)"
+    limit = f"begin nothing later than this after the start (default: none; with --quick: {QUICK_SECONDS:g} a paper)"
     add("--seconds", metavar="N", type=seconds, help=limit)
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")

@@ -54,7 +54,8 @@ class Figures:
         """`plain`: `off` on the same prompts."""
         tokens, steps, passes = (_sum(records, f"num_{name}") for name in ("tokens", "draft_steps", "draft_passes"))
         decode, calls = _decode_seconds(records), _sum(records, "call_seconds")
-        skipped = [share(_sum(records, f"skipped_{kind}"), passes * machine.num_layers) for kind in ("attention", "mlp")]
+        sublayers = passes * machine.num_layers
+        skipped = [share(_sum(records, f"skipped_{kind}"), sublayers) for kind in ("attention", "mlp")]
         alpha, length = share(_sum(records, "num_accepted"), steps), share(tokens, _sum(records, "num_rounds"))
         plain_pass = share(_decode_seconds(plain), _sum(plain, "num_tokens"))
         cost = share(share(_sum(records, "draft_seconds"), steps), plain_pass)

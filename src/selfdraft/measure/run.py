@@ -185,7 +185,7 @@ class Measurement:
 
     def _machine(self, rounds: Sequence[Round]) -> Machine:
         latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
-        beta = latency.attention_seconds(USUAL_LENGTH) / latency.mlp_seconds if latency.mlp_seconds else 1.0
+        beta = latency.at(USUAL_LENGTH).attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
         costs = self._time_passes(rounds) if self.plan.with_passes else None
         return Machine(num_layers, beta, self._frontier(), self._num_turns_left_out, costs)
 
@@ -284,7 +284,8 @@ class Measurement:
         """
         running = [arm for arm in self._arms if arm.error is None and (with_peers or arm in self.ours)]
         free = [arm for arm in running if not arm.must_be_told]
-        random.Random(" ".join(map(str, (self.plan.seed, site.number, *([site.run] if site.run else ()))))).shuffle(free)
+        run = f" {site.run}" if site.run else ""
+        random.Random(f"{self.plan.seed} {site.number}{run}").shuffle(free)
         outputs = {arm.name: self._run(arm, site, prompt) for arm in free}
         plain = outputs[OFF]
         assert plain is not None

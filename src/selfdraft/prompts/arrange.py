@@ -90,7 +90,8 @@ def digest(prompts: Sequence[Prompt]) -> str:
 def mixed(prompts: Mapping[str, Sequence[Item]], ratio: float, length: int, seed: int) -> list[tuple[str, Item]]:
     """(task, prompt) in a stream that changes between tasks: KNN-SSD (arXiv:2505.16162), equation 8. No prompt twice.
 
-    It begins with the first task. The next prompt belongs to another task with the probability `ratio`, to each of the others alike. Each task's
+    It begins with the first task. The next prompt belongs to another task with the probability `ratio`, to each of the
+    others alike. Each task's
     prompts come in their order. Where a task has none left it is drawn from those that have.
     """
     draw = random.Random(seed)
@@ -127,9 +128,7 @@ def change_share(tasks: Sequence[str]) -> float | None:
 # ------------------------------------------------------------------------------------------------------------ long
 
 
-def context_prompts(
-    prompts: Sequence[Prompt], engine: Engine, lengths: Sequence[int], per_length: int
-) -> list[Prompt]:
+def context_prompts(prompts: Sequence[Prompt], engine: Engine, lengths: Sequence[int], per_length: int) -> list[Prompt]:
     """Questions after the texts of other prompts; `lengths`: tokens of both together, about these and never more.
 
     Only the first turn of a conversation is asked. At every length it is the same questions as far as they fit; each

@@ -7,19 +7,22 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
 
 import numpy as np
 
 from ...errors import OptionError
+from ...measure.estimate import Estimate
+from ...measure.figures import PARTS, Figures
+from ...measure.records import Record
+from ...measure.result import Arm, Result
 from ...types import SkipSet
+from ..advice import is_surely_faster, is_surely_slower
 from ..charts import (
     Band,
     Bar,
     BarTable,
     Chart,
     Group,
-    Interval,
     Lines,
     Missing,
     Names,
@@ -33,11 +36,8 @@ from ..charts import (
     render,
     short,
 )
-from ..harness import figures
-from ..harness.records import TextRecord
-from ..harness.rows import Row, interval, is_of_calls, is_surely_faster, is_surely_slower, shown_speedup
-from ..harness.table import PARTS
-from .result import Result, left_out, speedup_of
+from ..tables import interval, times
+from .choice import few_arms, left_out, plain_texts, rows, running_speedups, speedup_of, texts, usual_domains
 
 Point = tuple[float, float]
 LEAST_SPREAD = 4.0
@@ -64,47 +64,43 @@ def pictures(charts: Mapping[str, Chart | Missing]) -> dict[str, bytes]:
 
 def speedup(result: Result) -> Chart | Missing:
     title = "Speed-up"
-    rows = [row for row in result.rows if shown_speedup(row["total"])["value"] is not None]
-    if not rows:
+    shown = [(arm, total) for arm, total in rows(result) if total.shown_speedup is not None]
+    if not shown:
         return Missing(title, "nothing but plain decoding was measured")
-    domains = result.domains if len(result.domains) > 1 else []
+    domains = usual_domains(result) if len(usual_domains(result)) > 1 else []
     cells = [
-        [_bar(row, row["total"], is_whole=True), *(_bar(row, row["domains"].get(domain)) for domain in domains)]
-        for row in rows
+        [_bar(arm, total, is_whole=True), *(_bar(arm, arm.domains.get(domain)) for domain in domains)]
+        for arm, total in shown
     ]
+    best, total = shown[0]
     return Chart(
         title=title,
         text="Of decoding against plain decoding of the same prompts (dashed: 1.0), fastest method first; lines "
         "through the ends of bars: 95 % intervals by bootstrap over prompts. Of peers (grey) only whole calls are "
         "known.",
-        alt=f"Bars of speed-up for {len(rows)} methods, over all texts and in {len(domains)} domains. Fastest over "
-        f"all: {rows[0]['name']}, {interval(shown_speedup(rows[0]['total']))}.",
-        size=(5.0 + 1.12 * len(domains), 1.25 + 0.285 * len(rows)),
-        draw=BarTable([row["name"] for row in rows], ["all texts", *domains], cells, _legend(rows)),
+        alt=f"Bars of speed-up for {len(shown)} methods, over all texts and in {len(domains)} domains. Fastest "
+        f"over all: {best.name}, {interval(total.shown_speedup)}.",
+        size=(5.0 + 1.12 * len(domains), 1.25 + 0.285 * len(shown)),
+        draw=BarTable([arm.name for arm, _ in shown], ["all texts", *domains], cells, _legend(shown)),
     )
 
 
-def _bar(row: Row, cell: Mapping[str, Any] | None, is_whole: bool = False) -> Bar | None:
+def _bar(arm: Arm, cell: Figures | None, is_whole: bool = False) -> Bar | None:
     if cell is None:
         return None
-    found = shown_speedup(cell)
-    return Bar(_number(found), _role(row, cell), interval(found) if is_whole else "")
+    return Bar(cell.shown_speedup, _role(arm, cell), interval(cell.shown_speedup) if is_whole else "")
 
 
-def _number(found: Mapping[str, float | None]) -> Interval:
-    return Interval(found["value"], found["low"], found["high"])
-
-
-def _role(row: Row, cell: Mapping[str, Any]) -> str:
-    if row["kind"] in ("bound", "peer"):
-        return str(row["kind"])
-    if row["kind"] != "control" and is_surely_faster(cell):
+def _role(arm: Arm, cell: Figures) -> str:
+    if arm.kind in ("bound", "peer"):
+        return arm.kind
+    if arm.kind != "control" and is_surely_faster(cell):
         return "faster"
-    return "slower" if row["kind"] != "control" and is_surely_slower(cell) else "unsure"
+    return "slower" if arm.kind != "control" and is_surely_slower(cell) else "unsure"
 
 
-def _legend(rows: Sequence[Row]) -> dict[str, str]:
-    kinds = {row["kind"] for row in rows}
+def _legend(shown: Sequence[tuple[Arm, Figures]]) -> dict[str, str]:
+    kinds = {arm.kind for arm, _ in shown}
     named = {"faster": "faster than plain decoding", "unsure": "too close to tell", "slower": "slower"}
     others = {"peer": "peer, whole calls", "bound": "bound: knows the text"}
     return named | {kind: label for kind, label in others.items() if kind in kinds}
@@ -115,47 +111,47 @@ def _legend(rows: Sequence[Row]) -> dict[str, str]:
 
 def cost(result: Result) -> Chart | Missing:
     title = "Acceptance against cost"
-    points = {row["name"]: point for row in result.rows if (point := _point(row)) is not None}
-    rows = [row for row in result.rows if row["name"] in points]
-    if not rows:
+    points = {arm.name: point for arm, total in rows(result) if (point := _point(total)) is not None}
+    shown = [(arm, total) for arm, total in rows(result) if arm.name in points]
+    if not shown:
         return Missing(title, "no method drafted anything")
-    known = [one for one in result.document["machine"].get("frontier") or () if one.get("match") is not None]
+    known = [one for one in result.all_of.machine.frontier or () if one.get("match") is not None]
     frontier = sorted((float(one["cost"]), float(one["match"])) for one in known)
     line = " The line is the frontier that prune found: of all its skip sets, the best match at each cost."
-    bounds = [row["name"] for row in rows if row["kind"] == "bound"]
+    bounds = [arm.name for arm, _ in shown if arm.kind == "bound"]
     extra = f" Outlined: {'; '.join(bounds)}, a bound that knows the text beforehand." if bounds else ""
-    length = float(np.median([row["total"]["mean_generated_length"] or 1.0 for row in rows]))
+    length = float(np.median([total.mean_generated_length or 1.0 for _, total in shown]))
     return Chart(
         title=title,
         text="Up and to the left is better. Cost: seconds of a drafted token over those of a plain pass. Lines below "
         f"the points: the speed-up to expect of rounds of {length:.1f} tokens, the median here."
         + (line if frontier else "")
         + extra,
-        alt=f"{len(rows)} methods by the cost of a drafted token and the share of drafted tokens accepted: "
+        alt=f"{len(shown)} methods by the cost of a drafted token and the share of drafted tokens accepted: "
         + "; ".join(f"{name} cost {x:.2f}, accepted {y:.0%}" for name, (x, y) in points.items()),
-        size=(9.6, max(5.4, 0.19 * len(rows) + 1.0)),
-        draw=_cost_drawing(rows, points, frontier, length),
+        size=(9.6, max(5.4, 0.19 * len(shown) + 1.0)),
+        draw=_cost_drawing(shown, points, frontier, length),
     )
 
 
-def _point(row: Row) -> Point | None:
-    price, alpha = row["total"]["cost_measured"], row["total"]["acceptance_rate"]
-    return None if price is None or alpha is None else (float(price), float(alpha))
+def _point(total: Figures) -> Point | None:
+    price, alpha = total.cost, total.acceptance_rate
+    return None if price is None or alpha is None else (price, alpha)
 
 
 def _cost_drawing(
-    rows: Sequence[Row],
+    shown: Sequence[tuple[Arm, Figures]],
     points: Mapping[str, tuple[float, float]],
     frontier: Sequence[tuple[float, float]],
     length: float,
 ) -> Panel | Stack:
-    is_numbered = len(rows) > MAX_NAMED
-    labels = {row["name"]: str(place) if is_numbered else short(row["name"]) for place, row in enumerate(rows, start=1)}
+    is_numbered = len(shown) > MAX_NAMED
+    labels = {arm.name: str(place) if is_numbered else short(arm.name) for place, (arm, _) in enumerate(shown, start=1)}
     kinds = {"selfdraft": "full", "bound: knows the text": "outline"}
     groups = [
         Group(name, [points[one] for one in named], [labels[one] for one in named], look=look)
         for name, look in kinds.items()
-        if (named := [row["name"] for row in rows if (row["kind"] == "bound") == (look == "outline")])
+        if (named := [arm.name for arm, _ in shown if (arm.kind == "bound") == (look == "outline")])
     ]
     every = [*points.values(), *frontier]
     left, right = min(0.7, *(x for x, _ in every)), max(1.0, *(x for x, _ in every))
@@ -172,7 +168,7 @@ def _cost_drawing(
     )
     if not is_numbered:
         return panel
-    speeds = [interval(shown_speedup(row["total"])).partition(" ")[0] for row in rows]
+    speeds = [times(total.shown_speedup.value if total.shown_speedup else None) for _, total in shown]
     return Stack([panel, Names(list(zip(points, speeds, strict=True)))], [1.0, 0.52], is_row=True)
 
 
@@ -181,20 +177,20 @@ def _cost_drawing(
 
 def split(result: Result) -> Chart | Missing:
     title = "Where the time goes"
-    rows = [row for row in result.rows if None not in row["total"]["split"].values()]
-    if not rows:
+    shown = [(arm, total) for arm, total in rows(result) if None not in total.split.values()]
+    if not shown:
         return Missing(title, "no method says how its time is spent; of peers only whole calls are known")
-    parts = {part: [max(0.0, row["total"]["split"][part]) for row in rows] for part in PARTS}
+    parts = {part: [max(0.0, total.split[part] or 0.0) for _, total in shown] for part in PARTS}
     shares = "; ".join(
-        f"{row['name']} " + ", ".join(f"{part} {row['total']['split'][part]:.0%}" for part in PARTS) for row in rows
+        f"{arm.name} " + ", ".join(f"{part} {total.split[part]:.0%}" for part in PARTS) for arm, total in shown
     )
     return Chart(
         title=title,
         text="Shares of decoding, fastest method first. Optimise: searching and planning what to skip; other: what "
         "stands between the passes.",
         alt=f"Bars of the time spent: {shares}.",
-        size=(9.6, 1.1 + 0.27 * len(rows)),
-        draw=StackedBars([row["name"] for row in rows], parts, unit="%"),
+        size=(9.6, 1.1 + 0.27 * len(shown)),
+        draw=StackedBars([arm.name for arm, _ in shown], parts, unit="%"),
     )
 
 
@@ -211,8 +207,8 @@ class Used:
 
 
 def skips(result: Result) -> Chart | Missing:
-    title, num_layers = "Which sub-layers draft", int(result.document["machine"]["num_layers"])
-    used = most_used(result.rows, num_layers)
+    title, num_layers = "Which sub-layers draft", result.all_of.machine.num_layers
+    used = most_used(result.measured, num_layers)
     if not used:
         return Missing(title, "no method skipped anything")
     return Chart(
@@ -225,11 +221,11 @@ def skips(result: Result) -> Chart | Missing:
     )
 
 
-def most_used(rows: Sequence[Row], num_layers: int) -> list[Used]:
+def most_used(arms: Sequence[Arm], num_layers: int) -> list[Used]:
     """Sets of the fastest method first. One that cannot be read, or is of another model, is left out."""
     found: dict[SkipSet, Used] = {}
-    for row in rows:
-        first = next((one for one in row["skips"] if one["skip"] and one["share"] is not None), None)
+    for arm in arms:
+        first = next((one for one in arm.skips if one["skip"] and one["share"] is not None), None)
         if first is None:
             continue
         try:
@@ -237,7 +233,7 @@ def most_used(rows: Sequence[Row], num_layers: int) -> list[Used]:
             skip.check(num_layers)
         except OptionError:
             continue
-        found.setdefault(skip, Used(skip)).shares[row["name"]] = first["share"]
+        found.setdefault(skip, Used(skip)).shares[arm.name] = first["share"]
     return list(found.values())
 
 
@@ -263,27 +259,27 @@ def _facts(one: Used) -> str:
 
 def length(result: Result) -> Chart | Missing:
     title = "Speed-up against context length"
-    lengths = [record.num_prompt_tokens for record in result.plain_texts]
-    if not lengths or not result.rows:
+    lengths = [record.num_prompt_tokens for record in plain_texts(result)]
+    if not lengths or not result.measured:
         return Missing(title, "nothing but plain decoding was measured" if lengths else "no text was measured")
     shortest, longest, edges = min(lengths), max(lengths), bins(lengths)
     if longest < LEAST_SPREAD * max(shortest, 1) or len(edges) < 3:
         why = f"all prompts are of similar length, {shortest} to {longest} tokens; longer ones are needed as well"
         return Missing(title, why)
-    rows, others = result.few_rows()
+    arms, others = few_arms(result)
     series = [
-        Series(row["name"], [
-            (place + 0.05 * (number - (len(rows) - 1) / 2), _between(result, row, low, high))
+        Series(arm.name, [
+            (place + 0.05 * (number - (len(arms) - 1) / 2), _between(result, arm, low, high))
             for place, (low, high) in enumerate(pairwise(edges))
         ])
-        for number, row in enumerate(rows)
+        for number, arm in enumerate(arms)
     ]  # fmt: skip
     names = [f"{_k(low)} to {_k(high)}\n{_count(lengths, low, high)} texts" for low, high in pairwise(edges)]
     return Chart(
         title=title,
         text="Texts by the tokens of their prompt; the number of texts stands below. Lines at the points: 95 % "
         "intervals.",
-        alt=f"Speed-up of {'; '.join(row['name'] for row in rows)} for prompts of {shortest} to {longest} tokens.",
+        alt=f"Speed-up of {'; '.join(arm.name for arm in arms)} for prompts of {shortest} to {longest} tokens.",
         left_out=left_out(others),
         size=(9.6, 4.6),
         draw=Lines(
@@ -315,73 +311,67 @@ def _k(count: int) -> str:
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
 
 
-def _between(result: Result, row: Row, low: int, high: int) -> Interval:
-    plain = {record.number: record for record in result.plain_texts}
-    texts = [record for record in result.texts(row["name"]) if low <= record.num_prompt_tokens < high]
-    both = [(text, plain[text.number]) for text in texts if text.number in plain]
-    is_call = is_of_calls(row["total"])
-
-    def seconds(record: TextRecord) -> float | None:
-        return record.call_seconds if is_call else record.decode_seconds
-
-    ours, theirs = [one for one, _ in both], [two for _, two in both]
-    return _number(figures.interval(ours, theirs, seconds, int(result.document["seed"])))
+def _between(result: Result, arm: Arm, low: int, high: int) -> Estimate | None:
+    own = [record for record in texts(result, arm.name) if low <= record.num_prompt_tokens < high]
+    return speedup_of(arm, own, plain_texts(result), result.all_of.seed)
 
 
 # ------------------------------------------------------------------------------------------------ along the run
 
 
 def stream(result: Result) -> Chart | Missing:
-    title, result = "Speed-up along the stream", result.stream
-    texts = result.plain_texts
-    if len(texts) < LEAST_IN_STREAM or not result.rows:
-        return Missing(title, f"too few texts to show a course, {len(texts)}")
-    rows, others = result.few_rows()
-    has_dots = len(rows) <= MAX_WITH_DOTS
-    lines = [Series(row["name"], course(result, row)) for row in rows]
-    dots = [Series("", singles(result, row), "dots", place) for place, row in enumerate(rows) if has_dots]
-    bands = [Band(name, first - 0.5, last + 0.5) for name, first, last in domain_stretches(texts)]
+    title, domains = "Speed-up along the stream", usual_domains(result)
+    plain = plain_texts(result, domains)
+    if len(plain) < LEAST_IN_STREAM or not result.measured:
+        return Missing(title, f"too few texts to show a course, {len(plain)}")
+    arms, others = few_arms(result)
+    pairs = {arm.name: _pairs(plain, texts(result, arm.name, domains)) for arm in arms}
+    lines = [Series(arm.name, course(arm, pairs[arm.name])) for arm in arms]
+    dots = [Series("", singles(arm, pairs[arm.name]), "dots", place) for place, arm in enumerate(arms)]
+    dots = dots if len(arms) <= MAX_WITH_DOTS else []
+    bands = [Band(name, first - 0.5, last + 0.5) for name, first, last in domain_stretches(plain)]
     mixed = "The texts of all domains are mixed, so there are no bands."
     order = "Bands: the domain of the texts, task by task." if bands else mixed
     return Chart(
         title=title,
         text=f"Of all texts so far, in the order they were decoded. {order}{' Dots: single texts.' if dots else ''}",
-        alt=f"Running speed-up over {len(texts)} texts of {'; '.join(row['name'] for row in rows)}.",
+        alt=f"Running speed-up over {len(plain)} texts of {'; '.join(arm.name for arm in arms)}.",
         left_out=left_out(others),
         size=(9.6, 4.8),
         draw=Lines(
             [*lines, *dots], "text of the run", "speed-up of all texts so far", "x", baseline=1.0, bands=bands,
-            x_limits=(0.5, len(texts) + 0.5), names_at_ends=True,
+            x_limits=(0.5, len(plain) + 0.5), names_at_ends=True,
         ),
     )  # fmt: skip
 
 
-def domain_stretches(texts: Sequence[TextRecord]) -> list[tuple[str, int, int]]:
+def domain_stretches(records: Sequence[Record]) -> list[tuple[str, int, int]]:
     """(domain, first, last) text, from 1; none where domains come again: the stream is mixed."""
     found, place = [], 1
-    for domain, group in groupby(texts, key=lambda record: record.domain):
+    for domain, group in groupby(records, key=lambda record: record.domain):
         count = len(list(group))
         found.append((domain, place, place + count - 1))
         place += count
     return found if 1 < len(found) == len({domain for domain, *_ in found}) else []
 
 
-def _pairs(result: Result, row: Row) -> list[tuple[int, TextRecord, TextRecord]]:
-    """(number of the text from 1, with this method, plain)."""
-    plain = {record.number: (place, record) for place, record in enumerate(result.plain_texts, start=1)}
-    own = [record for record in result.texts(row["name"]) if record.number in plain]
-    return [(plain[record.number][0], record, plain[record.number][1]) for record in own]
+Pair = tuple[int, Record, Record]
+"""Number of the text from 1, with this method, plain."""
 
 
-def course(result: Result, row: Row) -> list[tuple[float, float | None]]:
+def _pairs(plain: Sequence[Record], own: Sequence[Record]) -> list[Pair]:
+    known = {record.text: (place, record) for place, record in enumerate(plain, start=1)}
+    return [(known[one.text][0], one, known[one.text][1]) for one in own if one.text in known]
+
+
+def course(arm: Arm, pairs: Sequence[Pair]) -> list[tuple[float, float | None]]:
     """(number of the text from 1, speed-up of all so far)."""
-    pairs = _pairs(result, row)
-    own, plain = [one for _, one, _ in pairs], [two for *_, two in pairs]
-    return [(place, speedup_of(row, own[:n], plain[:n])) for n, (place, *_) in enumerate(pairs, start=1)]
+    found = running_speedups(arm, [(one, two) for _, one, two in pairs])
+    return [(place, value) for (place, *_), value in zip(pairs, found, strict=True)]
 
 
-def singles(result: Result, row: Row) -> list[tuple[float, float | None]]:
-    return [(place, speedup_of(row, [own], [plain])) for place, own, plain in _pairs(result, row)]
+def singles(arm: Arm, pairs: Sequence[Pair]) -> list[tuple[float, float | None]]:
+    return [(place, running_speedups(arm, [(one, two)])[0]) for place, one, two in pairs]
 
 
 CHARTS: Mapping[str, Callable[[Result], Chart | Missing]] = {

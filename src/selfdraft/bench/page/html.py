@@ -8,19 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ...measure.records import OFF, VERDICTS
+from ...measure.result import Arm, Result
+from ..advice import advice, best_of_ours, method_options, warnings
 from ..charts import DARK, LIGHT, Chart, Missing, Theme, render
-from ..harness.advice import advice, method_options, warnings
-from ..harness.rows import Row, best_of_ours, failed, shown_speedup
-from ..harness.table import COLUMNS, domain_table, heading, name_of, remarks, shown_rows, title
-from ..report import number, times
-from ..totals import VERDICTS
-from ..ways import OFF
+from ..tables import COLUMNS, domain_table, heading, name_of, number, remarks, shown_arms, times, title
 from .css import style_sheet
-from .result import Result
 
 Charts = Mapping[str, Chart | Missing]
-_SHARES = ("harness_share", "judge_share")
-_DERIVED = ("benchmark", "machine", "ways", "prompts_of", "num_texts", "is_complete", "seconds", *_SHARES)
+_SHARES = ("measuring_share", "judge_share")
+_DERIVED = ("benchmark", "machine", "arms", "prompts_of", "num_texts", "is_complete", "seconds", *_SHARES)
 _FOLDERS = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s'\":]+[/\\])+")
 
 
@@ -30,7 +27,7 @@ def without_folders(text: str) -> str:
 
 
 def page(results: Sequence[tuple[Result, Charts]]) -> str:
-    titles = [title(result.document) for result, _ in results]
+    titles = [_title(result) for result, _ in results]
     name = f"selfdraft: {titles[0]}" if len(titles) == 1 else f"selfdraft: {len(titles)} results"
     head = f"<h1>{_text(name)}</h1>" + (_contents(titles) if len(titles) > 1 else "")
     sections = "".join(
@@ -51,36 +48,35 @@ def _contents(titles: Sequence[str]) -> str:
 
 
 def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
-    document = result.document
-    name = "" if is_only else f"<h2 class=result>{_text(title(document))}</h2>\n"
+    name = "" if is_only else f"<h2 class=result>{_text(_title(result))}</h2>\n"
     parts = [
-        f"{name}<p class=soft>{_text(_about(document))}</p>\n",
-        _advice(document),
-        _tiles(document),
-        _main_table(document),
+        f"{name}<p class=soft>{_text(_about(result))}</p>\n",
+        _advice(result),
+        _tiles(result),
+        _main_table(result),
         *(_chart(name, chart) for name, chart in charts.items()),
-        _domain_table(document),
-        _could_not_run(document),
-        _circumstances(document),
+        _domain_table(result),
+        _could_not_run(result),
+        _circumstances(result),
     ]
     return f'<section id="result-{place}">\n{"".join(parts)}</section>\n'
 
 
-def _about(document: Mapping[str, Any]) -> str:
+def _about(result: Result) -> str:
     """Below the title, which says the model and the device already."""
-    counts = heading(document).removeprefix(title(document)).removeprefix("; ")
-    date = str(document.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}")
-    temperature = document.get("temperature")
+    counts = heading(result).removeprefix(_title(result)).removeprefix("; ")
+    date = str(result.head.circumstances.get("date", ""))[:10].replace("-", "\N{NON-BREAKING HYPHEN}")
+    temperature = result.head.question.get("temperature")
     how = f"temperature {temperature:g}" if temperature else "greedy"
-    facts = [counts, f"{how}, one text at a time, all ways in turns", date]
+    facts = [counts, f"{how}, one text at a time, all methods in turns", date]
     return "; ".join(fact for fact in facts if fact) + "."
 
 
-def _advice(document: Mapping[str, Any]) -> str:
-    loud = list(warnings(document))
-    rest = advice(document).removeprefix(" ".join(loud)).strip()
-    best = best_of_ours(document)
-    typed = [method_options(best.get("method") or {})] if best else ["--strategy off", "selfdraft calibrate"]
+def _advice(result: Result) -> str:
+    loud = list(warnings(result))
+    rest = advice(result).removeprefix(" ".join(loud)).strip()
+    best = best_of_ours(result)
+    typed = [method_options(best.asked or best.method)] if best else ["--strategy off", "selfdraft calibrate"]
     warned = "".join(f'<div class="note warning" role=alert><p>{_text(text)}</p></div>\n' for text in loud)
     return f'{warned}<div class="note"><p>{_with_code(rest, typed)}</p></div>\n'
 
@@ -93,17 +89,17 @@ def _with_code(text: str, typed: Sequence[str]) -> str:
     return shown
 
 
-def _tiles(document: Mapping[str, Any]) -> str:
+def _tiles(result: Result) -> str:
     """The figures to take home."""
-    best, rows = best_of_ours(document), shown_rows(document)
-    plain = next((row for row in document["ways"] if row in rows and row["name"] == OFF), None)
+    best, arms = best_of_ours(result), shown_arms(result)
+    plain = next((arm for arm in arms if arm.name == OFF), None)
     tiles = []
-    if best:
-        tiles.append((times(shown_speedup(best["total"])["value"]), f"with {best['name']}"))
-        speeds = [number(row["total"]["tokens_per_second"], ".0f") for row in (plain, best) if row]
+    if best and best.total and best.total.shown_speedup:
+        tiles.append((times(best.total.shown_speedup.value), f"with {best.name}"))
+        speeds = [number(arm.total.tokens_per_second, ".0f") for arm in (plain, best) if arm and arm.total]
         tiles.append((" → ".join(speeds), "tokens per second, plainly and with it"))
-    ours = [row["total"] for row in rows if row["kind"] != "peer" and row is not plain]
-    counts = {verdict: sum(total[verdict] for total in ours) for verdict in VERDICTS}
+    ours = [arm.total for arm in arms if arm.kind != "peer" and arm is not plain and arm.total]
+    counts = {verdict: sum(getattr(total, verdict) for total in ours) for verdict in VERDICTS}
     if any(counts.values()):
         told = f"outputs of ours equal to plain decoding, {counts['tie']} ties, {counts['different']} different"
         tiles.append((f"{counts['equal']} of {sum(counts.values())}", told))
@@ -114,18 +110,19 @@ def _tiles(document: Mapping[str, Any]) -> str:
 # ----------------------------------------------------------------------------------------------------------- tables
 
 
-def _main_table(document: Mapping[str, Any]) -> str:
-    rows = shown_rows(document)
-    if not rows:
+def _main_table(result: Result) -> str:
+    arms = shown_arms(result)
+    if not arms:
         return "<p>No text has been finished yet.</p>\n"
-    best = best_of_ours(document)
+    best = best_of_ours(result)
     lines = [
-        _row([name_of(row), *(cell(row["total"]) for *_, cell in COLUMNS)], _class(row, best), row["kind"])
-        for row in rows
+        _row([name_of(arm), *(cell(arm.total) for *_, cell in COLUMNS)], _class(arm, best), arm.kind)
+        for arm in arms
+        if arm.total
     ]
-    said = "".join(f"<li>{_text(remark)}</li>" for remark in remarks(document))
+    said = "".join(f"<li>{_text(remark)}</li>" for remark in remarks(result))
     return (
-        f"<h2>All ways</h2>\n{_scrolling(_main_header() + '<tbody>' + ''.join(lines) + '</tbody>')}"
+        f"<h2>All methods</h2>\n{_scrolling(_main_header() + '<tbody>' + ''.join(lines) + '</tbody>')}"
         + (f"<ul class=soft>{said}</ul>\n" if said else "")
         + f"<p class=soft>{_text(_LEGEND)}</p>\n"
     )
@@ -134,13 +131,13 @@ def _main_table(document: Mapping[str, Any]) -> str:
 _LEGEND = (
     "Accepted: share of drafted tokens. Length: tokens a round brings. Cost: seconds of a drafted token, a plain pass "
     "being 1. Expected speed-up: M a / ((M - 1) c + a) of length M, acceptance a and cost c: as measured, as 1 less "
-    "the share of sub-layers skipped, and with attention and MLP apart (equation 11). = / tie / ≠: outputs held "
-    "against plain decoding; tie: different by rounding alone."
+    "the share of sub-layers skipped, and with attention and MLP apart (equation 11). = / tie / ≠: outputs compared "
+    "with plain decoding; tie: different by rounding alone."
 )
 
 
-def _class(row: Row, best: Row | None) -> str:
-    return f"{row['kind']} best" if row is best else str(row["kind"])
+def _class(arm: Arm, best: Arm | None) -> str:
+    return f"{arm.kind} best" if arm is best else arm.kind
 
 
 def _main_header() -> str:
@@ -153,12 +150,12 @@ def _main_header() -> str:
             groups.append((group, 1))
     upper = "".join(f"<th colspan={span} scope=colgroup class=group>{_text(name)}</th>" for name, span in groups)
     lower = "".join(f"<th scope=col>{_text(name)}</th>" for _, name, _ in COLUMNS)
-    return f"<thead><tr><th></th>{upper}</tr><tr><th scope=col>way</th>{lower}</tr></thead>"
+    return f"<thead><tr><th></th>{upper}</tr><tr><th scope=col>method</th>{lower}</tr></thead>"
 
 
-def _domain_table(document: Mapping[str, Any]) -> str:
-    table = domain_table(document)
-    if not table.rows or len(document["prompts_of"]) < 2:
+def _domain_table(result: Result) -> str:
+    table = domain_table(result)
+    if not table.rows or len(result.prompts_of) < 2:
         return ""
     header = "".join(f"<th scope=col>{_text(name)}</th>" for name in table.header)
     rows = "".join(_row(row) for row in table.rows)
@@ -182,15 +179,17 @@ def _scrolling(table: str) -> str:
     return f'<div class="scroll" tabindex=0 role=region aria-label="table">\n<table>{table}</table>\n</div>\n'
 
 
-def _could_not_run(document: Mapping[str, Any]) -> str:
+def _could_not_run(result: Result) -> str:
     items = "".join(
-        f"<li><strong>{_text(row['name'])}</strong>: {_text(without_folders(str(row['error'])))}</li>"
-        for row in failed(document)
+        f"<li><strong>{_text(arm.name)}</strong>: {_text(without_folders(arm.error))}</li>"
+        for arm in result.arms
+        if arm.error
     )
     return f"<h2>What could not run</h2>\n<ul>{items}</ul>\n" if items else ""
 
 
-def _circumstances(document: Mapping[str, Any]) -> str:
+def _circumstances(result: Result) -> str:
+    document = result.document()
     facts = {name: value for name, value in document.items() if name not in _DERIVED}
     facts["layers"] = document["machine"].get("num_layers")
     facts["attention against MLP"] = number(document["machine"].get("beta"), ".3f")
@@ -238,3 +237,7 @@ def _data(chart: Chart, theme: Theme) -> str:
 
 def _text(value: Any) -> str:
     return escape(str(value), quote=True)
+
+
+def _title(result: Result) -> str:
+    return title({**result.head.circumstances, **result.head.question})

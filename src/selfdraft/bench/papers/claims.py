@@ -1,9 +1,9 @@
 """Claims about what units found, by three verbs over estimates: faster, larger, at_least.
 
-Two arms of one unit took turns on the same prompts and are compared paired: the estimate is of their ratio, its interval
-resamples prompts with both together. A claim is confirmed or not where the interval is clear of the bound; else, and
-where there are too few prompts, it is inconclusive. Claims that say nothing (the option had no effect, ...) are made
-inconclusive by `unless`, which returns the reason.
+Two arms of one unit took turns on the same prompts and are compared paired: the estimate is of their ratio, and its
+interval resamples prompts with both together. A claim is confirmed or not where the interval is clear of the bound;
+else, and where there are too few prompts, it is inconclusive. `unless` makes claims that say nothing (the option had
+no effect, ...) inconclusive: it returns the reason.
 """
 
 from __future__ import annotations
@@ -70,7 +70,13 @@ def larger(
 
 
 def at_least(
-    text: str, quantity: str, arm: str, bound: float, *, units: Sequence[str] | None = None, unless: Unless | None = None
+    text: str,
+    quantity: str,
+    arm: str,
+    bound: float,
+    *,
+    units: Sequence[str] | None = None,
+    unless: Unless | None = None,
 ) -> Claim:
     """That a quantity of an arm is above a number."""
 

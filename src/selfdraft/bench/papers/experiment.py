@@ -1,8 +1,8 @@
 """What a reproduction is made of: a paper's tables and figures as declarations, measured unit by unit.
 
-An `Experiment` says what there is to measure (`units`, with a model at hand) and how it is shown (tables, claims, chart,
-effort, notes: without a model, so that pages can be made again at any time). A `Recipe` is a paper's experiments. To add
-one, see CONTRIBUTING.md.
+An `Experiment` says what there is to measure (`units`, with a model at hand) and how it is shown (tables, claims,
+chart, effort, notes: without a model, so that pages can be made again at any time). A `Recipe` is a paper's
+experiments. To add one, see CONTRIBUTING.md.
 """
 
 from __future__ import annotations

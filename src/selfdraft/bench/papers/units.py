@@ -1,4 +1,4 @@
-"""What a reproduction has measured so far: lines of JSON, a head and one line per unit. A run that asks the same goes on."""
+"""What a reproduction has measured so far: JSON lines, a head and one per unit. A run that asks the same goes on."""
 
 from __future__ import annotations
 

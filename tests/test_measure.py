@@ -1,0 +1,468 @@
+"""Measuring: a wrong output is seen, an interrupted run goes on, arms are compared paired, every method is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learned import profile
+from pico import letter_tokenizer, pico
+from selfdraft import Engine
+from selfdraft.bench.methods import crossed, every_method
+from selfdraft.bench.tables import as_markdown, as_text
+from selfdraft.cli.main import main
+from selfdraft.engine.accept import Coupled, Targets
+from selfdraft.engine.sampling import Sampler
+from selfdraft.errors import OptionError
+from selfdraft.measure import run as module
+from selfdraft.measure.estimate import Estimate, acceptance, call_speed, difference, estimate, ratio, speed, unpaired_ratio
+from selfdraft.measure.figures import Measured
+from selfdraft.measure.records import Head, Machine, Record, RecordFile, read_records
+from selfdraft.measure.result import Result
+from selfdraft.measure.run import Measurement, MeasurePlan
+from selfdraft.registry import AXES, BENCH_ONLY
+from selfdraft.types import Prompt, Verdict
+
+pytestmark = pytest.mark.xdist_group("bench")
+
+SKIP = {"fixed": {"skip": "a1,m2-3"}}
+METHODS: dict[str, dict[str, Any]] = {
+    "skip": {"strategy": "fixed", "settings": SKIP},
+    "lookup": {"strategy": "fixed", "drafter": "lookup", "settings": SKIP},
+}
+PROMPTS = [
+    Prompt("a", "code", "abcabcabc"),
+    Prompt("b", "chat", "hello", ("and then?", "why?")),
+    Prompt("c", "code", "xyzxyz"),
+]
+COUNTS = (
+    "num_tokens",
+    "num_rounds",
+    "num_draft_steps",
+    "num_accepted",
+    "skips",
+    "verdict",
+    "prompt",
+    "num_prompt_tokens",
+)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(pico("llama"), letter_tokenizer(), profile=profile())
+
+
+def plan_of(**changed: Any) -> MeasurePlan:
+    return replace(MeasurePlan(PROMPTS, METHODS, max_new_tokens=12), **changed)
+
+
+def counts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    return [(one.arm, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
+
+
+class AcceptsAll:
+    """Broken on purpose: what was drafted is kept, whatever the target says."""
+
+    keeps_scores = False
+    candidates = Coupled.candidates
+
+    @staticmethod
+    def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
+        good = Coupled.accept(targets, sampler)
+        return [
+            Verdict((*draft.tokens, verdict.tokens[-1]), tuple(range(len(draft.tokens)))) if draft.tokens else verdict
+            for draft, verdict in zip(targets.drafts, good, strict=True)
+        ]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dict_of(AXES["acceptance"]), "coupled", f"{__name__}:AcceptsAll")
+
+
+def dict_of(table: Any) -> dict[str, str]:
+    assert isinstance(table, dict)
+    return table
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def test_all_arms_take_turns_and_say_the_same(engine: Engine) -> None:
+    bench = Measurement(engine, plan_of(peers=["eager"]))
+    found = bench.run()
+    assert [arm.name for arm in found.arms] == ["off", "skip", "lookup", "transformers eager"]
+    assert len(found.plain) == 5
+    assert found.prompts_of == {"code": 2, "chat": 3}
+    for arm in found.arms[1:]:
+        assert (arm.total.equal, arm.total.different) == (5, 0)
+    skip = found.arms[1]
+    assert skip.total.num_tokens == found.arms[0].total.num_tokens == 5 * 12
+    assert skip.skips == [{"skip": "a1,m2-3", "share": 1.0}]
+    assert skip.total.expected["by_ratio"] is not None
+    assert not found.is_different
+
+
+def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
+    found = Measurement(engine, plan_of(peer_model=pico("llama", num_hidden_layers=1))).run()
+    peer = found.arms[-1]
+    assert (peer.name, peer.kind) == ("transformers draft model", "peer")
+    assert peer.method == {"assistant_model": "assistant_model"}
+    assert peer.error is not None or peer.total.equal == 5
+    with pytest.raises(OptionError, match="peers are greedy"):
+        Measurement(engine, plan_of(peers=["eager"], temperature=0.5))
+
+
+def test_peers_may_be_asked_less_often(engine: Engine, tmp_path: Path) -> None:
+    plan, file = plan_of(peers=["eager"], peer_prompts=1), RecordFile(tmp_path / "result.jsonl")
+    first = Measurement(engine, plan, file)
+    first.run()
+    asked = [record.prompt for record in first.records if record.arm == "transformers eager"]
+    assert asked == ["a", "b/1", "b/2", "b/3"]
+    again = Measurement(engine, plan, file)  # nothing is left to do
+    assert again.run().document()["num_texts"] == 5
+    assert counts(again.records) == counts(first.records)
+    assert "peers were measured on 4 of the texts" in as_text(again.result())
+
+
+def test_a_conversation_goes_on_after_the_plain_answers(engine: Engine) -> None:
+    bench = Measurement(engine, plan_of())
+    bench.run()
+    texts = [one for one in bench.records if one.arm == "off"]
+    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
+    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens
+
+
+def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: dict[int, list[str]] = {}
+    run = module.Ours.run
+
+    def watched(arm: Any, site: Any, *arguments: Any) -> Any:
+        orders.setdefault(site.number, []).append(arm.name)
+        return run(arm, site, *arguments)
+
+    monkeypatch.setattr(module.Ours, "run", watched)
+    texts = [Prompt(str(number), "code", "abc") for number in range(12)]
+    for _ in range(2):  # the same order again
+        orders.clear()
+        Measurement(engine, plan_of(prompts=texts, max_new_tokens=2)).run()
+        found = [tuple(orders[number]) for number in range(12)]
+        assert all(sorted(order) == ["lookup", "off", "skip"] for order in found)
+        assert len({order[0] for order in found}) == 3
+        assert len(set(found)) > 3, "no arm always follows the same other one"
+
+
+def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
+    methods = {"oracle": {**METHODS["skip"], "lookahead": "oracle"}}
+    arm = Measurement(engine, plan_of(methods=methods)).run().arms[1]
+    assert arm.kind == "bound"
+    assert arm.total.equal == 5
+    usual = Measurement(engine, plan_of()).run().arms[1]
+    assert arm.total.mean_generated_length >= usual.total.mean_generated_length
+
+
+def test_what_cannot_run_says_why_and_the_others_run(engine: Engine) -> None:
+    engine.remember(None)
+    found = Measurement(engine, plan_of(methods={"prune": {"strategy": "prune"}, **METHODS})).run()
+    prune = found.arms[1]
+    assert "selfdraft calibrate" in prune.error
+    assert prune.total is None
+    assert found.arms[2].total.num_prompts == 5
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_acceptance_is_seen(engine: Engine) -> None:
+    found = Measurement(engine, plan_of()).run()
+    assert found.arms[1].total.different > 0
+    assert found.arms[1].differences[0].first_difference is not None
+    assert found.is_different
+
+
+# ------------------------------------------------------------------------------------------------ interrupted
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Ctrl-C at the n-th text."""
+
+    def stop_at(number: int) -> None:
+        run = module.Ours.run
+
+        def interrupted(arm: Any, site: Any, *arguments: Any) -> Any:
+            if site.number == number and arm.name == "lookup":
+                monkeypatch.setattr(module.Ours, "run", run)
+                raise KeyboardInterrupt
+            return run(arm, site, *arguments)
+
+        monkeypatch.setattr(module.Ours, "run", interrupted)
+
+    return stop_at
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_resuming_gives_the_same_totals(
+    engine: Engine, stopping: Callable[[int], None], tmp_path: Path, number: int
+) -> None:
+    whole = Measurement(engine, plan_of(), RecordFile(tmp_path / "whole.jsonl"))
+    whole.run()
+    stopping(number)
+    file = RecordFile(tmp_path / "result.jsonl")
+    half = Measurement(engine, plan_of(), file)
+    half.run()
+    assert half.is_interrupted
+    assert {record.number for record in half.records} == set(range(4 if number == 4 else 1)), "whole prompts alone"
+    again = Measurement(engine, plan_of(), file)
+    found = again.run()
+    assert counts(again.records) == counts(whole.records)
+    assert counts(read_records(file.path)[1]) == counts(whole.records)
+    assert found.is_complete
+    assert found.head.resumed_at == [4 if number == 4 else 1]
+    assert again.records[: len(half.records)] == half.records, "measured once"
+
+
+@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours"])
+def test_what_was_written_by_half_is_measured_again(engine: Engine, tmp_path: Path, cut: str) -> None:
+    plan, file = plan_of(peers=["eager"]), tmp_path / "result.jsonl"
+    whole = Measurement(engine, plan, RecordFile(file))
+    whole.run()
+    lines = file.read_text().splitlines()
+    num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
+    file.write_text("\n".join(lines[:num_lines]) + "\n")
+    again = Measurement(engine, plan, RecordFile(file))
+    assert again.run().document()["num_texts"] == 5
+    assert counts(again.records) == counts(whole.records)
+
+
+def test_a_profile_or_another_text_is_another_question(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    Measurement(engine, plan_of(), file).run()
+    texts = [replace(PROMPTS[0], text="another text"), *PROMPTS[1:]]
+    with pytest.raises(OptionError, match="prompts_digest"):
+        Measurement(engine, plan_of(prompts=texts), file).run()
+    engine.remember(None)
+    with pytest.raises(OptionError, match="profile"):
+        Measurement(engine, plan_of(), file).run()
+
+
+def test_rejection_sampling_promises_no_text(engine: Engine) -> None:
+    methods = {"drawn": {**METHODS["skip"], "acceptance": "rejection"}, **METHODS}
+    found = Measurement(engine, plan_of(methods=methods, temperature=1.0)).run()
+    drawn, skip, _ = found.arms[1:]
+    assert (drawn.total.equal, drawn.total.different, skip.total.equal) == (0, 0, 5)
+    assert not found.is_different
+    assert "promises the distribution" in as_text(found)
+    greedy = Measurement(engine, plan_of(methods=methods)).run()
+    assert greedy.arms[1].total.equal == 5
+
+
+def test_turns_that_may_not_fit_are_left_out(engine: Engine) -> None:
+    room = engine.context_length
+    assert room is not None
+    long = Prompt("long", "chat", "hello", ("x" * (room // 2), "y" * (room // 2)))
+    found = Measurement(engine, plan_of(prompts=[long])).run()
+    assert (len(found.plain), found.is_complete) == (2, True)
+    assert "might not fit the model's context: 1" in as_text(found)
+
+
+def test_a_call_has_a_peak_and_measuring_a_share(engine: Engine) -> None:
+    found = Measurement(engine, plan_of()).run()
+    assert 0 < found.overhead()["measuring_share"] < 1
+    assert 0 < found.overhead()["judge_share"] < 1
+    if Path("/proc/self/clear_refs").exists():
+        assert all(arm.total.peak_bytes > 2**20 for arm in found.arms)
+
+
+def test_plain_decoding_again_is_a_control(engine: Engine) -> None:
+    found = Measurement(engine, plan_of(methods={"off, again": {"strategy": "off"}})).run()
+    assert found.arms[1].kind == "control"
+    assert "off, again: plain decoding once more" in as_text(found)
+    assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
+
+
+def test_a_torn_line_is_measured_again(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    Measurement(engine, plan_of(), file).run()
+    whole = file.path.read_text()
+    file.path.write_text(whole[:-40])
+    again = Measurement(engine, plan_of(), file)
+    again.run()
+    assert [record.number for record in again.records] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
+    assert counts(read_records(file.path)[1]) == counts(again.records)
+
+
+def test_time_that_is_up_ends_it_after_a_prompt(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    found = Measurement(engine, plan_of(seconds=0.0), file).run()
+    assert (len(found.plain), found.is_complete) == (1, False)
+    assert Measurement(engine, plan_of(), file).run().is_complete
+
+
+def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "result.jsonl")
+    Measurement(engine, plan_of(), file).run()
+    before = file.path.read_bytes()
+    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
+        Measurement(engine, plan_of(max_new_tokens=9), file).run()
+    assert file.path.read_bytes() == before
+    assert Measurement(engine, plan_of(max_new_tokens=9), file, is_new=True).run().head.question["max_new_tokens"] == 9
+
+
+# ------------------------------------------------------------------------------------------------ which methods
+
+
+def test_every_registered_method_is_there_by_itself() -> None:
+    methods = every_method({"settings": {}})
+    for axis in ("strategy", "lookahead", "drafter", "tree"):
+        named = {method.get(axis) for method in methods.values()}
+        assert named >= {name for name in (*AXES[axis], *BENCH_ONLY.get(axis, ())) if name != "off"}
+
+
+def test_combinations() -> None:
+    found = crossed({"strategy": ["off", "uniform", "swift"], "lookahead": ["all"]}, {"settings": {}})
+    assert len(found) == 2 * len(AXES["lookahead"])
+    assert found["swift, tpt"] == {"strategy": "swift", "lookahead": "tpt", "settings": {}}
+    with pytest.raises(OptionError, match="unform"):
+        crossed({"strategy": ["unform"]}, {})
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "pico-llama"
+    pico("llama").save_pretrained(path)
+    letter_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> list[str]:
+    """Options for short work."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"domain": "code", "prompt": "abcabc"}\n{"domain": "chat", "prompt": "hello"}\n')
+    return ["--prompts", str(file), "--max-new-tokens", "8", "--peers", "none"]
+
+
+def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.jsonl"
+    command = ["bench", str(folder), *few, "--strategies", "uniform", "prune", "--output", str(file)]
+    assert main(command) == 0
+    assert "uniform" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(printed)
+    assert {"device_name", "dtype", "torch", "transformers", "commit", "options", "seed"} <= set(found)
+    assert str(tmp_path) not in printed
+    assert len(file.read_text().split("\n")) == 1 + 2 * 2 + 1
+    assert main(["report", str(file), "--markdown"]) == 0
+    assert "| uniform |" in capsys.readouterr().out
+
+
+def test_passes_soak_and_runs(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "result.jsonl"
+    options = ["--passes", "--soak", "2", "--runs", "2", "--output", str(file)]
+    assert main(["bench", str(folder), *few, "--strategies", "uniform", *options]) == 0
+    text = capsys.readouterr().out
+    assert "memory floor" in text
+    assert "memory over 2 generations" in text
+    result = Result.read(file)
+    assert {(record.run, record.number) for record in result.plain} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    off, uniform = result.arms
+    assert off.total.bound == pytest.approx(1.0)
+    assert uniform.total.bound is not None
+    assert uniform.total.first_token_seconds > 0
+    assert uniform.total.speedup.count == 2, "prompts, not texts"
+    assert "first token ms" in as_markdown(result)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(folder), *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
+    assert "different" in capsys.readouterr().out
+
+
+def test_a_head_survives_its_file(tmp_path: Path) -> None:
+    head = Head({"seed": 0, "num_texts": 0}, {"device": "cpu"}, {"num_layers": 2, "beta": 1.0}, [])
+    file = RecordFile(tmp_path / "result.jsonl")
+    assert file.begin(head) == (head, [])
+    assert read_records(file.path) == (head, [])
+
+
+# ------------------------------------------------------------------------------------------------ estimates
+
+
+def record(arm: str, number: int, num_tokens: int, seconds: float, **values: Any) -> Record:
+    return Record(arm, str(number), "code", number, 5, num_tokens, seconds, decode_seconds=seconds, **values)
+
+
+def test_speeds_are_total_tokens_over_total_seconds() -> None:
+    ours = [record("a", 0, 10, 1.0), record("a", 1, 30, 1.0)]
+    plain = [record("off", 0, 10, 2.0), record("off", 1, 30, 4.0)]
+    found = ratio(ours, plain, speed, seed=0)
+    assert found.value == pytest.approx((40 / 2) / (40 / 6))
+    assert (found.low, found.high) == pytest.approx((2.0, 4.0))
+    assert found.count == 2
+    assert ratio([], [], speed, 0) is None
+    assert ratio(ours, [replace(one, decode_seconds=None) for one in plain], speed, 0) is None
+    assert ratio(ours, plain, call_speed, 0).value == found.value
+
+
+def test_pairing_finds_what_separate_intervals_hide() -> None:
+    """Prompts differ by a factor of ten, one arm is always 5 % faster: their own intervals overlap, their ratio's not."""
+    seconds = [0.1 * 10 ** (number / 8) for number in range(9)]
+    plain = [record("off", number, 10, 1.0) for number in range(9)]
+    slow = [record("slow", number, 10, one) for number, one in enumerate(seconds)]
+    fast = [record("fast", number, 10, one / 1.05) for number, one in enumerate(seconds)]
+    apart = [ratio(one, plain, speed, 0) for one in (slow, fast)]
+    assert apart[0].high > apart[1].low
+    assert ratio(fast, slow, speed, 0).is_above(1.0) is True
+    assert ratio(slow, fast, speed, 0).is_above(1.0) is False
+    assert unpaired_ratio(fast, slow, speed, 0).is_above(1.0) is None
+
+
+def test_an_interval_holds_the_spread_of_runs() -> None:
+    """The same speed on every prompt, but the machine was slower in the second of three runs."""
+    texts = [(run, number) for run in range(3) for number in range(4)]
+    plain = [record("off", number, 10, 1.0, run=run) for run, number in texts]
+    ours = [record("a", number, 10, (1.0, 1.4, 1.0)[run], run=run) for run, number in texts]
+    found = ratio(ours, plain, speed, 0)
+    assert found.count == 4
+    assert found.low < 0.85 < found.value < 0.95 < found.high
+    once = ratio([one for one in ours if one.run == 0], plain, speed, 0)
+    assert once.low == once.high == pytest.approx(1.0)
+
+
+def test_the_turns_of_a_conversation_are_one_prompt() -> None:
+    ours = [record("a", number, 10, 1.0, turn=number) for number in range(3)]
+    plain = [record("off", number, 10, 2.0, turn=number) for number in range(3)]
+    assert ratio(ours, plain, speed, 0) == Estimate(2.0, 2.0, 2.0, 1)
+
+
+def test_what_says_nothing_is_inconclusive() -> None:
+    assert Estimate(1.2, 1.1, 1.3, 2).is_above(1.0) is None
+    assert Estimate(1.2, 0.9, 1.3, 9).is_above(1.0) is None
+    assert Estimate(1.2, 1.1, 1.3, 3).is_above(1.0) is True
+    assert Estimate(0.8, 0.7, 0.9, 3).is_above(1.0) is False
+    none = [record("a", number, 10, 1.0) for number in range(3)]
+    assert estimate(none, acceptance, 0) is None, "nothing was drafted"
+    some = [replace(one, num_draft_steps=4, num_accepted=3) for one in none]
+    assert difference(some, [replace(one, num_accepted=1) for one in some], acceptance, 0).value == pytest.approx(0.5)
+
+
+def test_records_survive_as_json() -> None:
+    records = [record("off", 0, 10, 1.0), record("a", 0, 10, 0.5, skips={"a1": 3}, verdict="equal")]
+    found = Measured(records, Machine(4, 0.5), seed=3)
+    again = Measured.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.records == found.records
+    assert (again.machine, again.seed) == (found.machine, found.seed)
+    assert again.figures("a") == found.figures("a")
+    assert again.figures("b") is None
+    old = {**records[0].to_json(), "way": "off"}
+    del old["arm"]
+    assert Record.from_json(old) == records[0], "as files said it before"
