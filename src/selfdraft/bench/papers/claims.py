@@ -25,12 +25,13 @@ Unless = Callable[[Found, str], str | None]
 
 @dataclass(frozen=True)
 class Side:
-    """An arm in a unit, or in one domain of it."""
+    """An arm in a unit, in one domain of it, or on those of its texts that `where` picks."""
 
     unit: str
     arm: str
     domain: str | None = None
     label: str | None = None
+    where: Callable[[Record], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -38,10 +39,15 @@ class Side:
 
     def records(self, found: Found) -> list[Record]:
         measured = found.measured(self.unit)
-        return measured.of(self.arm, self.domain) if measured else []
+        records = measured.of(self.arm, self.domain) if measured else []
+        return records if self.where is None else [record for record in records if self.where(record)]
 
     def plain(self, found: Found) -> list[Record]:
-        return replace(self, arm=OFF).records(found)
+        """Of the same texts, and perhaps of more."""
+        return replace(self, arm=OFF, where=None).records(found)
+
+    def has_texts_of(self, other: Side) -> bool:
+        return (self.unit, self.domain, self.where) == (other.unit, other.domain, other.where)
 
 
 # ------------------------------------------------------------------------------------------------------- three verbs
@@ -144,6 +150,8 @@ def is_below(text: str, found: Estimate | None, bound: float, label: str, *, uni
 
 
 def speedup(found: Found, side: Side) -> Estimate | None:
+    if side.where is not None:
+        return ratio(side.records(found), side.plain(found), speed, _seed(found, side))
     figures = found.figures(side.unit, side.arm, side.domain)
     return figures.shown_speedup if figures else None
 
@@ -161,7 +169,7 @@ def _ratio_of(found: Found, one: Side, other: Side, quantity: Quantity) -> Estim
     """Paired where both ran on the same texts; else speeds are each against plain decoding of their own texts."""
     ones, others = one.records(found), other.records(found)
     seed = _seed(found, one)
-    if one.unit == other.unit and one.domain == other.domain:
+    if one.has_texts_of(other):
         return ratio(ones, others, quantity, seed)
     if quantity is not speed:
         return unpaired_ratio(ones, others, quantity, seed)

@@ -146,9 +146,9 @@ class Recipe:
 # ------------------------------------------------------------------------------------------------------------ efforts
 
 
-def prompts_a_task(paper: float | None) -> Effort:
+def prompts_a_task(paper: float | None, what: str = "prompts a task") -> Effort:
     """In the unit that has fewest."""
-    return Effort("prompts a task", _fewest_prompts, paper)
+    return Effort(what, _fewest_prompts, paper)
 
 
 def new_tokens(paper: float | None) -> Effort:

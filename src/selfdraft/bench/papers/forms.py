@@ -1,11 +1,15 @@
-"""Tables that experiments share: a row for each arm, its cells by the names of their columns (`tables.CELLS`)."""
+"""Tables and charts that experiments share: a row for each arm, its cells by the names of their columns (`CELLS`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ...measure.estimate import Estimate
+from ..charts import Bars, Lines, Panel, Panels, Series
 from ..tables import CELLS, Table
-from .experiment import Found
+from .claims import Side, estimate_of, speedup
+from .experiment import Found, Plot
 
 CellOf = Callable[[Found, str, str], str]
 Column = str | tuple[str, CellOf]
@@ -93,3 +97,50 @@ def by_domain(
 
 def _heading(column: Column) -> str:
     return column if isinstance(column, str) else column[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- charts
+
+SPEEDUP = "speed-up"
+ChartOf = Callable[[Found], Plot | None]
+
+
+def value_of(found: Found, quantity: str, side: Side) -> Estimate | None:
+    """A speed-up, or one of `claims.QUANTITIES`."""
+    return speedup(found, side) if quantity == SPEEDUP else estimate_of(found, quantity, side)
+
+
+def curves(
+    quantities: Sequence[str], sides: Callable[[Found], Mapping[str, Mapping[float, Side]]], x_label: str, alt: str
+) -> ChartOf:
+    """A panel for each quantity; in it a line for each name, over x."""
+
+    def panel(found: Found, quantity: str) -> Lines:
+        series = [
+            Series(name, [(x, value_of(found, quantity, side)) for x, side in sorted(places.items())])
+            for name, places in sides(found).items()
+        ]
+        return Lines(series, x_label, quantity, **_look(quantity))
+
+    return lambda found: _plot([panel(found, quantity) for quantity in quantities], alt) if found.units else None
+
+
+def domain_bars(
+    quantities: Sequence[str], unit: str, arms: Sequence[str], domains: Callable[[Found], Mapping[str, str]], alt: str
+) -> ChartOf:
+    """A panel for each quantity; in it a bar for each arm in a group for each domain of one unit."""
+
+    def panel(found: Found, quantity: str) -> Bars:
+        names, known = domains(found), [arm for arm in arms if found.figures(unit, arm)]
+        series = {arm: [value_of(found, quantity, Side(unit, arm, name)) for name in names] for arm in known}
+        return Bars(list(names.values()), series, quantity, **_look(quantity))
+
+    return lambda found: _plot([panel(found, one) for one in quantities], alt) if found.measured(unit) else None
+
+
+def _look(quantity: str) -> dict[str, Any]:
+    return {"unit": "x", "baseline": 1.0} if quantity == SPEEDUP else {}
+
+
+def _plot(panels: Sequence[Panel], alt: str) -> Plot:
+    return Plot(Panels(panels), alt, (10.0, 4.3) if len(panels) > 1 else (6.4, 4.0))
