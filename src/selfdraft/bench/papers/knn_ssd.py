@@ -27,6 +27,7 @@ ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
 ALL_ARMS = {OFF: OFF, **ARMS}
 UNSEEN_ARMS = {arm: arm for arm in (OFF, MIXED, FIXED, KNN, OWN)}
 SETS = {name: name for name in TASKS}
+BAYES = {arm: arm for arm in (f"{FIXED}, Bayesian", f"{MIXED}, Bayesian")}
 COUNTED, ACCEPTED = ("M", "alpha", "speed-up"), {"M": "accepted length", "alpha": "acceptance rate"}
 STREAMS = [f"r={ratio}" for ratio in RATIOS]
 FIRST, LAST, ALL = STREAMS[0], STREAMS[-1], "all"
@@ -165,11 +166,9 @@ def knn_is_faster(unit: str) -> list[Claim]:
 
 
 def accepts_more(unit: str) -> list[Claim]:
-    pairs = [(quantity, arm) for quantity in ACCEPTED for arm in (FIXED, MIXED)]
-    return [
-        larger(f"knn has a larger {ACCEPTED[quantity]} than {arm}", quantity, KNN, arm, units=[unit])
-        for quantity, arm in pairs
-    ]
+    texts = {quantity: f"knn has a larger {name} than" for quantity, name in ACCEPTED.items()}
+    arms = (FIXED, MIXED)
+    return [larger(f"{texts[one]} {arm}", one, KNN, arm, units=[unit]) for one in texts for arm in arms]
 
 
 def formula_is_larger(found: Found) -> Judgement | None:
@@ -276,11 +275,12 @@ def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **m
     return Experiment(name, title, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
 
 
-def of_math(name: str, title: str, tables: Any, claims: Any, **more: Any) -> Experiment:
-    stream, efforts = units.math_units(MATH_STREAM, units.math_stream), [prompts_a_task(None), *FIT]
-    return Experiment(name, title, stream, tables, claims, efforts, [set_notes], shares="table-4", **more)
+def of_fit(name: str, title: str, measured: Any, tables: Any, claims: Any, **more: Any) -> Experiment:
+    efforts = [prompts_a_task(None), *FIT]
+    return Experiment(name, title, measured, tables, claims, efforts, [set_notes], **more)
 
 
+MATH = units.math_units(MATH_STREAM, units.math_stream)
 RECIPE = Recipe(
     "knn-ssd",
     [  # where time is short: a fit, then a stream for each table that shares them, last what is left of them
@@ -291,10 +291,7 @@ RECIPE = Recipe(
             tables=[routes_table],
             claims=[judged_by(routing_claims)],
             efforts=[Effort("vectors a domain", _vectors, 1000)],
-            notes=[
-                "the decision is what `knn` needs besides the prefill; tokens are plain ones after 512",
-                vector_notes,
-            ],
+            notes=[vector_notes],
             chart=partial(scatter, alt="vectors of prompts by domain, first two principal components"),
         ),
         of_streams(
@@ -313,7 +310,7 @@ RECIPE = Recipe(
         of_streams(
             "table-3",
             "the mix ratio 1, by the clock",
-            [by_arm((*COUNTED, "c"), first="stream", units=[LAST, units.PAPERS_SEARCH])],
+            [by_arm((*COUNTED, "c"), {**ALL_ARMS, **BAYES}, first="stream", units=[LAST, units.PAPERS_SEARCH])],
             [*accepts_more(LAST), *knn_is_faster(LAST), judged_by(formula_is_larger)],
             search_notes,
             units=units.both_searches_units,
@@ -327,7 +324,7 @@ RECIPE = Recipe(
                 judged_by(is_faster_by_task),
             ],
             units=partial(units.stream_units, ratios=[0.0]),
-            chart=bars("speed-ups on a stream that goes task by task", FIRST, tasks, ["speed-up"], ARMS),
+            chart=bars("speed-ups on a stream that goes task by task", FIRST, tasks, ["speed-up"], list(ARMS)),
         ),
         of_streams(
             "figure-4",
@@ -335,7 +332,7 @@ RECIPE = Recipe(
             [by_domain(name, FIRST, ARMS, tasks, title=name) for name in ACCEPTED],
             accepts_more(FIRST),
             units=partial(units.stream_units, ratios=[0.0]),
-            chart=bars("accepted length and acceptance rate, task by task", FIRST, tasks, list(ACCEPTED), ARMS),
+            chart=bars("accepted length and acceptance rate, task by task", FIRST, tasks, list(ACCEPTED), list(ARMS)),
         ),
         Experiment(
             "figure-2",
@@ -351,12 +348,12 @@ RECIPE = Recipe(
             notes=[set_notes],
             chart=matrix_chart,
         ),
-        Experiment(
+        of_fit(
             "table-5",
             "domains that were not fitted to",
             units.unseen_units,
-            tables=[by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of")],
-            claims=[
+            [by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of")],
+            [
                 faster("knn is faster than ssd-mixed on {task}", KNN, MIXED, units=list(units.NEW_TASKS)),
                 faster("knn is faster than plain decoding on {task}", KNN, units=list(units.NEW_TASKS)),
                 judged_by(most_are_sent),
@@ -367,17 +364,13 @@ RECIPE = Recipe(
                     faster("knn is faster than plain decoding where a task is left out", KNN),
                 ),
             ],
-            efforts=[prompts_a_task(None), *FIT],
-            notes=[set_notes],
         ),
-        Experiment(
+        of_fit(
             "table-6",
             "the number of clusters, on chat",
             units.cluster_units,
-            tables=[by_arm((*COUNTED, SIZES), {KNN: KNN}, first="clusters")],
-            claims=[judged_by(cluster_claims)],
-            efforts=[prompts_a_task(None), *FIT],
-            notes=[set_notes],
+            [by_arm((*COUNTED, SIZES), {KNN: KNN}, first="clusters")],
+            [judged_by(cluster_claims)],
         ),
         Experiment(
             "figure-6",
@@ -389,18 +382,21 @@ RECIPE = Recipe(
             notes=[vector_notes],
             chart=partial(scatter, alt="vectors of MATH prompts by subtopic, first two principal components"),
         ),
-        of_math(
+        of_fit(
             "table-4",
             "MATH, which has several subtopics",
+            MATH,
             [by_arm(COUNTED, ALL_ARMS, first="")],
             knn_is_faster(MATH_STREAM),
         ),
-        of_math(
+        of_fit(
             "figure-7",
             "MATH, subtopic by subtopic",
+            MATH,
             [by_domain("speed-up", MATH_STREAM, ARMS, subtopics)],
             [first_is_faster("ssd-fixed is faster on the first subtopic than on others", MATH_STREAM, subtopics)],
-            chart=bars("speed-ups on MATH", MATH_STREAM, subtopics, ["speed-up"], ARMS, "subtopic"),
+            chart=bars("speed-ups on MATH", MATH_STREAM, subtopics, ["speed-up"], list(ARMS), "subtopic"),
+            shares="table-4",
         ),
         of_streams(
             "table-2",
