@@ -54,12 +54,21 @@ class Side:
 
 
 def faster(
-    text: str, one: str, other: str = OFF, *, units: Sequence[str] | None = None, unless: Unless | None = None
+    text: str,
+    one: str,
+    other: str = OFF,
+    *,
+    bound: float = 1.0,
+    units: Sequence[str] | None = None,
+    unless: Unless | None = None,
 ) -> Claim:
-    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task."""
+    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task.
+
+    `bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %.
+    """
 
     def judge(found: Found, unit: str) -> Judgement | None:
-        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other))
+        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other), bound)
 
     return _in_each(judge, units, unless)
 
@@ -123,17 +132,18 @@ def _told(text: str, found: Found, unit: str) -> str:
 # -------------------------------------------------------------------------------------------------- what they stand on
 
 
-def is_faster(text: str, found: Found, one: Side, other: Side) -> Judgement | None:
+def is_faster(text: str, found: Found, one: Side, other: Side, bound: float = 1.0) -> Judgement | None:
     """None: one of them was not measured. In different units each is held against plain decoding of its own."""
     if other.arm == OFF and one.unit == other.unit:
-        return is_above(text, speedup(found, one), 1.0, one.name, unit="x")
+        return is_above(text, speedup(found, one), bound, one.name, unit="x")
     known = [speedup(found, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x")
+    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x", bound)
 
 
-def is_larger(text: str, found: Found, quantity: str, one: Side, other: Side) -> Judgement | None:
+def is_larger(text: str, found: Found, quantity: str | Quantity, one: Side, other: Side) -> Judgement | None:
+    """`quantity`: one of QUANTITIES by its name, or any other."""
     known = [estimate_of(found, quantity, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, QUANTITIES[quantity]), (one, other), known, "")
+    return _compared(text, _ratio_of(found, one, other, _quantity(quantity)), (one, other), known, "")
 
 
 def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -156,8 +166,12 @@ def speedup(found: Found, side: Side) -> Estimate | None:
     return figures.shown_speedup if figures else None
 
 
-def estimate_of(found: Found, quantity: str, side: Side) -> Estimate | None:
-    return estimate(side.records(found), QUANTITIES[quantity], _seed(found, side))
+def estimate_of(found: Found, quantity: str | Quantity, side: Side) -> Estimate | None:
+    return estimate(side.records(found), _quantity(quantity), _seed(found, side))
+
+
+def _quantity(quantity: str | Quantity) -> Quantity:
+    return QUANTITIES[quantity] if isinstance(quantity, str) else quantity
 
 
 def shown(found: Estimate, unit: str = "") -> str:
@@ -182,13 +196,19 @@ def _seed(found: Found, side: Side) -> int:
 
 
 def _compared(
-    text: str, found: Estimate | None, sides: tuple[Side, Side], known: Sequence[Estimate | None], unit: str
+    text: str,
+    found: Estimate | None,
+    sides: tuple[Side, Side],
+    known: Sequence[Estimate | None],
+    unit: str,
+    bound: float = 1.0,
 ) -> Judgement | None:
     if found is None or None in known:
         return None
     names = [side.name for side in sides] if sides[0].name != sides[1].name else [side.unit for side in sides]
     parts = [f"{name} {one.value:.2f}{unit}" for name, one in zip(names, known, strict=True) if one]
-    return _judgement(text, found.is_above(1.0), found, f"{', '.join(parts)}; ratio {found}")
+    because = f"{', '.join(parts)}; ratio {found}" + ("" if bound == 1.0 else f", against {bound:g}")
+    return _judgement(text, found.is_above(bound), found, because)
 
 
 def _judgement(text: str, outcome: bool | None, found: Estimate, because: str) -> Judgement:

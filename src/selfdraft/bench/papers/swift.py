@@ -5,18 +5,16 @@ The tables stand here, the figures in `swift_figures`; what both measure with in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from ...errors import ProfileError
-from ...measure.figures import share
 from ...measure.records import OFF
 from ...strategies.swift_search import SwiftOptions
-from ..tables import number
 from .claims import Side, at_least, faster, is_below, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
-from .forms import Column, by_arm
+from .forms import by_arm, curves
 from .swift_figures import FIGURES
 from .swift_methods import (
     FIRST_TASK,
@@ -24,9 +22,11 @@ from .swift_methods import (
     PAPER_WINDOW,
     SELF_SD,
     SWIFT,
+    Judgements,
     accelerating,
     drafted_alike,
     efforts,
+    of_search,
     paired_as_swift,
     searched,
     self_sd,
@@ -62,13 +62,13 @@ def text_units(bench: Workbench) -> Iterable[Unit]:
     return bench.for_each(list(TEXT_TOKENS), measure)
 
 
-def parallel_does_not_pay(found: Found) -> Iterator[Judgement | None]:
+def parallel_does_not_pay(found: Found) -> Judgements:
     for task in found.units:
         text = f"Parallel is not faster than plain decoding on {found.label(task)}"
         yield is_below(text, speedup(found, Side(task, PARALLEL)), 1.0, PARALLEL, unit="x")
 
 
-def less_than_expected(found: Found) -> Iterator[Judgement | None]:
+def less_than_expected(found: Found) -> Judgements:
     """By the paper's formula with c = 1 - r, of the same records."""
     for task in found.units:
         figures = found.figures(task, SWIFT)
@@ -132,7 +132,7 @@ def code_units(bench: Workbench) -> Iterable[Unit]:
     yield Unit("accuracy", missing=NO_ACCURACY)
 
 
-def sampling_costs(found: Found) -> Iterator[Judgement | None]:
+def sampling_costs(found: Found) -> Judgements:
     one, two = Side(GREEDY + CODE, SWIFT), Side(SAMPLED + CODE, SAMPLED_SWIFT)
     yield is_faster("SWIFT gains more in greedy decoding than when sampling", found, one, two)
     yield is_larger("SWIFT's M is smaller when sampling", found, "M", one, two)
@@ -197,8 +197,8 @@ TABLE_8 = Experiment(
     ],
     efforts(),
     [
-        "a tree has 31 candidates here at most; for drafts of 25 tokens, without early stopping, the paper's has some 250",
-        "where SWIFT's r is smaller: by its own rule it skips fewer sub-layers while too few drafted tokens are accepted",
+        "a tree has 31 candidates here at most; for drafts of 25 tokens, without early stopping, the paper's some 250",
+        "SWIFT's r may be smaller: by its own rule it skips fewer sub-layers while too few drafted tokens are accepted",
     ],
 )
 
@@ -228,7 +228,7 @@ def window_units(bench: Workbench) -> Iterable[Unit]:
         yield from bench.for_each([FIRST_TASK], partial(measure, window), f"{window} ")
 
 
-def usual_window_is_faster(found: Found) -> Iterator[Judgement | None]:
+def usual_window_is_faster(found: Found) -> Judgements:
     usual = window_side(PAPER_WINDOW)
     for window in sorted(set(WINDOWS) - {PAPER_WINDOW}):
         other = window_side(window)
@@ -248,17 +248,6 @@ def _why_equal(found: Found, usual: Side, other: Side) -> str | None:
     if few:
         return f"too few steps: {' and '.join(few)}"
     return "both found the same set" if drafted_alike(found, usual, other) else None
-
-
-def of_search(name: str, key: str, form: str, per: str | None = None) -> Column:
-    """A fact of the arm's search, SWIFT's or Self-SD's; `per`: a thousandth of it for each of another."""
-
-    def value(found: Found, unit: str, arm: str) -> str:
-        search = found.get(unit, "self_sd" if arm.startswith(SELF_SD) else "search") or {}
-        whole = search.get(key)
-        return number(whole if per is None else share(whole and 1000 * whole, search.get(per)), form)
-
-    return name, value
 
 
 TABLE_9 = Experiment(
@@ -281,13 +270,13 @@ TABLE_9 = Experiment(
     [judged_by(usual_window_is_faster)],
     efforts(steps=None),
     [
-        "ms a step: of one step of the search; ms a token: the same over all tokens of its texts. The paper's latency is "
-        "over all tokens of 1000 texts, most of them after the search",
+        "ms a step: of the search; ms a token: the same over all tokens of its texts. The paper's latency is over all "
+        "tokens of 1000 texts, most of them after the search",
         "steps begin once a text has as many new tokens as the window: a large one has fewer of them in its time",
     ],
 )
 
-# ----------------------------------------------------------------------------------- tables 10 and 12: against Self-SD
+# ------------------------------------------------------------------------- tables 10 and 12, figure 11: against Self-SD
 
 LAYER_SKIP, SELF_SD_FEW = "LayerSkip, untrained", "Self-SD c"
 EXIT_RATIO = 0.8
@@ -295,6 +284,9 @@ EXIT_RATIO = 0.8
 NEEDS_NOTHING = {LAYER_SKIP: "yes", SELF_SD: "no", with_siblings(SELF_SD): "no", SWIFT: "yes"}
 SEARCHES: Mapping[str, Mapping[str, int]] = {SELF_SD: {}, SELF_SD_FEW: {"num_prompts": 1, "num_tokens": 8}}
 """Self-SD as it is, and with one short text for each set that it tries."""
+SELF_SD_ARMS = [arm for name in SEARCHES for arm in (name, with_siblings(name))]
+SEARCH_SHARES = {f"{SELF_SD} {share:g}": share for share in (0.25, 1.0, LONGER)}
+"""Of SWIFT's seconds, for Self-SD in figure 11; the longest not at the quick scale."""
 
 
 def early_exit(num_layers: int) -> dict[str, Any]:
@@ -307,7 +299,7 @@ def beside_self_sd(bench: Workbench, name: str, others: Methods, seconds: float,
     """SWIFT, the best set that Self-SD finds in its time, and `others`."""
     fitted, found = swift_fit(bench, task), self_sd_fit(bench, task.name, task.fitting, seconds, **SEARCHES[name])
     methods = {SWIFT: accelerating(), **self_sd(name, found["skip"]), **others}
-    return {**searched(bench, task, methods, fitted), "self_sd": found}
+    return searched(bench, task, methods, fitted, dict.fromkeys((name, with_siblings(name)), found))
 
 
 def layer_skipping_units(bench: Workbench) -> Iterable[Unit]:
@@ -322,8 +314,37 @@ def equal_time_units(bench: Workbench) -> Iterable[Unit]:
         yield from bench.for_each([FIRST_TASK], measure, f"{name} ")
 
 
+def latency_units(bench: Workbench) -> Iterable[Unit]:
+    def measure(task: Task) -> Values:
+        wanted = {arm: part for arm, part in SEARCH_SHARES.items() if part <= 1 or not bench.scale.is_quick}
+        seconds = {arm: part * bench.scale.fit_seconds for arm, part in wanted.items()}
+        searches = {arm: self_sd_fit(bench, task.name, task.fitting, most) for arm, most in seconds.items()}
+        methods = {arm: self_sd(arm, search["skip"])[arm] for arm, search in searches.items() if search["skip"]}
+        return searched(bench, task, {SWIFT: accelerating(), **methods}, swift_fit(bench, task), searches)
+
+    return bench.for_each([FIRST_TASK], measure)
+
+
+def latency_claims(found: Found) -> Judgements:
+    own, *others = [Side(FIRST_TASK, arm) for arm in (SWIFT, *SEARCH_SHARES) if found.figures(FIRST_TASK, arm)] or [
+        None
+    ]
+    if own and others:
+        yield is_faster("SWIFT is faster than Self-SD after its longest search", found, own, others[-1])
+        text, is_same = "Self-SD gains by a longer search", drafted_alike(found, others[0], others[-1])
+        judgement = is_faster(text, found, others[-1], others[0])
+        yield Judgement(text, None, "it found no better set") if is_same else judgement
+
+
+def latency_sides(found: Found) -> dict[str, dict[float, Side]]:
+    """By seconds of optimisation."""
+    own, searches = found.get(FIRST_TASK, "search"), found.get(FIRST_TASK, "searches") or {}
+    others = {search["optimise_seconds"]: Side(FIRST_TASK, arm) for arm, search in searches.items()}
+    return {SWIFT: {own["optimise_seconds"]: Side(FIRST_TASK, SWIFT)} if own else {}, SELF_SD: others}
+
+
 def self_sd_effort(what: str, key: str, paper: float) -> Effort:
-    return Effort(what, lambda found: found.get(FIRST_TASK, "self_sd", key), paper)
+    return Effort(what, lambda found: found.get(FIRST_TASK, "searches", SELF_SD, key), paper)
 
 
 TABLE_10 = Experiment(
@@ -349,10 +370,14 @@ TABLE_10 = Experiment(
         self_sd_effort("seconds it searched", "optimise_seconds", 7.5 * 3600),
     ],
     [
-        "LayerSkip here: the first layers draft, without the training of the paper's. So it needs nothing beforehand, and "
-        "says nothing about the paper's. All of them keep the model's distribution",
+        "LayerSkip here: the first layers draft, without the training of the paper's. So it needs nothing beforehand, "
+        "and says nothing about the paper's. All of them keep the model's distribution",
         self_sd_notes,
     ],
+)
+STEPS, SECONDS = of_search("steps", "num_steps", "d"), of_search("seconds", "optimise_seconds", ".1f")
+SECONDS_NOTE = (
+    "seconds: of Self-SD the whole search; of SWIFT that of scoring candidates alone, as its texts are needed anyway"
 )
 TABLE_12 = Experiment(
     "table-12",
@@ -360,24 +385,26 @@ TABLE_12 = Experiment(
     equal_time_units,
     [
         by_arm(
-            [
-                of_search("steps", "num_steps", "d"),
-                of_search("Bayesian steps", "num_bayesian", "d"),
-                of_search("seconds", "optimise_seconds", ".1f"),
-                *("r", "M", "alpha", "speed-up"),
-            ],
-            {**{arm: arm for name in SEARCHES for arm in (name, with_siblings(name))}, SWIFT: SWIFT},
+            [STEPS, of_search("Bayesian steps", "num_bayesian", "d"), SECONDS, "r", "M", "alpha", "speed-up"],
+            {arm: arm for arm in (*SELF_SD_ARMS, SWIFT)},
             first="",
             title="at similar times of searching",
         )
     ],
-    [faster(f"SWIFT is faster than {arm}", SWIFT, arm) for name in SEARCHES for arm in (name, with_siblings(name))],
+    [faster(f"SWIFT is faster than {arm}", SWIFT, arm) for arm in SELF_SD_ARMS],
     efforts(),
-    [
-        "seconds: of Self-SD the whole search, which may take as long as SWIFT's texts and steps together; of SWIFT its "
-        "steps alone, as its texts are needed anyway",
-        self_sd_notes,
-    ],
+    [f"{SECONDS_NOTE}. Self-SD may take as long as SWIFT's texts and steps together", self_sd_notes],
+)
+FIGURE_11 = Experiment(
+    "figure-11",
+    "speed-up against seconds of optimisation",
+    latency_units,
+    [by_arm([STEPS, SECONDS, "alpha", "speed-up"], {arm: arm for arm in (SWIFT, *SEARCH_SHARES)}, first="")],
+    [judged_by(latency_claims)],
+    efforts(),
+    [f"{SECONDS_NOTE}; the paper: 116. Self-SD N: N times the seconds that SWIFT may take", self_sd_notes],
+    curves(["speed-up"], latency_sides, "seconds of optimisation", "Speed-up by seconds of optimisation."),
 )
 
-RECIPE = Recipe("swift", [TABLE_2, TABLE_3, TABLE_4, TABLE_8, TABLE_9, TABLE_10, TABLE_12, *FIGURES])
+TABLES = [TABLE_2, TABLE_3, TABLE_4, TABLE_8, TABLE_9, TABLE_10, TABLE_12]
+RECIPE = Recipe("swift", [*TABLES, *FIGURES[:-1], FIGURE_11, FIGURES[-1]])

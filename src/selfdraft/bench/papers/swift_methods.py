@@ -1,38 +1,43 @@
-"""SWIFT, what its paper compares it with, and the searches that come before: methods and fits of the experiments.
+"""What the experiments of SWIFT share: methods, the searches that come before, tasks, efforts.
 
-SWIFT is in the paper's own form (`paper`): it drafts even where plain decoding is faster, as that is what the tables are
+SWIFT is in the paper's own form (`paper`): it drafts even where plain decoding is faster, as that is what the paper is
 about. The form that people use switches itself off there.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...calibrate.fit_once import Fitted
 from ...errors import ProfileError
 from ...measure.estimate import pair
+from ...measure.figures import share
 from ...registry import resolve
 from ...strategies.swift_search import SwiftOptions
 from ...types import Prompt
+from ..tables import number
 from .claims import Side
-from .experiment import Effort, Found, prompts_a_task
+from .experiment import Effort, Found, Judgement, prompts_a_task
+from .forms import Column
 from .tasks import Task
 from .workbench import Methods, Workbench
 
 Method = dict[str, Any]
+Searches = Mapping[str, Mapping[str, Any]]
+Judgements = Iterator[Judgement | None]
 
-SWIFT, SELF_SD = "SWIFT", "Self-SD"
+SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
 FIRST_TASK = "cnn-dm"
 PAPER_WINDOW = 32
-LONGER = 3
-"""Times SWIFT's seconds that Self-SD may search, where there is time."""
 PAPER_STEPS = 575
 """Of the search on CNN/DM, the only one that the paper reports: 552 random ones and 23 by Bayesian optimisation."""
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
-
+LONGER = 3
+"""Times SWIFT's seconds that Self-SD may search, where there is time."""
 
 # ------------------------------------------------------------------------------------------------------- methods
 
@@ -124,30 +129,37 @@ def self_sd_fit(
     }
 
 
+def searched(
+    bench: Workbench, task: Task, methods: Methods, fitted: Fitted, searches: Searches | None = None, **asked: Any
+) -> dict[str, Any]:
+    """A unit's values: methods on a task's prompts, SWIFT after its search. `searches`: Self-SD's, by arm."""
+    tokens, known = asked.get("tokens") or bench.scale.tokens, {"search": facts(fitted), "searches": searches or {}}
+    return {**bench.measure(task, methods, knows=[fitted], **asked), "tokens": tokens, **known}
+
+
+def of_search(name: str, key: str, form: str, per: str | None = None) -> Column:
+    """A fact of the arm's search; `per`: thousandths of it for each of another."""
+
+    def value(found: Found, unit: str, arm: str) -> str:
+        search = found.get(unit, "searches", arm) or found.get(unit, "search") or {}
+        whole = search.get(key)
+        return number(whole if per is None else share(whole and 1000 * whole, search.get(per)), form)
+
+    return name, value
+
+
 def self_sd_notes(found: Found) -> list[str]:
     """What Self-SD's own search says of its best set, where that does not pay."""
-    searches = [values["self_sd"] for values in found.units.values() if "self_sd" in values]
-    known = [(search["tokens_per_second"], search["plain"]) for search in searches if search["skip"]]
-    late = ["the time was over before Self-SD had tried a set"] if len(known) < len(searches) else []
-    slow = [
-        f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts here "
-        f"({speed:.1f} when it was tried)"
+    searches = [search for values in found.units.values() for search in values.get("searches", {}).values()]
+    known = {(search["tokens_per_second"], search["plain"]) for search in searches}
+    late = ["the time was over before Self-SD had tried a set"] if any(speed is None for speed, _ in known) else []
+    slow = (
+        f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts "
+        f"here ({speed:.1f} when it was tried)"
         for speed, plain in known
-        if speed <= plain
-    ]
-    return [*late, *dict.fromkeys(slow)]
-
-
-# --------------------------------------------------------------------------------------------------- measuring
-
-
-def searched(bench: Workbench, task: Task, methods: Methods, fitted: Fitted, **asked: Any) -> dict[str, Any]:
-    """A unit's values: methods on a task's prompts, SWIFT after its search; what that took is `search`."""
-    tokens = asked.get("tokens") or bench.scale.tokens
-    return {**bench.measure(task, methods, knows=[fitted], **asked), "tokens": tokens, "search": facts(fitted)}
-
-
-# ------------------------------------------------------------------------------------------------------ showing
+        if speed is not None and speed <= plain
+    )
+    return [*late, *sorted(slow)]
 
 
 def drafted_alike(found: Found, one: Side, other: Side) -> bool:
@@ -159,18 +171,34 @@ def drafted_alike(found: Found, one: Side, other: Side) -> bool:
     return bool(drafts) and all(own == theirs for own, theirs in drafts)
 
 
+# --------------------------------------------------------------------------------------------------------- tasks
+
+
+def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
+    return [task for name in names if (task := bench.tasks.find(name))]
+
+
+def by_task(tasks: Sequence[Task]) -> list[Prompt]:
+    """Their measured prompts, one task after the other; the task is the domain, so that figures are had by task."""
+    return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
+
+
+def labels_of(found: Found) -> dict[str, str]:
+    """Of the tasks whose prompts took part."""
+    return {name: label for values in found.units.values() for name, label in values.get("labels", {}).items()}
+
+
+# ------------------------------------------------------------------------------------------------------- efforts
+
+
 def efforts(prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS) -> list[Effort]:
     """The paper's: `prompts` a task, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
     return [
         prompts_a_task(prompts),
-        text_tokens(tokens),
+        Effort("new tokens of a text at most", _most_tokens, tokens),
         Effort("steps of SWIFT's search", _mean_steps, steps),
         Effort("seconds it may take", lambda found: found.scale.get("fit_seconds")),
     ]
-
-
-def text_tokens(paper: int) -> Effort:
-    return Effort("new tokens of a text at most", _most_tokens, paper)
 
 
 def _most_tokens(found: Found) -> float | None:
