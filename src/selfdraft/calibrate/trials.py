@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from ..economics import LatencyFit
 from ..engine.engine import Engine
-from ..errors import OptionError
-from ..measure.figures import Figures, Measured
+from ..measure.figures import Measured
 from ..measure.records import Record
-from ..measure.run import Measurement, MeasurePlan
 from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Prompt, SkipSet
+from .fit_session import take_turns
 
 NUM_TOKENS = 128
 """Of each text."""
@@ -52,37 +51,11 @@ class Trials:
             "predicted": predict(match, skip, self.latency, _mean_length(records)),
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
-            **rates(total),
+            "acceptance_rate": total.acceptance_rate or 0.0,
+            "mean_generated_length": total.mean_generated_length,
+            "num_tokens": total.num_tokens,
+            "num_prompts": total.num_prompts,
         }
-
-
-def take_turns(
-    engine: Engine,
-    methods: Mapping[str, Mapping[str, Any]],
-    prompts: Sequence[Prompt],
-    num_tokens: int,
-    seconds: float,
-    progress: Progress,
-) -> Measured:
-    """Methods by name and plain decoding, prompt by prompt; when `seconds` are over, no other prompt is begun."""
-    plan = MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds)
-    measurement = Measurement(engine, plan, progress=progress)
-    found = measurement.run()
-    if measurement.is_interrupted:
-        raise KeyboardInterrupt
-    if failed := [arm for arm in found.arms if arm.error]:
-        raise OptionError(f"{failed[0].name} cannot run: {failed[0].error}")
-    return found.all_of
-
-
-def rates(total: Figures) -> dict[str, Any]:
-    """What profiles and documents tell of a method beside its speed."""
-    return {
-        "acceptance_rate": total.acceptance_rate or 0.0,
-        "mean_generated_length": total.mean_generated_length,
-        "num_tokens": total.num_tokens,
-        "num_prompts": total.num_prompts,
-    }
 
 
 def usual_skip(records: Sequence[Record]) -> SkipSet:

@@ -154,10 +154,10 @@ def _table(rows: Sequence[Tried], best: Tried) -> str:
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
-        length, speedup = row.total.mean_generated_length or 0.0, plain / row.seconds_per_token
+        length, speedup = row.figures.mean_generated_length or 0.0, plain / row.seconds_per_token
         seconds = f"{1000 * row.predicted_seconds:9.2f}  {1000 * row.seconds_per_token:9.2f}"
         lines.append(f"{'*' if row is best else ' '} {label:{width}}  {seconds}  {speedup:7.2f}x  {length:11.2f}")
-    texts = terminal.number(rows[0].total.num_prompts, "prompt")
+    texts = terminal.number(rows[0].figures.num_prompts, "prompt")
     return "\n".join([*lines, f"  (milliseconds a token, {texts} in turns; predicted: by replay)"])
 
 
