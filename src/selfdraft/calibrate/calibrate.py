@@ -170,7 +170,7 @@ class _Calibration:
                 arm: {**method, "settings": {**method.get("settings", {}), **settings}}
                 for arm, method in methods_of(name, points).items()
             }
-            self._keep(name, {**found, "trials": self._trials.run(methods)})
+            self._keep(name, {**found, "trials": self._trials.run(methods, self.budget.left())})
         return is_complete
 
     def _is_to_be_found(self, name: str) -> bool:
@@ -232,11 +232,4 @@ class _Calibration:
 
     @cached_property
     def _trials(self) -> Trials:
-        return Trials(
-            engine=self.engine,
-            prompts=self._trial_prompts,
-            latency=self.latency,
-            match=self._texts.match,
-            seconds_left=self.budget.left,
-            progress=self.progress,
-        )
+        return Trials(self.engine, self._trial_prompts, self.latency, self._texts.match, self.progress)

@@ -18,16 +18,18 @@ from ..lookahead.disco import Classifier, artefact_name, draft_model
 from ..measure.estimate import as_json
 from ..measure.figures import Figures
 from ..measure.records import OFF
+from ..measure.run import MeasurePlan, run_whole
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Progress, Say, no_progress
 from ..prompts.arrange import hold_out
 from ..registry import options_for
 from ..types import Prompt
-from .fit_session import Budget, repair, take_turns
+from .fit_session import Budget, repair
 from .round_seconds import measure_rounds
 from .traces import Trace, collect
 from .training import Label, classifier_f1, static_f1, train, tuned
+from .trials import rates
 from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, predicted, rank, shortlist
 
 USUAL_TOKENS = 128
@@ -55,28 +57,25 @@ class LookaheadOptions:
 class Tried:
     """What decoding with a setting took, and what it takes by replay; without a setting it is plain decoding."""
 
-    figures: Figures
+    total: Figures
     predicted_seconds: float
     candidate: Candidate | None = None
     is_usual: bool = False
 
     @property
     def seconds_per_token(self) -> float:
-        return 1 / (self.figures.tokens_per_second or float("inf"))
+        return (self.total.milliseconds or 0.0) / 1000
 
     def to_json(self) -> dict[str, Any]:
-        chosen, figures = self.candidate, self.figures
+        chosen = self.candidate
         return {
             "lookahead": chosen.lookahead if chosen else None,
             "options": dict(chosen.options) if chosen else {},
             "is_usual": self.is_usual,
             "predicted_ms": 1000 * self.predicted_seconds,
             "measured_ms": 1000 * self.seconds_per_token,
-            "speedup": as_json(figures.speedup),
-            "acceptance_rate": figures.acceptance_rate or 0.0,
-            "mean_generated_length": figures.mean_generated_length,
-            "num_tokens": figures.num_tokens,
-            "num_prompts": figures.num_prompts,
+            "speedup": as_json(self.total.speedup),
+            **rates(self.total),
         }
 
 
@@ -125,9 +124,12 @@ class Trained(Tuned):
 
 
 def check_tunable(lookahead: str) -> None:
-    """Raise where there is nothing to learn for it."""
-    if lookahead != "disco" and lookahead not in TUNABLE:
-        raise unknown_name("lookahead to calibrate", lookahead, [*TUNABLE, "disco"])
+    if lookahead == "disco":
+        raise OptionError(
+            "the classifier of 'disco' is tuned when it is trained: use selfdraft calibrate --lookahead disco"
+        )
+    if lookahead not in TUNABLE:
+        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
 
 
 def check_enough(prompts: Iterable[tuple[str, object]]) -> None:
@@ -154,8 +156,7 @@ def tune(
     say: Say = lambda text: None,
 ) -> Tuned:
     """The best settings of a lookahead for these drafts; `method` names strategy, drafter, tree and settings."""
-    if lookahead not in TUNABLE:
-        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
+    check_tunable(lookahead)
     if not prompts:
         raise OptionError("tuning needs prompts; pass at least one")
     work = LookaheadFit(engine, method, options or LookaheadOptions(), progress, say)
@@ -242,10 +243,12 @@ class LookaheadFit:
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = {name: one.method(self.method) for name, one in tried.items()}
-        num_tokens, seconds = self.options.num_tokens, self._budget.left()
-        measured = take_turns(self.engine, methods, prompts, num_tokens, seconds, self._progress)
-        figures = {name: measured.figures(name) for name in (OFF, *tried)}
-        known = {name: one for name, one in figures.items() if one is not None}
+        num_tokens, seconds = self.options.num_tokens, max(0.0, self._budget.left())
+        plan = MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds)
+        found = run_whole(self.engine, plan, self._progress)
+        if failed := [arm.error for arm in found.arms if arm.error]:
+            raise OptionError(failed[0])
+        known = {arm.name: arm.total for arm in found.arms if arm.total}
         rows = [Tried(known[name], 1 / one.predicted, one, one is usual) for name, one in tried.items()]
         return [Tried(known[OFF], plain_seconds), *rows]
 

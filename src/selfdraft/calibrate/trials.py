@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from ..economics import LatencyFit
 from ..engine.engine import Engine
-from ..measure.figures import Measured
+from ..measure.figures import Figures, Measured
 from ..measure.records import Record
+from ..measure.run import MeasurePlan, run_whole
+from ..profiles.contents import KnownSet
 from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Prompt, SkipSet
-from .fit_session import take_turns
 
 NUM_TOKENS = 128
 """Of each text."""
@@ -31,31 +32,38 @@ class Trials:
     prompts: Sequence[Prompt]
     latency: LatencyFit
     match: Callable[[SkipSet], float]
-    seconds_left: Callable[[], float]
     progress: Progress
 
-    def run(self, methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def run(self, methods: Mapping[str, Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
         """A result for each method; where time is up the remaining prompts are left out, the first never."""
-        found = take_turns(self.engine, methods, self.prompts, NUM_TOKENS, self.seconds_left(), self.progress)
-        return [self._result(found, name, method["strategy"]) for name, method in methods.items()]
+        plan = MeasurePlan(self.prompts, methods, max_new_tokens=NUM_TOKENS, seconds=max(0.0, seconds))
+        found = run_whole(self.engine, plan, self.progress).all_of
+        return [self._result(found, name, methods[name]["strategy"]) for name in methods if name in found.arms]
 
     def _result(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
         records, total = found.of(name), found.figures(name)
         assert total is not None
-        skip = usual_skip(records)
-        match, speedup = self.match(skip), total.speedup
+        skip, speedup = usual_skip(records), total.speedup
+        match, costs = self.match(skip), self.latency.at(_mean_length(records))
         return {
             "strategy": strategy,
             "skip": str(skip),
             "match": match,
-            "predicted": predict(match, skip, self.latency, _mean_length(records)),
+            "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
-            "acceptance_rate": total.acceptance_rate or 0.0,
-            "mean_generated_length": total.mean_generated_length,
-            "num_tokens": total.num_tokens,
-            "num_prompts": total.num_prompts,
+            **rates(total),
         }
+
+
+def rates(total: Figures) -> dict[str, Any]:
+    """What profiles and documents tell of a method beside its speed."""
+    return {
+        "acceptance_rate": total.acceptance_rate or 0.0,
+        "mean_generated_length": total.mean_generated_length,
+        "num_tokens": total.num_tokens,
+        "num_prompts": total.num_prompts,
+    }
 
 
 def usual_skip(records: Sequence[Record]) -> SkipSet:
@@ -71,14 +79,6 @@ def usual_skip(records: Sequence[Record]) -> SkipSet:
 def _mean_length(records: Sequence[Record]) -> float:
     """Of a text while it was written."""
     return sum(record.num_prompt_tokens + record.num_tokens / 2 for record in records) / max(1, len(records))
-
-
-def predict(match: float, skip: SkipSet, latency: LatencyFit, num_context: float) -> float:
-    """Speed-up over plain decoding of drafting at the best length; 1 where nothing is drafted."""
-    if not skip:
-        return 1.0
-    speeds = latency.at(num_context).speeds(match, skip)
-    return float(speeds[1:].max() / speeds[0])
 
 
 def methods_of(strategy: str, points: Sequence[FrontierPoint] = ()) -> dict[str, dict[str, Any]]:

@@ -79,7 +79,7 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
-    method = read_method(options)
+    method = {name: value for name, value in read_method(options).items() if name != "lookahead"}  # it is learned
     check_method_names(method)
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
@@ -154,10 +154,10 @@ def _table(rows: Sequence[Tried], best: Tried) -> str:
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
-        length, speedup = row.figures.mean_generated_length or 0.0, plain / row.seconds_per_token
+        length, speedup = row.total.mean_generated_length or 0.0, plain / row.seconds_per_token
         seconds = f"{1000 * row.predicted_seconds:9.2f}  {1000 * row.seconds_per_token:9.2f}"
         lines.append(f"{'*' if row is best else ' '} {label:{width}}  {seconds}  {speedup:7.2f}x  {length:11.2f}")
-    texts = terminal.number(rows[0].figures.num_prompts, "prompt")
+    texts = terminal.number(rows[0].total.num_prompts, "prompt")
     return "\n".join([*lines, f"  (milliseconds a token, {texts} in turns; predicted: by replay)"])
 
 
