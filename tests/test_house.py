@@ -120,14 +120,16 @@ def imported_modules(path: Path) -> Iterator[str]:
 @functools.cache
 def imported_files(path: Path) -> frozenset[Path]:
     """The files of the house that a file imports: each module by name, or the one that a name is taken from."""
-    found = {file_of(module) for module in imported_modules(path) if module.partition(".")[0] == "selfdraft"}
-    return frozenset(found - {path})
+    ours = [module for module in imported_modules(path) if module.partition(".")[0] == "selfdraft"]
+    found = {module: file_of(module) or file_of(module.rpartition(".")[0]) for module in ours}
+    missing = [module for module, file in found.items() if file is None]
+    assert not missing, f"{name_of(path)} imports {missing}, not there"
+    return frozenset(file for file in found.values() if file is not None) - {path}
 
 
-def file_of(module: str) -> Path:
+def file_of(module: str) -> Path | None:
     inside = PACKAGE.joinpath(*module.split(".")[1:])
-    files = [inside.with_suffix(".py"), inside / "__init__.py"] if inside != PACKAGE else [PACKAGE / "__init__.py"]
-    return next((file for file in files if file.exists()), None) or file_of(module.rpartition(".")[0])
+    return next((file for file in (inside.with_suffix(".py"), inside / "__init__.py") if file.is_file()), None)
 
 
 def reached_from(path: Path) -> set[Path]:
