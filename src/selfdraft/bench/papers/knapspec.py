@@ -20,6 +20,7 @@ from ...strategies.knapspec import KnapSpec
 from ...types import Prompt, SkipSet
 from ..charts import Lines, Panels, Series
 from ..tables import Table
+from . import forms
 from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
 from .forms import Column, by_arm
@@ -191,7 +192,7 @@ def _plans(bench: Workbench, task: Task) -> Values:
 
 def _promised(found: Found, unit: str, kind: str) -> list[float]:
     """Tokens per time of the best sub-network, text by text."""
-    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or ()]
+    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or () if kind in one]
 
 
 def _plain_passes(found: Found, unit: str, kind: str) -> float | None:
@@ -309,7 +310,7 @@ def _context_chart(found: Found) -> Plot | None:
 
 NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
 PLAN_COLUMNS: Sequence[Column] = (
-    "ms/token",
+    ("ms", lambda *of: forms.cell(*of, "ms/token")),
     ("in plain passes", cell(".1f", _plain_passes)),
     ("expected TPT", cell(".2f", lambda *of: mean(_promised(*of)))),
 )
