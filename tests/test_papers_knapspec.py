@@ -81,12 +81,12 @@ def test_a_table_is_made_of_whatever_is_there(shown: Mapping[str, Section], expe
 
 @pytest.mark.parametrize("name", ["contexts", "correlation"])
 def test_charts_are_drawn(shown: Mapping[str, Section], name: str) -> None:
-    figure = pytest.importorskip("matplotlib.figure").Figure()
     chart = EXPERIMENTS[name].chart
     assert chart is not None
     assert chart(Found({})) is None
     plot = chart(shown[name].found)
     assert plot is not None
+    figure = pytest.importorskip("matplotlib.figure").Figure()
     plot.draw(figure)
     assert all(axes.get_xlabel() for axes in figure.axes)
 
