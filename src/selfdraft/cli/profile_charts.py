@@ -8,40 +8,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bench.charts import (
-    Band,
-    Drawing,
-    Group,
-    Lines,
-    Mark,
-    Panels,
-    Scatter,
-    Series,
-    SkipStrips,
-    Stack,
-    Strip,
-    plane,
-    render,
-)
+from ..bench.charts import Drawing, Panels, Stack, plane, render
+from ..bench.charts.lines import Band, Lines, Mark, Series
+from ..bench.charts.scatter import Group, Scatter
+from ..bench.charts.skip_chart import SkipStrips, Strip
 from ..economics import MAX_DRAFTED, Array, LatencyFit, PassCosts, expected_tokens
 from ..profiles.contents import KnownSet, KnownSets
 from ..profiles.searches import KnownDomain, KnownDomains
 from ..strategies.timeline import KnownSearch
 from ..types import SkipSet
 
-MAX_SETS, MAX_STEPS = 6, 8
-VERIFIED = 8
+MAX_SETS, MAX_STEPS, VERIFIED = 6, 8, 8
 SHORTEST, LONGEST = 64, 16384
 """Tokens before a pass, in the panel of seconds."""
 _PHASES = {"optimise": ("optimising", 4), "accelerate": ("accelerating", 2)}
 
 
-def _picture(draw: Drawing, num_strips: int, rest: float, title: str) -> bytes:
-    return render(draw, (12.5, _strip_inches(num_strips) + rest), title=title)
-
-
-def _strip_inches(num_strips: int) -> float:
-    return 1.05 + 0.46 * max(2, num_strips)
+def _picture(strips: SkipStrips, below: Drawing, inches: float, title: str) -> bytes:
+    above = 1.05 + 0.46 * max(2, len(strips.rows))
+    return render(Stack([strips, below], [above, inches]), (12.5, above + inches), title=title)
 
 
 def _counts(skip: SkipSet) -> str:
@@ -58,7 +43,7 @@ def sets_picture(learned: KnownSets, title: str, asked: Sequence[SkipSet] = ()) 
     nothing = Strip(None, right="no skip sets in this profile yet: selfdraft calibrate --strategy prune")
     strips = SkipStrips(rows or [nothing], learned.costs.fit.num_layers, title="Which sub-layers draft")
     below = Stack([frontier(learned, shown), seconds(learned)], [1, 1], is_row=True)
-    return _picture(Stack([strips, below], [_strip_inches(len(rows)), 5.0]), len(rows), 5.0, title)
+    return _picture(strips, below, 5.0, title)
 
 
 def some_sets(learned: KnownSets) -> list[KnownSet]:
@@ -98,8 +83,8 @@ def frontier(learned: KnownSets, shown: Sequence[KnownSet]) -> Scatter:
     plainly = " (plain decoding is chosen)" if learned.frontier and not learned.chosen else ""
     return Scatter(
         [
-            Group("shown above", *_labelled(shown, lambda one: str(shown.index(one) + 1)), look="outline"),
-            Group("", *_labelled(tried, _measured), color=1),
+            _group("shown above", shown, list(map(str, range(1, len(shown) + 1))), look="outline"),
+            _group("", tried, list(map(_measured, tried)), color=1),
         ],
         f"cost of a drafted token (plain pass = 1), after {learned.costs.num_context} tokens",
         "match: share of the target's choices",
@@ -121,11 +106,9 @@ def speed_ups(costs: PassCosts, matches: Array, drafting: Array) -> Array:
     return np.asarray((expected_tokens(matches, MAX_DRAFTED)[:, None, 1:] / seconds).max(-1))
 
 
-def _labelled(
-    sets: Sequence[KnownSet], label: Callable[[KnownSet], str]
-) -> tuple[list[tuple[float, float]], list[str]]:
-    known = [(one, one.match) for one in sets if one.match is not None]
-    return [(one.cost, match) for one, match in known], [label(one) for one, _ in known]
+def _group(name: str, sets: Sequence[KnownSet], labels: Sequence[str], **look: Any) -> Group:
+    known = [(one.cost, one.match, label) for one, label in zip(sets, labels, strict=True) if one.match is not None]
+    return Group(name, [(x, y) for x, y, _ in known], [label for *_, label in known], **look)
 
 
 def seconds(learned: KnownSets) -> Lines:
@@ -151,13 +134,11 @@ def seconds(learned: KnownSets) -> Lines:
 
 
 def _curves(name: str, of: Callable[[float], float], fit: LatencyFit, color: int) -> Iterator[Series]:
-    points = [(length, 1000 * of(length)) for length in np.geomspace(SHORTEST, LONGEST, 100).tolist()]
-    low, high = min(fit.lengths), max(fit.lengths)
-    measured = [(length, 1000 * of(length)) for length in fit.lengths]
-    inside = [(length, value) for length, value in points if low < length < high]
-    yield Series("", points, "dotted", color, is_marked=False)
-    yield Series(name, sorted([measured[0], *inside, measured[-1]]), "line", color, is_marked=False)
-    yield Series("", measured, "dots", color)
+    lengths, low, high = np.geomspace(SHORTEST, LONGEST, 100).tolist(), min(fit.lengths), max(fit.lengths)
+    inside = [low, *(length for length in lengths if low < length < high), high]
+    yield Series("", [(length, 1000 * of(length)) for length in lengths], "dotted", color, is_marked=False)
+    yield Series(name, [(length, 1000 * of(length)) for length in inside], "line", color, is_marked=False)
+    yield Series("", [(length, 1000 * of(length)) for length in fit.lengths], "dots", color)
 
 
 def _weight_bands(fit: LatencyFit) -> Iterator[Band]:
@@ -195,58 +176,40 @@ def knn_picture(found: KnownDomains, clouds: tuple[Cloud, Cloud], num_layers: in
     """A PNG. `clouds`: anchors and samples."""
     by_length = any(one.found and one.found.match is not None for one in found.rows)
     where = f", chosen for {found.num_context} tokens of text" if by_length else ""
-    strips = SkipStrips(
-        domain_strips(found),
-        num_layers,
-        f"layer (sets by {found.search}{where})",
-        title="Which sub-layers draft, by domain",
-    )
+    label, head = f"layer (sets by {found.search}{where})", "Which sub-layers draft, by domain"
+    strips = SkipStrips(domain_strips(found), num_layers, label, head)
     draw = Stack([anchors_chart([one.name for one in found.domains], *clouds), strips], [5.6, 8.9], is_row=True)
     return render(draw, (14.5, 1.6 + 0.58 * max(6, len(found.rows))), title=title)
 
 
 def anchors_chart(names: Sequence[str], anchors: Cloud, samples: Cloud) -> Scatter:
     """In the plane in which their directions differ most."""
-    flat, shares = plane(_normalised(np.concatenate([anchors.vectors, samples.vectors])))
+    vectors = np.concatenate([anchors.vectors, samples.vectors])
+    flat, shares = plane(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12))
     parts = ((anchors.domains, flat[: len(anchors.domains)]), (samples.domains, flat[len(anchors.domains) :]))
     groups = []
     for domain, name in enumerate(names):
         of_anchors, of_samples = ([(float(x), float(y)) for x, y in flat[owner == domain]] for owner, flat in parts)
         groups.append(Group("", of_samples, color=domain, look="pale"))
         groups.append(Group("", of_anchors, [name], color=domain))
-    return Scatter(
-        groups,
-        f"first principal component ({shares[0]:.0%} of the variance)",
-        f"second ({shares[1]:.0%})",
-        title="Which prompts are alike (pale: prompts; full: anchors)",
-    )
-
-
-def _normalised(vectors: Array) -> Array:
-    scaled: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return scaled
+    labels = f"first principal component ({shares[0]:.0%} of the variance)", f"second ({shares[1]:.0%})"
+    return Scatter(groups, *labels, title="Which prompts are alike (pale: prompts; full: anchors)")
 
 
 def domain_strips(found: KnownDomains) -> list[Strip]:
-    return [_domain_strip(found, one, place) for place, one in enumerate(found.rows)]
+    return [_domain_strip(one, None if one is found.general else place) for place, one in enumerate(found.rows)]
 
 
-def _domain_strip(found: KnownDomains, one: KnownDomain, place: int) -> Strip:
-    is_general = one is found.general
-    left = f"{one.name}\n{'for strangers' if is_general else f'{one.num_vectors} vectors'}"
-    group = None if is_general else place
+def _domain_strip(one: KnownDomain, group: int | None) -> Strip:
+    left = f"{one.name}\n{'for strangers' if group is None else f'{one.num_vectors} vectors'}"
     if one.found is None or not one.found.skip:
         return Strip(None, left, "plain decoding was fastest" if one.is_searched else "not searched yet", group=group)
-    return Strip(one.found.skip, left, "\n".join(_domain_facts(one, one.found)), group=group)
-
-
-def _domain_facts(one: KnownDomain, found: KnownSet) -> Iterator[str]:
-    if one.is_outdone:
-        yield "decodes plainly; best set:"
-    yield _counts(found.skip)
-    match = [] if found.match is None else [f"match {found.match:.1%}"]
+    found = one.found
     told = {"predicted": found.predicted, "measured": found.measured}
-    yield "   ".join([*match, *(f"{name} {value:.2f}x" for name, value in told.items() if value is not None)])
+    facts = [f"match {found.match:.1%}"] if found.match is not None else []
+    facts += [f"{name} {value:.2f}x" for name, value in told.items() if value is not None]
+    plainly = "decodes plainly; best set:\n" if one.is_outdone else ""
+    return Strip(found.skip, left, f"{plainly}{_counts(found.skip)}\n{'   '.join(facts)}", group=group)
 
 
 # ------------------------------------------------------------------------------------------------ swift
@@ -257,7 +220,7 @@ def swift_picture(found: KnownSearch, num_layers: int, title: str) -> bytes:
     rows = [_step_strip(found, step, skip) for step, skip in steps_shown(found)]
     strips = SkipStrips(rows, num_layers, title="Which sub-layers draft, as the search goes on")
     below = Panels([matchness(found), speed(found)], columns=1, heights=[1.25, 1], share_x=True)
-    return _picture(Stack([strips, below], [_strip_inches(len(rows)), 6.4]), len(rows), 6.4, title)
+    return _picture(strips, below, 6.4, title)
 
 
 def steps_shown(found: KnownSearch) -> list[tuple[int, SkipSet]]:
@@ -297,11 +260,9 @@ def speed(found: KnownSearch) -> Lines:
     share, texts = found.optimise_share, found.texts
     overall = f": {found.overall[-1]:.2f}x" if texts else ": no finished text yet"
     spent = "" if share is None else f" ({share:.1%} of the time spent on optimising)"
+    course = Series("all texts so far", [(one.end, value) for one, value in zip(texts, found.overall, strict=True)])
     return Lines(
-        [
-            Series("all texts so far", [(one.end, value) for one, value in zip(texts, found.overall, strict=True)]),
-            Series("a text", [(one.end, one.speed_up) for one in texts], "dots", 0),
-        ],
+        [course, Series("a text", [(one.end, one.speed_up) for one in texts], "dots", 0)],
         "tokens generated, texts one after the other",
         "speed-up over\nplain decoding",
         unit="x",
