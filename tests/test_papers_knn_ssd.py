@@ -201,7 +201,9 @@ def test_tasks_that_were_left_out_are_judged_as_one() -> None:
 def test_clusters() -> None:
     def judged(seven: float) -> list[bool | None]:
         speeds = {"1 cluster": 1.05, "5 clusters": 1.2, "7 clusters": seven}
-        return list(outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()}).values())
+        return list(
+            outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()}).values()
+        )
 
     assert judged(1.1) == [True, True]
     assert judged(1.3) == [True, False]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from ...measure.estimate import mean
+from ...passes import PassRequest
 from ...prompts.tokens import encode
 from ...protocols import Runner
 from ..tables import Table, number
@@ -48,13 +49,18 @@ def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
     """Of the hidden states before and after each sub-layer, mean over tokens: attention 0, MLP 0, attention 1, ..."""
     points = ["embedding", *(f"{kind}{layer}" for layer in range(runner.num_layers) for kind in "am")]
     cache = runner.new_cache(1, len(tokens))
-    captured = runner.forward([list(tokens)], [0], cache, capture=points, needs_scores=False).captured
+    captured = runner.forward(PassRequest([list(tokens)], [0], capture=points, needs_scores=False), cache).captured
     pairs = itertools.pairwise(points)
     means = [torch.cosine_similarity(captured[a].float(), captured[b].float(), dim=-1).mean() for a, b in pairs]
     return torch.stack(means).cpu()
 
 
-MEASURES = {"minimum": min, "maximum": max, "mean": statistics.mean, "median": statistics.median}
+MEASURES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "minimum": min,
+    "maximum": max,
+    "mean": statistics.mean,
+    "median": statistics.median,
+}
 
 
 def _similarity_table(found: Found) -> Table:

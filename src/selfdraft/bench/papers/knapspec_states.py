@@ -261,7 +261,7 @@ def check(target: torch.Tensor, others: torch.Tensor, head: torch.Tensor) -> Che
     gaps = ((others - target) / length[:, None]).square().sum(-1) / 2
     (first, second), words = (found.T for found in _products(target, head).topk(2))
     chosen = head[words[0]].double()
-    squares = torch.cat([rows.double().square().sum(-1) for rows in head.split(CHUNK_ROWS)])
+    squares = torch.cat([rows.square().sum(-1) for rows in _parts(head)])
     widest = (squares - 2 * _products(chosen, head)).amax(-1) + chosen.square().sum(-1)  # its square
     rounding = 4 * head.shape[1] * torch.finfo(torch.float64).eps * length * squares.max().sqrt()
     margin = (first - second - rounding).clamp(min=0)
@@ -269,17 +269,20 @@ def check(target: torch.Tensor, others: torch.Tensor, head: torch.Tensor) -> Che
     return Check(1 - gaps, (gaps <= allowed) & (margin > 0), _choices(others, head) == words[0], allowed)
 
 
+def _parts(head: torch.Tensor) -> Iterator[torch.Tensor]:
+    return (head[start : start + CHUNK_ROWS].double() for start in range(0, len(head), CHUNK_ROWS))
+
+
 def _products(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-    return torch.cat([states @ rows.double().T for rows in head.split(CHUNK_ROWS)], -1)
+    return torch.cat([states @ rows.T for rows in _parts(head)], -1)
 
 
 def _choices(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
     """[..., hidden] -> [...]; never all scores at once, as there are many states."""
-    best, words = (states @ head[:CHUNK_ROWS].double().T).max(-1)
-    for start in range(CHUNK_ROWS, len(head), CHUNK_ROWS):
-        found, places = (states @ head[start : start + CHUNK_ROWS].double().T).max(-1)
-        words, best = torch.where(found > best, places + start, words), torch.maximum(best, found)
-    return words
+    found = [(states @ rows.T).max(-1) for rows in _parts(head)]
+    part = torch.stack([values for values, _ in found]).argmax(0)
+    words = torch.stack([places for _, places in found]).gather(0, part[None])[0]
+    return part * CHUNK_ROWS + words
 
 
 @torch.inference_mode()
