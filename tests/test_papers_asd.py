@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from papers import measured, new_bench, run
+from papers import SMALL, measured, new_bench, run
 from selfdraft.bench.papers import asd
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.bench.papers.published import published
@@ -16,7 +17,8 @@ EXPERIMENTS = {one.id: one for one in asd.RECIPE.experiments}
 
 
 def test_from_end_to_end(tmp_path: Path) -> None:
-    found = run(asd.RECIPE, new_bench(tmp_path / "fits"), tmp_path / "result.jsonl")
+    bench = new_bench(tmp_path / "fits", scale=replace(SMALL, fit_seconds=3.0))
+    found = run(asd.RECIPE, bench, tmp_path / "result.jsonl")
     assert list(found) == ["table-1", "table-3", "table-4", "table-5"] == list(published("asd").tables)
     assert all(one.tables for one in found.values())
     assert [row[0] for row in found["table-4"].tables[0].rows] == ["D&V", "ASD"]

@@ -154,6 +154,20 @@ def test_correlations() -> None:
     assert [one and one.is_above(0.0) for one in (better, worse, close)] == [True, False, None]
 
 
+def test_which_predictor_is_better() -> None:
+    def judged(num_prompts: int) -> list[bool | None]:
+        good = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+        sets = {f"a{n}": {"tpt": speed, "by_width": speed, "tpl": -speed, "match": 0.5} for n, speed in enumerate(good)}
+        speeds = {"off": 1.0, **dict(zip(sets, good, strict=True))}
+        values = {"measured": measured(speeds, num_prompts), "predicted": sets}
+        found = Found({"knapsack gsm8k": values})
+        assert EXPERIMENTS["correlation"].tables[0](found).rows[0] == ["TPT", "1.00 [1.00, 1.00]", "1.00", "6"]
+        return [one.outcome for one in EXPERIMENTS["correlation"].judge(found)]
+
+    assert judged(3) == [True], "match is the same everywhere: nothing to compare"
+    assert judged(2) == [None], "too few prompts"
+
+
 # ------------------------------------------------------------------------------------------------ claims
 
 

@@ -22,7 +22,7 @@ from .swift_methods import self_sd_fit
 from .tasks import Task
 from .workbench import Methods, Workbench
 
-DRAFT_VERIFY, ASD = "D&V", "ASD"
+DRAFT_VERIFY, ASD, SIMILARITIES = "D&V", "ASD", "cnn-dm"
 USUAL_LENGTH, LOOKED_AT = 512, 4
 """Tokens after which sub-layers are timed; prompts at least whose similarities are looked at."""
 KEEPS_UP = "ASD keeps up with draft & verify (slower by less than 5 %; the paper's by 4 % at most) on {task}"
@@ -30,8 +30,6 @@ FEW_SETS = 10
 """Of fewer the best is chance, and tells nothing of draft & verify."""
 
 # ------------------------------------------------------------------------------------------------------ table 1
-
-SIMILARITIES = "cnn-dm"
 
 
 def _similarities(bench: Workbench, task: Task) -> Values:
@@ -68,8 +66,7 @@ def _similarity_table(found: Found) -> Table:
     if kinds:
         layers = [[statistics.mean(layer) for layer in zip(*kind, strict=True)] for kind in kinds.values()]
         rows = [[f"{name} similarity", *(f"{one(kind):.3f}" for kind in layers)] for name, one in MEASURES.items()]
-        seconds = found.get(SIMILARITIES, "seconds").values()
-        rows.append(["mean time (ms)", *(f"{1000 * one:.4f}" for one in seconds)])
+        rows.append(["mean time (ms)", *(f"{1000 * one:.4f}" for one in found.get(SIMILARITIES, "seconds").values())])
     return Table("similarity before and after a sub-layer", ["", "attention", "MLP"], rows)
 
 
@@ -142,12 +139,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "all three": {},
 }
 RULE_NAMES = {name: name for name in RULES}
-
-
-def _ablation_units(bench: Workbench) -> Iterable[Unit]:
-    methods = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
-    return bench.for_each(["cnn-dm"], lambda task: bench.measure(task, methods))
-
+METHODS = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
 
 RECIPE = Recipe(
     "asd",
@@ -182,7 +174,7 @@ RECIPE = Recipe(
         Experiment(
             "table-5",
             "its three rules",
-            _ablation_units,
+            lambda bench: bench.for_each(["cnn-dm"], lambda task: bench.measure(task, METHODS)),
             [by_arm(["speed-up", "attention skipped", "MLP skipped", "accepted", "c", "recording"], RULE_NAMES)],
             [
                 faster("the similarity alone is faster than rules 1 and 2", "similarity", "rules 1 and 2"),
