@@ -21,7 +21,7 @@ from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged
 from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, new_tokens, prompts_a_task
 from .forms import by_arm, by_domain, by_unit
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
-from .views import Parts, bars, of, only, stacked, together
+from .views import Parts, any_value, bars, of, only, stacked, together
 
 ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
 ALL_ARMS = {OFF: OFF, **ARMS}
@@ -37,11 +37,6 @@ NO_STRUCTURE = 0.25
 """Groups whose silhouette is no larger do not stand apart, by the usual reading."""
 MATCH = ("match", lambda found, unit, arm: number(found.get(unit, "match", arm), ".3f"))
 SIZES = ("prompts in each", lambda found, unit, arm: ", ".join(map(str, found.get(unit, "sizes"))))
-
-
-def any_value(found: Found, name: str) -> Any:
-    """What is the same in all units that have it."""
-    return next((values[name] for values in found.units.values() if name in values), None)
 
 
 def streams(found: Found) -> Found:
@@ -191,9 +186,8 @@ def first_is_faster(text: str, unit: str, parts: Parts) -> Claim:
 
 def is_faster_by_task(found: Found) -> Iterator[Judgement | None]:
     for task, label in list(tasks(found).items())[1:]:
-        yield is_faster(
-            f"knn is faster than ssd-fixed on {label}", found, Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
-        )
+        sides = (Side(FIRST, arm, task) for arm in (KNN, FIXED))
+        yield is_faster(f"knn is faster than ssd-fixed on {label}", found, *sides)
 
 
 def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
@@ -229,11 +223,8 @@ def most_are_sent(found: Found) -> Iterator[Judgement | None]:
     for unit, likely in units.NEW_TASKS.items():
         routes = found.get(unit, "routes") or {}
         sent, count = routes.get(likely, 0), sum(routes.values())
-        if likely:
-            share = mean([1.0] * sent + [0.0] * (count - sent))
-            yield is_above(
-                f"most prompts of {found.label(unit)} are sent to {likely}", share, 0.5, f"{sent} of {count}"
-            )
+        text, share = f"most prompts of {found.label(unit)} are sent to {likely}", [1.0] * sent + [0.0] * (count - sent)
+        yield is_above(text, mean(share), 0.5, f"{sent} of {count}, share") if likely else None
 
 
 def cluster_claims(found: Found) -> Iterator[Judgement | None]:
@@ -276,6 +267,7 @@ def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **m
 
 
 def of_fit(name: str, title: str, measured: Any, tables: Any, claims: Any, **more: Any) -> Experiment:
+    """What is shown of methods with fitted sets."""
     efforts = [prompts_a_task(None), *FIT]
     return Experiment(name, title, measured, tables, claims, efforts, [set_notes], **more)
 
@@ -334,18 +326,16 @@ RECIPE = Recipe(
             units=partial(units.stream_units, ratios=[0.0]),
             chart=bars("accepted length and acceptance rate, task by task", FIRST, tasks, list(ACCEPTED), list(ARMS)),
         ),
-        Experiment(
+        of_fit(
             "figure-2",
             "the set of each task on every task",
             units.matrix_units,
-            tables=[
+            [
                 by_unit("speed-up", SETS, first="set of", title="speed-up"),
                 by_unit(MATCH, SETS, first="set of", title="share of the target's choices met"),
                 sets_table,
             ],
-            claims=[judged_by(own_sets_are_better)],
-            efforts=[PROMPTS, *FIT],
-            notes=[set_notes],
+            [judged_by(own_sets_are_better)],
             chart=matrix_chart,
         ),
         of_fit(

@@ -46,6 +46,11 @@ def together(found: Found, units: Iterable[str], label: str) -> dict[str, Any]:
     return {MEASURED: Measured(records, known[0].machine, known[0].seed), "task": label} if known else {}
 
 
+def any_value(found: Found, name: str) -> Any:
+    """What is the same in all units that have it."""
+    return next((values[name] for values in found.units.values() if name in values), None)
+
+
 def bars(
     alt: str, unit: str, parts: Parts, quantities: Sequence[str], arms: Sequence[str], x_label: str = "task"
 ) -> Callable[[Found], Plot | None]:
