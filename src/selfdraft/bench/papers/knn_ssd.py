@@ -186,8 +186,8 @@ def first_is_faster(text: str, unit: str, parts: Parts) -> Claim:
 
 def is_faster_by_task(found: Found) -> Iterator[Judgement | None]:
     for task, label in list(tasks(found).items())[1:]:
-        sides = (Side(FIRST, arm, task) for arm in (KNN, FIXED))
-        yield is_faster(f"knn is faster than ssd-fixed on {label}", found, *sides)
+        knn, fixed = Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
+        yield is_faster(f"knn is faster than ssd-fixed on {label}", found, knn, fixed)
 
 
 def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
