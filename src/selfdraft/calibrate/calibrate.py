@@ -136,7 +136,7 @@ class _Calibration:
 
     @cached_property
     def _session(self) -> FitSession:
-        return FitSession(self.engine, self.num_tokens, self._journal, self.progress)
+        return FitSession(self.engine, self.num_tokens, self._journal, self.progress, say=self.say)
 
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
@@ -211,7 +211,6 @@ class _Calibration:
         if not self._is_to_be_found(name):
             return {}
         known, can_fit = self._known(name), find("strategy", name).can_fit
-        self.say(f"{'fitting' if can_fit else 'practising'} {name}, for at most {seconds:.0f} s")
         if not can_fit:
             self._go_by(name, known)
         return self._session.fit(
