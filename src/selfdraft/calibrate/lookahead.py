@@ -17,7 +17,7 @@ from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import Classifier, artefact_name, draft_model
 from ..measure.figures import Figures
-from ..measure.run import Measurement, MeasurePlan
+from ..measure.run import MeasurePlan, run_whole
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Progress, Say, no_progress
@@ -37,7 +37,7 @@ _NUM_TRIED = 3
 """Of the most promising settings."""
 _NUM_TRIED_STATIC = 2
 _NUM_TIMED, _TIMED_TOKENS = 2, 64
-"""Prompts behind which rounds are timed, and how far."""
+"""Prompts after which rounds are timed, and how far."""
 _SHARE_OF_TRACES = 0.5
 """Of the budget, for collecting; the first texts are collected in any case."""
 
@@ -266,7 +266,7 @@ class _Work:
         methods = {str(candidate): candidate.method(self.method) for candidate in tried}
         seconds = max(0.0, self._budget.left())
         plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens, seconds=seconds)
-        found = Measurement(self.engine, plan, progress=self.progress).run()
+        found = run_whole(self.engine, plan, self.progress)
         if failed := [arm.error for arm in found.arms if arm.error]:
             raise OptionError(failed[0])
         plain, *totals = (arm.total for arm in found.arms if arm.total)

@@ -12,7 +12,7 @@ from ..engine.engine import Engine
 from ..measure.figures import Figures
 from ..measure.records import Record
 from ..measure.result import Result
-from ..measure.run import Measurement, MeasurePlan
+from ..measure.run import MeasurePlan, run_whole
 from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Prompt, SkipSet
@@ -39,7 +39,7 @@ class Trials:
         """A result for each method; where time is up the remaining prompts are left out, the first never."""
         seconds = max(0.0, self.seconds_left())
         plan = MeasurePlan(self.prompts, methods, max_new_tokens=NUM_TOKENS, seconds=seconds)
-        found = Measurement(self.engine, plan, progress=self.progress).run()
+        found = run_whole(self.engine, plan, self.progress)
         return [self._result(found, name, methods[name]["strategy"]) for name in methods if name in found.all_of.arms]
 
     def _result(self, found: Result, name: str, strategy: str) -> dict[str, Any]:

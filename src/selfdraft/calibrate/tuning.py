@@ -27,7 +27,7 @@ MAX_TOKENS = 15
 CONFIDENCES = (*(step / 20 for step in range(1, 20)), 0.97, 0.98, 0.99, 0.995)
 PERPLEXITIES = (1.005, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 TUNABLE = ("fixed", "confidence", "perplexity")
-"""By `selfdraft tune`; the classifier of `disco` is tuned when it is trained, and the others tune themselves."""
+"""The classifier of `disco` is tuned when it is trained, and the others tune themselves."""
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
