@@ -86,6 +86,7 @@ class FitSession:
     journal: Callable[..., Journal]
     progress: Progress = no_progress
     text_tokens: int = PRACTICE_TOKENS
+    say: Say = lambda text: None
 
     @property
     def latency(self) -> LatencyFit:
@@ -113,9 +114,12 @@ class FitSession:
         options = options_for("strategy", strategy, settings)
         journal = self.journal(name, strategy=strategy, options=repr(options))
         if not kind.can_fit:
+            self.say(f"practising {name}, for at most {seconds:.0f} s")
             return self._practise(strategy, settings, prompts, Budget(seconds), journal)
         write = (lambda: texts) if texts is not None else (lambda: self.write(prompts))
         kit = EngineKit(self, prompts, write, journal, seconds, f"fitting {name}", known)
+        before = f", going on after {len(kit.done)} steps" if kit.done else ""
+        self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
         found = kind.fit(kit, options)
         if texts is not None:
             points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
