@@ -1,7 +1,7 @@
 """Calibration: measure latency, fit the strategies, try them, and keep all of it in the profile.
 
 Each result is kept as soon as it is there: steps of a fit in a journal, whole fits in the profile. So whatever ends a
-calibration costs at most one step, and asking the same again goes on behind it.
+calibration costs at most one step, and asking the same again goes on from there.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _Calibration:
 
     @cached_property
     def _session(self) -> FitSession:
-        return FitSession(self.engine, self.num_tokens, self._journal, self.progress)
+        return FitSession(self.engine, self.num_tokens, self._journal, self.progress, say=self.say)
 
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
@@ -148,7 +148,7 @@ class _Calibration:
     # -------------------------------------------------------------------------------------------- one strategy
 
     def _learn(self, name: str, num_left: int) -> bool:
-        """Whether it is complete: else the journal is kept, to go on with. It and those behind it share the time."""
+        """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
         settings = {name: dict(self.options.settings.get(name, {}))}
         options = options_for("strategy", name, settings)
         seconds = self.budget.left(_SHARE_OF_FIT) / num_left
@@ -206,7 +206,6 @@ class _Calibration:
         if not self._is_to_be_found(name):
             return {}
         known, can_fit = self._known(name), find("strategy", name).can_fit
-        self.say(f"{'fitting' if can_fit else 'practising'} {name}, for at most {seconds:.0f} s")
         if not can_fit:
             self._go_by(name, known)
         return self._session.fit(
