@@ -28,7 +28,6 @@ from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recip
 from .forms import by_arm
 from .workbench import Workbench
 
-PAPER_PROMPTS = 80
 NUM_BUCKETS, MOST_SHOWN = 20, 16  # longer drafts share the last row of the histogram
 WEAK = 0.3  # a correlation below it
 
@@ -306,7 +305,7 @@ RECIPE = Recipe(
                 faster("the oracle is faster than DISCO on {task}", ORACLE, DISCO),
                 faster("DISCO is faster than plain decoding on {task}", DISCO),
             ],
-            [prompts_a_task(PAPER_PROMPTS), TRAINING, CHOOSING],
+            [prompts_a_task(80), TRAINING, CHOOSING],
             [fit.draft_note, fit.fit_notes],
         ),
         Experiment(
@@ -329,7 +328,7 @@ RECIPE = Recipe(
                 faster("DISCO is faster than going by perplexity on {task}", DISCO, PERPLEXITY, units=[GREEDY]),
                 faster(f"{STATIC_5} is faster than {PERPLEXITY} on {{task}}", STATIC_5, PERPLEXITY, units=[GREEDY]),
             ],
-            [prompts_a_task(PAPER_PROMPTS)],
+            [prompts_a_task(80)],
             ["the published speed-up of the perplexity rule is over the greedy target of table 1: read it at T = 0"],
         ),
     ],
