@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pico import pico
+from replay import replay
 from selfdraft import Engine, OptionError, Plan, StepRecord
-from selfdraft.calibrate.replay import RoundSeconds, replay
+from selfdraft.calibrate.round_seconds import RoundSeconds
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.tuning import Replay, rank
 from selfdraft.drafters.lookup import Reliability

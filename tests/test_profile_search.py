@@ -14,7 +14,6 @@ import learned
 import searched
 from pico import NUM_LAYERS, pico
 from selfdraft import SkipSet
-from selfdraft.bench.search.sets import sets_of
 from selfdraft.cli import profile_charts, profile_text
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_charts import Cloud
@@ -180,15 +179,10 @@ class TestDomains:
         assert (general.found, general.is_searched, general.is_outdone) == (None, False, False)
 
     def test_plain_decoding_promises_more(self) -> None:
-        """Then it is the set that the benchmark shows, too."""
         values = searched.knn(3).values
         found = read_domains(values, HERE).domains
         assert [one.is_outdone for one in found] == [False, False, True]
-        shown = sets_of(values, learned.latency())
-        for one, other in zip(found, shown, strict=True):
-            assert one.found is not None
-            assert one.found.skip
-            assert (one.found.skip, one.found.match) == (other.skip, other.match)
+        assert all(one.found is not None and one.found.skip for one in found)
         assert found[2].found is not None
         assert found[2].found.predicted is not None
         assert found[2].found.predicted < 1

@@ -20,7 +20,7 @@ from selfdraft.calibrate import traces as traces_module
 from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
 from selfdraft.calibrate.texts import Text
 from selfdraft.calibrate.traces import Trace, collect, overlap
-from selfdraft.calibrate.training import Examples, classifier_f1, f1, oracle_depths, static_f1, train
+from selfdraft.calibrate.training import Examples, classifier_f1, f1, hits, oracle_depths, static_f1, train
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafters.lookup import find_matches
@@ -279,10 +279,10 @@ class TestTraining:
 class TestF1:
     def test_by_hand(self) -> None:
         predicted, kept = (torch.tensor(flags, dtype=torch.bool) for flags in ([1, 1, 1, 0, 0], [1, 1, 0, 1, 0]))
-        assert f1(predicted, kept) == pytest.approx(2 / 3)  # precision 2/3, recall 2/3
-        assert f1(torch.zeros(3), torch.ones(3)) == 0
-        assert f1(torch.zeros(3), torch.zeros(3)) == 0
-        assert f1(torch.ones(3), torch.ones(3)) == 1
+        assert f1([hits(predicted, kept)]) == pytest.approx(2 / 3)  # precision 2/3, recall 2/3
+        assert f1([hits(torch.zeros(3), torch.ones(3))]) == 0
+        assert f1([hits(torch.zeros(3), torch.zeros(3))]) == f1([]) == 0
+        assert f1([hits(torch.ones(3), torch.ones(3))]) == 1
 
     def test_rounds_end_with_the_first_refused_token(self) -> None:
         kept = torch.tensor([1, 1, 0, 0, 1, 0, 1, 1]).bool()

@@ -15,11 +15,10 @@ import torch
 import learned
 from cases import SETTINGS
 from pico import letter_tokenizer, pico
+from replay import replay
 from selfdraft import Engine, OptionError
-from selfdraft.calibrate import lookahead as module
 from selfdraft.calibrate.lookahead import LookaheadOptions, tune
-from selfdraft.calibrate.replay import RoundSeconds, replay
-from selfdraft.calibrate.round_seconds import Sweep, fit_rounds, lengths_to_measure, measure_rounds
+from selfdraft.calibrate.round_seconds import RoundSeconds, Sweep, fit_rounds, lengths_to_measure, measure_rounds
 from selfdraft.calibrate.traces import collect
 from selfdraft.calibrate.tuning import TUNABLE, Candidate, Replay, next_place, predicted, rank, shortlist
 from selfdraft.cli.main import main
@@ -259,7 +258,7 @@ class TestTune:
     @pytest.mark.parametrize(
         ("lookahead", "message"),
         [
-            ("disco", "use selfdraft calibrate --lookahead disco"),
+            ("disco", "unknown lookahead to tune 'disco'"),
             ("confidenc", "unknown lookahead to tune 'confidenc'. Did you mean 'confidence'?"),
             ("tpt", "Known: confidence, fixed, perplexity"),
         ],
