@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -552,15 +552,3 @@ def test_domains_by_file_and_none(
     assert "texts (low, high, cluster-1, cluster-2)" in capsys.readouterr().out
     assert main(["bench", "gpu", folder, "--prompts", whole, "--peers", "none"]) == 2
     assert "line 1 of whole.jsonl has no 'domain' that is text" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("knn.search=uniform", "knn.search='uniform' cannot search"),
-        ("knn.anchor=3", "unknown option of knn 'anchor'. Did you mean 'anchors'?"),
-        ("knn", "cannot read --set 'knn'"),
-    ],
-)
-def test_settings_are_checked_before_a_model_is_loaded(setting: str, message: str, refused: Callable[..., str]) -> None:
-    assert message in refused("calibrate", "--strategy", "knn", "--set", setting)

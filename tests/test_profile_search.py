@@ -314,13 +314,6 @@ class TestPlot:
         assert f"of `{name}` cannot be read (" in error
         assert error.endswith(f"{command}\n")
 
-    def test_sets_belong_to_the_picture_of_sets(
-        self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
-        assert self.plot(folder, "--of", "swift", "--set", "a1") == 2
-        assert "--set names what `--of sets` draws" in capsys.readouterr().err
-
     @pytest.mark.parametrize("damage", ["shape", "label", "number", "missing"])
     def test_vectors_that_cannot_be_drawn(self, damage: str) -> None:
         content = searched.knn(2).content

@@ -290,18 +290,6 @@ def test_a_foreign_file_is_refused_by_name(
     assert not (tmp_path / "page.html").exists()
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("selfdraft.cli.report.require_matplotlib", lambda *words: None)
-    missing = tmp_path / "result.jsonl"
-    missing.write_bytes(b"not even read")
-    assert report(missing, "--html", tmp_path / "nowhere" / "page.html") == 2
-    assert "there is no folder" in capsys.readouterr().err
-    assert report(missing, "--output", missing) == 2
-    assert "is a result itself" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------------------------------------------------- records
 
 
