@@ -60,7 +60,9 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     from selfdraft.cli.main import main
 
     def run(*command: str) -> str:
-        monkeypatch.setattr("selfdraft.cli.calibrate.loading.load", mock.Mock(side_effect=AssertionError("loaded")))
+        for read in ("_from_catalogue", "_from_pretrained", "_from_hub"):
+            loaded = mock.Mock(side_effect=AssertionError("loaded"))
+            monkeypatch.setattr(f"selfdraft.models.load.loading.{read}", loaded)
         try:
             status = main(command)
         except SystemExit as ended:  # argparse

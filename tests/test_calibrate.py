@@ -432,26 +432,6 @@ def test_planning_is_told_where_it_takes_time(
     assert "planning took" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--budget", "soon"], "cannot read the time 'soon'; write it like 90s, 10m or 1h"),
-        (["--budget", "0"], "cannot read the time '0'"),
-        (["--tokens", "0"], "must be a whole number of at least 1, got '0'"),
-        (["--trial-prompts", "-1"], "must be a whole number of at least 0, got '-1'"),
-        (["--strategy", "prun"], "unknown strategy 'prun'. Did you mean 'prune'?"),
-        (["--strategy", "off"], "nothing to learn for the strategy 'off'"),
-        (["--domain", "poems"], "unknown domain 'poems'. Known: chat, code, math"),
-        (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        (["--device", "toaster"], "unknown or absent device 'toaster'"),
-    ],
-)
-def test_slips_are_told_before_a_model_is_loaded(
-    arguments: list[str], message: str, refused: Callable[..., str]
-) -> None:
-    assert message in refused("calibrate", *arguments)
-
-
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])
 def test_times(text: str, value: float) -> None:
     assert seconds(text) == value

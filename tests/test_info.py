@@ -155,8 +155,3 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(parts.values()) == 2 * parts["total"] == 2 * model.num_parameters()
     assert document["weight_bytes"] == 2 * model.num_parameters()
     assert len(document["layers"]) == document["num_layers"] == NUM_LAYERS
-
-
-def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", "./no-such-folder"]) == 2
-    assert capsys.readouterr().err.startswith("selfdraft info: error: no model at no-such-folder")

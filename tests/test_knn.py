@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ import learned
 from pico import VOCAB_SIZE, letter_tokenizer, pico, save
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
-from selfdraft.calibrate.kit import EngineKit, Workshop
+from selfdraft.calibrate.fit_session import EngineKit, FitSession
 from selfdraft.cli.main import main
 from selfdraft.engine.state import PREFILL_CHUNK
 from selfdraft.errors import ProfileError
@@ -252,8 +252,8 @@ def test_the_fit_and_a_generation_see_the_same_vector(
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
     prompt = Prompt("long", "a", tokens=tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.knowledge.key, "knn", {})
-    workshop = Workshop(engine, learned.latency(), 8, lambda *_, **__: journal)
-    kit = EngineKit(workshop, [prompt], lambda: workshop.write([prompt]), journal, 9, "")
+    session = FitSession(engine, 8, lambda *_, **__: journal)
+    kit = EngineKit(session, [prompt], lambda: session.write([prompt]), journal, 9, "")
     fit = vector_of(kit.hidden(prompt, (POINT,), condense(feature)))
 
     values = {**fitted.content, "feature": feature}
@@ -342,14 +342,14 @@ def test_prompts_without_labels_are_clustered(told: list[tuple[str, ...]]) -> No
     assert set(sets_of(found).values()) == {"m2", "m1"}, "no cluster holds both worlds"
     assert sets_of(calibrate(engine, mixed, ["knn"], quick(clusters=3))).keys() == {f"cluster-{n}" for n in (1, 2, 3)}
     two = calibrate(engine, mixed, ["knn"], quick(clusters=2))
-    assert sets_of(two) == {"cluster-1": "m2", "cluster-2": "m1"}, "clusters are made anew together"
+    assert sets_of(two) == {"cluster-1": "m2", "cluster-2": "m1"}, "clusters are made again together"
     labelled = calibrate(engine, prompts_of("mixed"), ["knn"], quick(clusters=2))
     assert len(sets_of(labelled)) == 2
     known = calibrate(engine, prompts_of("low"), ["knn"], quick())
     assert sets_of(known) == {"low": "m2"}, "a label is kept, and takes the place of clusters"
 
 
-def test_beginning_anew_keeps_no_domain(told: list[tuple[str, ...]]) -> None:
+def test_beginning_again_keeps_no_domain(told: list[tuple[str, ...]]) -> None:
     engine = new_engine()
     calibrate(engine, prompts_of("low", "high"), ["knn"], quick())
     anew = calibrate(engine, prompts_of("mixed", "low"), ["knn"], replace(quick(feature="last"), again=True))
@@ -392,7 +392,7 @@ def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: py
         calibrate(engine, prompts, ["knn"], quick())
     said: list[str] = []
     found = calibrate(engine, prompts, ["knn"], quick(), say=said.append)
-    assert any("fitting knn, going on behind 1 steps" in line for line in said)
+    assert any("fitting knn, going on after 1 steps" in line for line in said)
     assert told == [told[0], told[1], told[1], told[3]], "the first domain is not searched again"
     assert sets_of(found) == {"low": "m2", "high": "m1"}
 
@@ -550,17 +550,5 @@ def test_domains_by_file_and_none(
     whole = write_lines(tmp_path / "whole.jsonl", [*lines_of("low"), *lines_of("high")])
     assert main([*asked, "--prompts", whole]) == 0
     assert "texts (low, high, cluster-1, cluster-2)" in capsys.readouterr().out
-    assert main(["bench", "gpu", folder, "--prompts", whole, "--peers", "none"]) == 2
-    assert "line 1 of whole.jsonl has no 'domain' that is text" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("knn.search=uniform", "knn.search='uniform' cannot search"),
-        ("knn.anchor=3", "unknown option of knn 'anchor'. Did you mean 'anchors'?"),
-        ("knn", "cannot read --set 'knn'"),
-    ],
-)
-def test_settings_are_checked_before_a_model_is_loaded(setting: str, message: str, refused: Callable[..., str]) -> None:
-    assert message in refused("calibrate", "--strategy", "knn", "--set", setting)
+    assert main(["calibrate", "--lookahead", "disco", folder, "--domain", "low", "--prompts", whole]) == 2
+    assert "unknown domain 'low'. Known: all" in capsys.readouterr().err

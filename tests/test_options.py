@@ -13,13 +13,13 @@ import selfdraft
 from learned import knowledge
 from selfdraft.errors import OptionError
 from selfdraft.options import GenerateOptions, NoOptions, describe, make, parse_settings, setting
-from selfdraft.registry import AXES, DEFAULTS, check_settings, find, options_for
+from selfdraft.registry import AXES, BENCH_ONLY, DEFAULTS, check_settings, find, options_for
 from selfdraft.types import SkipSet
 
 layers = st.frozensets(st.integers(0, 40))
 SHARED = {
     *("__init__", "anchors", "base", "bayes", "domains", "elimination", "kmeans", "knapsack", "learned", "matching"),
-    *("pace", "replanning", "swift_search", "timeline"),
+    *("draft_switch", "replanning", "swift_search", "timeline"),
 }
 """What several methods use."""
 METHOD_AXES = ("strategy", "lookahead", "drafter")
@@ -207,9 +207,10 @@ def test_generate_options_are_normalised():
 )
 def test_the_table_is_the_folder(axis, folder):
     files = {path.stem for path in (Path(selfdraft.__file__).parent / folder).glob("*.py")} - SHARED
-    modules = [target.partition(":")[0] for target in AXES[axis].values()]
+    table = {**AXES[axis], **BENCH_ONLY.get(axis, {})}
+    modules = [target.partition(":")[0] for target in table.values()]
     assert sorted(modules) == sorted(f"selfdraft.{folder}.{name}" for name in files)
-    for name, module in zip(AXES[axis], modules, strict=True):
+    for name, module in zip(table, modules, strict=True):
         assert module.rpartition(".")[2] == name.replace("-", "_"), "a method's file has its name"
 
 
@@ -217,6 +218,12 @@ def test_the_table_is_the_folder(axis, folder):
 def test_every_registered_name_is_found_and_the_default_is_one(axis):
     assert all(callable(find(axis, name)) for name in AXES[axis])
     assert DEFAULTS[axis] in AXES[axis]
+
+
+@pytest.mark.parametrize(("axis", "name"), [(axis, name) for axis, table in BENCH_ONLY.items() for name in table])
+def test_what_only_benchmarks_show_is_refused_with_the_reason(axis, name):
+    with pytest.raises(OptionError, match=f"the {axis} '{name}' cannot generate: .*`selfdraft bench --preset"):
+        find(axis, name)
 
 
 def test_the_defaults():

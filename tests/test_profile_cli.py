@@ -223,15 +223,6 @@ class TestPlot:
         drawn = profile_charts.sets_picture(read_sets(profile, 28, 512), "a model")
         assert int.from_bytes(drawn[16:20], "big") == 150 * 12.5
 
-    def test_what_cannot_be_drawn(
-        self, store: Store, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
-        assert main(["profile", "plot", folder, "--output", "/nowhere/profile.png"]) == 2
-        assert "cannot write /nowhere/profile.png: there is no folder /nowhere" in capsys.readouterr().err
-        assert main(["profile", "plot", folder, "--output", "profile.png", "--set", "x3"]) == 2
-        assert "cannot read 'x3' in the skip set" in capsys.readouterr().err
-
     def test_without_matplotlib(
         self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -64,10 +64,10 @@ class TestSpecBench:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"turns": []}, r"line 2 of a.jsonl has 'turns' that are no list of texts: \[\]; write it like .*turns"),
-            ({"turns": "text"}, "'turns' that are no list of texts: 'text'; write it like"),
-            ({"turns": ["x", 7]}, r"'turns' that are no list of texts: \['x', 7\]; write it like"),
-            ({"turns": ["x", " "]}, "no list of texts"),
+            ({"turns": []}, r"line 2 of a.jsonl has 'turns' that is not a list of texts: \[\]; write it like .*turns"),
+            ({"turns": "text"}, "'turns' that is not a list of texts: 'text'; write it like"),
+            ({"turns": ["x", 7]}, r"'turns' that is not a list of texts: \['x', 7\]; write it like"),
+            ({"turns": ["x", " "]}, "not a list of texts"),
             ({"turns": ["x", "\ud83d"]}, "line 2 of a.jsonl has half a character in its 'turns'; write it as UTF-8"),
             ({"category": None}, "line 2 of a.jsonl has no 'category' that is text; write it like .*turns"),
         ],
@@ -291,7 +291,7 @@ class TestDatasets:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("", "names no dataset; write it like openai/gsm8k,config="),
+            ("", "does not name a dataset; write it like openai/gsm8k,config="),
             ("a/b,test", "'test' in 'a/b,test' is not a setting; write it like openai/gsm8k,config="),
             ("a/b,split=", "'split=' in 'a/b,split=' is not a setting"),
             ("a/b,colum=x", r"unknown setting of a dataset 'colum'\. Did you mean 'column'\? Known: column, config"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import learned
 from cases import SAMPLED
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
-from selfdraft.calibrate import practice
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.calibrate.fit_session import FitSession
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
@@ -244,7 +245,7 @@ STREAM = [[5, 6, 7], [9, 8], [1, 2, 3, 4], [70, 71]]
 
 @pytest.fixture
 def home(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(practice, "NUM_TOKENS", 24)
+    monkeypatch.setattr("selfdraft.calibrate.calibrate.FitSession", partial(FitSession, text_tokens=24))
     return home
 
 

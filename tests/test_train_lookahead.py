@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -556,31 +555,6 @@ class TestCommand:
         assert "nothing was kept" in capsys.readouterr().err
         assert not list(home.rglob("*.json"))
         assert not list(home.rglob("*.tmp"))
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
-            (["--domain", "cod"], "unknown domain 'cod'. Did you mean 'code'?"),
-            (["--strategy", "unifrom"], "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
-            (["--strategy", "off"], "the strategy 'off' drafts nothing"),
-            (["--drafter", "lookupp"], "unknown drafter 'lookupp'"),
-            (["--set", "uniform.ratio=2"], "uniform.ratio must be between 0 and 1"),
-            (["--label", "other"], "invalid choice: 'other'"),
-            (["--budget", "soon"], "cannot read the time 'soon'"),
-            (["--tokens", "0"], "must be a whole number of at least 1"),
-            (["--dtype", "float99"], "float99"),
-        ],
-    )
-    def test_errors_come_before_the_model(
-        self, arguments: list[str], message: str, refused: Callable[..., str]
-    ) -> None:
-        assert message in refused(*COMMAND, *arguments)
-
-    def test_one_prompt_is_too_few(self, tmp_path: Path, refused: Callable[..., str]) -> None:
-        file = tmp_path / "one.jsonl"
-        file.write_text('{"domain": "a", "prompt": "b"}\n' * 2)
-        assert "at least two different prompts of one domain" in refused(*COMMAND, "--prompts", str(file))
 
 
 def test_a_classifier_that_cannot_be_read_does_not_hide_the_others() -> None:

@@ -258,7 +258,7 @@ class TestTune:
     @pytest.mark.parametrize(
         ("lookahead", "message"),
         [
-            ("disco", "use selfdraft calibrate --lookahead disco"),
+            ("disco", "unknown lookahead to tune 'disco'"),
             ("confidenc", "unknown lookahead to tune 'confidenc'. Did you mean 'confidence'?"),
             ("tpt", "Known: confidence, fixed, perplexity"),
         ],

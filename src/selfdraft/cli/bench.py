@@ -20,10 +20,9 @@ from ..bench.methods import (
 from ..bench.soak import Soak
 from ..bench.tables import as_text
 from ..engine.engine import Engine
-from ..errors import OptionError
 from ..measure.arms import is_bound
 from ..measure.circumstances import shown_name
-from ..measure.peers import PEERS, check_peers, default_peers
+from ..measure.peers import PEERS, check_greedy, check_peers, default_peers
 from ..measure.records import RecordFile
 from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
@@ -39,6 +38,7 @@ from .inputs import (
     add_device_options,
     add_method_options,
     check_method_names,
+    check_sampling,
     count,
     method_help,
     read_file,
@@ -136,8 +136,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
-    check_temperature(options.temperature)
-    check_top_p(options.top_p)
+    check_sampling(options)
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
@@ -219,9 +218,10 @@ def _asked(options: argparse.Namespace, name: str) -> Any:
 def _peers(options: argparse.Namespace) -> list[str]:
     device = loading.choose_device(options.device)
     loading.choose_dtype(options.dtype, device)
-    if asked := _asked(options, "peers"):
-        return check_peers(asked)
-    return [] if options.temperature else default_peers(device.type)
+    asked = _asked(options, "peers")
+    found = check_peers(asked) if asked else [] if options.temperature else default_peers(device.type)
+    check_greedy(found, options.peer_model, options.temperature)
+    return found
 
 
 def _prompts(options: argparse.Namespace) -> list[Prompt]:
@@ -244,13 +244,3 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     }
     commit = {"commit": options.commit} if options.commit else {}
     return {"model": shown_name(options.model or DEFAULT_MODEL), "options": {**values, **files}, **commit}
-
-
-def check_temperature(temperature: float) -> None:
-    if not temperature >= 0:
-        raise OptionError(f"--temperature must be at least 0, got {temperature}")
-
-
-def check_top_p(top_p: float | None) -> None:
-    if top_p is not None and not 0 < top_p <= 1:
-        raise OptionError(f"--top-p must be above 0 and at most 1, got {top_p}")

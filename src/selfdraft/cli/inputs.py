@@ -12,7 +12,7 @@ from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, describe, parse_settings
+from ..options import GenerateOptions, describe, make, parse_settings
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
@@ -96,6 +96,13 @@ def check_method_names(method: Mapping[str, Any]) -> None:
         if axis in AXES:
             find(axis, name)
     check_settings(method["settings"])
+
+
+def check_sampling(options: argparse.Namespace) -> None:
+    """Temperature, top-p and seed, as far as the command has them."""
+    names = ("temperature", "top_p", "seed")
+    given = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
+    make(GenerateOptions, given, "generate")
 
 
 def read_standard_input(instead: str) -> str:

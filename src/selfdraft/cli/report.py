@@ -77,6 +77,8 @@ def find_files(names: Sequence[str]) -> list[Path]:
             raise OptionError(f"the folder {path} has no .jsonl; name what `bench --output` or `reproduce` wrote")
         found += inside
     for path in found:
+        if not path.is_file():
+            raise OptionError(f"cannot read {path}: no such file; name what `bench --output` or `reproduce` wrote")
         if found.count(path) > 1:
             raise OptionError(f"{path} is named twice; name each file once")
     return found
@@ -160,9 +162,9 @@ def _write_pictures(folder: Path, prefixes: Sequence[str], charts: Sequence[Char
 
 
 def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
+    results = [PaperFile.read(file) for file in files]
     if options.html:
         raise OptionError("results of `reproduce` become Markdown; use --markdown --output FILE.md")
-    results = [PaperFile.read(file) for file in files]
     for result in results:
         if not result.lines:
             raise OptionError(f"{result.name} has nothing that was measured; run its command again: {result.command}")

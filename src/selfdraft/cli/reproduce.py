@@ -28,7 +28,7 @@ from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-from .inputs import MODEL_HELP, add_device_options, count, read_file, seconds
+from .inputs import MODEL_HELP, add_device_options, check_sampling, count, read_file, seconds
 from .outputs import check_output
 
 EXAMPLES = """\
@@ -91,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     chosen = recipes([options.paper])
     _check_experiments(options.experiments, chosen)
+    check_sampling(options)
     prompts = _prompts(options)
     if options.output:
         check_output(options.output)

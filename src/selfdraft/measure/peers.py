@@ -111,6 +111,11 @@ def check_peers(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def check_greedy(names: Sequence[str], peer_model: object, temperature: float) -> None:
+    if (names or peer_model) and temperature:
+        raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none and no --peer-model")
+
+
 def default_peers(device_type: str) -> list[str]:
     """All of them on a GPU; elsewhere a static cache brings nothing but waiting."""
     return [name for name in PEERS if device_type == "cuda" or name != STATIC]

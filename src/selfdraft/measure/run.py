@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..engine.engine import Engine
-from ..errors import OptionError
 from ..models.decoder import Decoder
 from ..models.load.info import describe
 from ..progress import Progress, no_progress
@@ -21,7 +20,7 @@ from ..version import __version__
 from .arms import Ours, Output, PeerArm, Site, judged
 from .circumstances import circumstances
 from .passes import Costs, PassMeter, Round, copy_bandwidth, draft_kinds
-from .peers import peers
+from .peers import check_greedy, peers
 from .records import OFF, Head, Machine, Record, RecordFile, complete_texts, profile_digest, prompts_digest
 from .result import Result
 
@@ -126,8 +125,7 @@ class Measurement:
         is_new: bool = False,
     ) -> None:
         self._began = time.perf_counter() if began is None else began
-        if (plan.peers or plan.peer_model) and plan.temperature:
-            raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none and no --peer-model")
+        check_greedy(plan.peers, plan.peer_model, plan.temperature)
         self._engine, self.plan, self._file = engine, plan.fitting(engine), file
         self._progress, self._is_new = progress, is_new
         self._num_turns_left_out = plan.num_texts - self.plan.num_texts

@@ -1,0 +1,150 @@
+"""Wrong commands: each is told in one line what is wrong, with exit code 2, before a model is loaded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from selfdraft.cli.main import COMMANDS, MOVED, main
+
+REFUSED = [
+    ("generat abc", "invalid choice: 'generat'"),
+    ("generate", "the following arguments are required: prompt"),
+    ("generate ''", "the prompt is empty"),
+    ("generate abc --strategy unifrom", "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
+    ("generate abc --lookahead oracle", "the lookahead 'oracle' cannot generate"),
+    ("generate abc --set uniform.ration=1", "unknown option of uniform 'ration'. Did you mean 'ratio'?"),
+    ("generate abc --set uniform", "cannot read --set 'uniform'; write METHOD.OPTION=VALUE"),
+    ("generate abc --set uniform.ratio=much", "uniform.ratio must be a number, got 'much'"),
+    ("generate abc --max-new-tokens -3", "generate.max_new_tokens must be at least 1, got -3"),
+    ("generate abc --max-new-tokens many", "generate.max_new_tokens must be a whole number, got 'many'"),
+    ("generate abc --device gpu9", "unknown or absent device 'gpu9'. Possible here: cpu"),
+    ("generate abc --dtype int3", "unknown dtype 'int3'. Possible: float32, bfloat16, float16"),
+    ("verify MODEL", "the following arguments are required: file"),
+    ("verify MODEL nowhere.json", "cannot read nowhere.json"),
+    ("verify MODEL - --prompt a --prompt-file b", "--prompt and --prompt-file are two prompts; leave one out"),
+    ("verify MODEL - --prompt-file -", "prompt and text cannot both come from standard input"),
+    ("info ./no-such-folder", "no model at no-such-folder: not a folder"),
+    ("info --dtype int3", "unknown dtype 'int3'"),
+    ("pull smollm2", "Did you mean 'smollm2-135m-instruct'"),
+    ("calibrate --budget soon", "cannot read the time 'soon'; write it like 90s, 10m or 1h"),
+    ("calibrate --budget 0", "cannot read the time '0'"),
+    ("calibrate --tokens 0", "must be a whole number of at least 1, got '0'"),
+    ("calibrate --trial-prompts -1", "must be a whole number of at least 0, got '-1'"),
+    ("calibrate --strategy prun", "unknown strategy 'prun'. Did you mean 'prune'?"),
+    ("calibrate --strategy off", "nothing to learn for the strategy 'off'"),
+    ("calibrate --domain poems", "unknown domain 'poems'. Known: chat, code, math"),
+    ("calibrate --prompts nowhere.jsonl", "cannot read nowhere.jsonl"),
+    ("calibrate --device toaster", "unknown or absent device 'toaster'"),
+    ("calibrate --strategy knn --set knn.clusters=-1", "knn.clusters must be at least 0"),
+    ("calibrate --strategy knn --set knn.search=uniform", "knn.search='uniform' cannot search"),
+    ("calibrate --strategy knn --set knn.anchor=3", "unknown option of knn 'anchor'. Did you mean 'anchors'?"),
+    ("calibrate --drafter lookup", "--drafter needs --lookahead NAME"),
+    ("calibrate --json", "--json needs --lookahead NAME"),
+    ("calibrate --lookahead disco --again", "--again does not go with --lookahead"),
+    ("calibrate --lookahead disco --domain-field task", "--domain-field does not go with --lookahead"),
+    ("calibrate --lookahead disco --domain cod", "unknown domain 'cod'. Did you mean 'code'?"),
+    ("calibrate --lookahead disco --strategy unifrom", "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
+    ("calibrate --lookahead disco --strategy off", "the strategy 'off' drafts nothing"),
+    ("calibrate --lookahead disco --strategy prune knn", "learns for one strategy, got prune, knn; name one"),
+    ("calibrate --lookahead disco --drafter lookupp", "unknown drafter 'lookupp'"),
+    ("calibrate --lookahead disco --set uniform.ratio=2", "uniform.ratio must be between 0 and 1"),
+    ("calibrate --lookahead disco --label other", "invalid choice: 'other'"),
+    ("calibrate --lookahead disco --dtype float99", "unknown dtype 'float99'"),
+    ("calibrate --lookahead disco --prompts TWICE", "at least two different prompts of one domain"),
+    ("calibrate --lookahead fixed --label tv", "--label belongs to --lookahead disco; leave it out"),
+    ("calibrate --lookahead fixd", "unknown lookahead to calibrate 'fixd'. Did you mean 'fixed'?"),
+    ("calibrate --lookahead tpt", "Known: confidence, disco, fixed, perplexity"),
+    ("calibrate --lookahead fixed --set fixed.tokens=0", "fixed.tokens must be at least 1"),
+    ("calibrate --lookahead fixed --prompts nowhere.jsonl", "cannot read nowhere.jsonl"),
+    ("profile", "the following arguments are required: ACTION"),
+    ("profile shw", "invalid choice: 'shw'"),
+    ("profile show --context 0", "must be a whole number of at least 1, got '0'"),
+    ("profile show --device toaster", "unknown or absent device 'toaster'"),
+    ("profile plot", "the following arguments are required: --output"),
+    ("profile plot --output nowhere/a.png", "cannot write nowhere/a.png: there is no folder"),
+    ("profile plot --output a.png --set x3", "cannot read 'x3' in the skip set"),
+    ("profile plot --output a.png --of swift --set a1", "--set names what `--of sets` draws"),
+    ("bench --preset gpus", "invalid choice: 'gpus'"),
+    ("bench --strategies prun", "unknown strategy 'prun'. Did you mean 'prune'?"),
+    ("bench --lookahead confidnce", "unknown lookahead 'confidnce'. Did you mean 'confidence'?"),
+    ("bench --set uniform.ratio=2", "uniform.ratio must be between 0 and 1"),
+    ("bench --variant fast", "cannot read --variant 'fast'; write NAME: AXIS=METHOD"),
+    ("bench --variant 'fast: stratgy=prune'", "unknown axis in --variant 'fast: stratgy=prune': 'stratgy'"),
+    ("bench --variant 'off: strategy=prune'", "two rows cannot both be named 'off'"),
+    ("bench --peers eagr", "unknown peer 'eagr'"),
+    ("bench --peers none lookup", "none stands alone"),
+    ("bench --peers eager --temperature 1", "peers are greedy; leave out --temperature"),
+    ("bench --prompt-sets maths", "unknown prompt set 'maths'. Did you mean 'math'?"),
+    ("bench --prompts nowhere.jsonl", "cannot read nowhere.jsonl"),
+    ("bench --datasets ''", "'' does not name a dataset"),
+    ("bench --mix 2", "the mix ratio must be from 0 (domain by domain) to 1 (always another domain), got 2.0"),
+    ("bench --temperature -1", "temperature must be between 0 and 1000, got -1.0"),
+    ("bench --top-p 2", "top_p must be between 0 and 1, got 2.0"),
+    ("bench --seed -1", "seed must be between 0 and"),
+    ("bench --seconds soon", "must be a number of seconds, got 'soon'"),
+    ("bench --runs 0", "must be a whole number of at least 1, got '0'"),
+    ("bench --output nowhere/a.jsonl", "cannot write nowhere/a.jsonl: there is no folder"),
+    ("bench --device toaster", "unknown or absent device 'toaster'"),
+    ("reproduce", "the following arguments are required: PAPER"),
+    ("reproduce swft", "Did you mean 'swift'?"),
+    ("reproduce swift --experiments table-99", "unknown experiment 'table-99'"),
+    ("reproduce swift --prompts nowhere.jsonl", "cannot read nowhere.jsonl"),
+    ("reproduce swift --per-task 0", "must be a whole number of at least 1, got '0'"),
+    ("reproduce swift --seed -1", "seed must be between 0 and"),
+    ("reproduce swift --output nowhere/a.jsonl", "cannot write nowhere/a.jsonl: there is no folder"),
+    ("reproduce swift --device toaster", "unknown or absent device 'toaster'"),
+    ("report", "the following arguments are required: FILE.jsonl"),
+    ("report nowhere.jsonl", "cannot read nowhere.jsonl: no such file"),
+    ("report .", "the folder . has no .jsonl"),
+    ("report a b --html nowhere/a.html", "cannot read a: no such file"),
+    ("report PROMPTS --html nowhere/a.html", "cannot write nowhere/a.html: there is no folder"),
+    ("report PROMPTS --output PROMPTS", "is a result itself, which would be lost"),
+    ("report PROMPTS PROMPTS", "is named twice; name each file once"),
+    ("report PROMPTS --notes .", "cannot read"),
+    *((old, f"`selfdraft {old}` is now `selfdraft {new}`") for old, new in MOVED.items()),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), REFUSED, ids=[command for command, _ in REFUSED])
+def test_it_is_refused(
+    command: str,
+    message: str,
+    refused: Callable[..., str],
+    prompts: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: object())  # of matplotlib
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text('{"domain": "a", "prompt": "b"}\n' * 2, encoding="utf-8")
+    files = {"PROMPTS": prompts, "TWICE": str(twice)}
+    error = refused(*(files.get(word, word) for word in shlex.split(command)))
+    assert message in error
+    assert error.splitlines()[-1].startswith("selfdraft")
+    assert error.startswith("usage: ") or error.count("\n") == 1
+
+
+def test_every_command_is_in_the_table() -> None:
+    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    assert {command.partition(" ")[0] for command, _ in REFUSED} >= names
+
+
+def test_old_words_say_so_whatever_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    for old, new in MOVED.items():
+        assert main([*old.split(), "MODEL", "--lookahead", "fixed"]) == 2
+        assert f"is now `selfdraft {new}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", *(command.__name__.rpartition(".")[2] for command in COMMANDS)])
+def test_help_teaches_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*name.split(), "--help"])
+    output = capsys.readouterr().out
+    assert "example" in output
+    assert f"  selfdraft {name}" in output
