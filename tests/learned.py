@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from selfdraft.economics import LatencyFit, Line
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, artefact_name
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.profile import SCHEMA, Artefact, Profile
 from selfdraft.protocols import Knowledge
 from selfdraft.registry import DRAFTERS
-from selfdraft.types import LatencyFit, Line
 
 HIDDEN_SIZE = 32
 FRONTIER = [
@@ -30,8 +30,9 @@ SETS = {"mixed": {"skip": "a1-2,m2", "tokens_per_second": 80.0, "plain": 64.0, "
 
 
 def latency(**changed: Any) -> LatencyFit:
-    """Five layers of 3 ms behind a short text; attention grows; a verification costs what a token costs."""
+    """Five layers of 3 ms after a short text; attention grows; a verification costs what a token costs."""
     values: dict[str, Any] = {
+        "num_layers": 5,
         "attention": Line(1e-5, 1e-3),
         "mlp_seconds": 2e-3,
         "rest_seconds": 5e-4,
@@ -103,4 +104,6 @@ def profile(fit: LatencyFit | None = None, **artefacts: Any) -> Profile:
 def knowledge(num_layers: int, fit: LatencyFit | None = None) -> Knowledge:
     artefacts = {"knn": knn().content}
     usual = {"frontier": FRONTIER, "sets": SETS}
-    return Knowledge(num_layers, lambda: fit or latency(), lambda name, *told: artefacts.get(name, usual))
+    return Knowledge(
+        num_layers, lambda: fit or latency(num_layers=num_layers), lambda name, *told: artefacts.get(name, usual)
+    )

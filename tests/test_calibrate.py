@@ -18,11 +18,12 @@ from selfdraft.calibrate import kit as kit_module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.kit import EngineKit, ScoredTexts
 from selfdraft.calibrate.texts import Text, hold_out, probe_text, write_texts
-from selfdraft.calibrate.trials import Total, methods_of, predict, thinned
+from selfdraft.calibrate.trials import Total, methods_of, thinned
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
+from selfdraft.profiles.contents import KnownSet
 from selfdraft.profiles.store import Store
 from selfdraft.strategies.elimination import sample
 from selfdraft.types import FrontierPoint, Prompt, SkipSet
@@ -304,9 +305,11 @@ def test_match_is_judged_by_the_calibration_texts(engine: Engine) -> None:
 
 def test_what_is_predicted() -> None:
     fit, skip = learned.latency(), SkipSet.parse("a1-2,m2-3")
-    assert predict(1.0, SkipSet(), fit, 100, NUM_LAYERS) == 1.0
-    assert predict(0.0, skip, fit, 100, NUM_LAYERS) < 1
-    assert predict(0.95, skip, fit, 100, NUM_LAYERS) > predict(0.7, skip, fit, 100, NUM_LAYERS) > 1
+    never, often, nearly_always = (KnownSet.at(fit.at(100), skip, match).predicted for match in (0.0, 0.7, 0.95))
+    assert never is not None
+    assert often is not None
+    assert nearly_always is not None
+    assert never < 1 < often < nearly_always
 
 
 def test_totals_are_sums(engine: Engine) -> None:

@@ -65,16 +65,18 @@ OTHER_CONFIGS = (
     ("gpt_neox", {"use_parallel_residual": False}),
     ("gpt_neox", {"attention_bias": False, "tie_word_embeddings": True}),
 )
-LEAN = ("llama", "qwen2", "qwen2-sliding", "mistral")
-CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in LEAN]
-OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [(*case, True) for case in OTHER_CONFIGS if case[0] in LEAN]
+JOINABLE = ("llama", "qwen2", "qwen2-sliding", "mistral")
+CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in JOINABLE]
+OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [
+    (*case, True) for case in OTHER_CONFIGS if case[0] in JOINABLE
+]
 WINDOWED = (
     "qwen2-sliding", "gemma2", "gemma3_text", "gemma3", "mistral", "qwen3", "qwen3_moe", "phi3", "smollm3", "starcoder2"
 )  # fmt: skip
 by_case = pytest.mark.parametrize(
-    ("variant", "allow_joined"), CASES, ids=[f"{name}-lean" if lean else name for name, lean in CASES]
+    ("variant", "allow_joined"), CASES, ids=[f"{name}-joined" if joined else name for name, joined in CASES]
 )
-by_path = pytest.mark.parametrize("allow_joined", [False, True], ids=["modules", "lean"])
+by_path = pytest.mark.parametrize("allow_joined", [False, True], ids=["modules", "joined"])
 by_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 

@@ -36,7 +36,7 @@ def never_pays(skip: SkipSet) -> float:
 class PlantedKit:
     """Ten layers, speeds by the skip set; what is asked for is noted down."""
 
-    num_layers = 10
+    latency = learned.latency(num_layers=10)
     prompts = IN_TURN
 
     def __init__(self, speed: Callable[[SkipSet], float] = pays, known: Any = None, num_steps: int = 10**6) -> None:
@@ -158,7 +158,7 @@ def test_time_ends_it() -> None:
 @pytest.mark.parametrize(("num_layers", "num_sets"), [(1, 0), (2, 3), (3, 15)])
 def test_small_models_are_searched_whole(num_layers: int, num_sets: int) -> None:
     kit = PlantedKit()
-    kit.num_layers = num_layers
+    kit.latency = learned.latency(num_layers=num_layers)
     found = fit(kit)["sets"]["mixed"]
     assert (found["num_tried"], found["is_complete"]) == (num_sets, True)
 
@@ -185,7 +185,7 @@ def test_where_plain_decoding_was_fastest_nothing_is_drafted() -> None:
     [
         ({"sets": learned.SETS}, "no skip set of `draft-verify` for calibrate_on=first; what it has: mixed. Run: "),
         ({"sets": {}}, "what it has: nothing. Run: "),
-        ({}, "cannot be read (KeyError: 'sets'). Make it anew with: "),
+        ({}, "cannot be read (KeyError: 'sets'). Make it again with: "),
         ({"sets": {"first": "a1"}}, "cannot be read (TypeError: "),
         ({"sets": {"first": {"skip": "b7"}}}, "cannot read 'b7'"),
         ({"sets": {"first": {"skip": 7}}}, "cannot be read (AttributeError: "),

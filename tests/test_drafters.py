@@ -19,6 +19,7 @@ from selfdraft.drafters.self import last_exact_point
 from selfdraft.engine.draft import grow
 from selfdraft.models.decoder import SubLayer
 from selfdraft.models.eager import EagerRunner
+from selfdraft.passes import PassRequest
 from selfdraft.protocols import DraftRows, Host
 from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 
@@ -78,10 +79,10 @@ class TestEarlyExit:
         resumed: list[tuple[int, ...]] = []
         forward = EagerRunner.forward
 
-        def watched(self: EagerRunner, tokens: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-            if keywords.get("resume") is not None:
-                resumed.append(keywords["resume"].num_known)
-            return forward(self, tokens, *arguments, **keywords)
+        def watched(self: EagerRunner, request: PassRequest, cache: Any) -> Any:
+            if request.resume is not None:
+                resumed.append(request.resume.num_known)
+            return forward(self, request, cache)
 
         monkeypatch.setattr(EagerRunner, "forward", watched)
         engine = Engine(pico("llama"), strategy="early-exit", settings={"early-exit": {"layers": 3}})

@@ -31,7 +31,7 @@ def test_every_family_has_its_pico():
 def test_the_docs_list_exactly_the_families():
     rows = TABLE_ROW.findall(DOCS.read_text(encoding="utf-8"))
     assert [name for name, *_ in rows] == list(FAMILIES)
-    assert [is_fast == "yes" for _, is_fast, _ in rows] == [family.is_lean for family in FAMILIES.values()]
+    assert [is_fast == "yes" for _, is_fast, _ in rows] == [family.is_joinable for family in FAMILIES.values()]
     assert all(tested.startswith("pico") for *_, tested in rows)
 
 
@@ -77,7 +77,7 @@ def test_a_wrong_row_fails_the_self_test(family: str, field: str, value: Any, mo
     row: Any = dataclasses.replace(FAMILIES[family], **{field: value})
     monkeypatch.setitem(FAMILIES, family, row)
     with pytest.raises(SelfTestError, match=f"'{family}' does not reproduce"):
-        Decoder(pico(family), allow_lean=False)
+        Decoder(pico(family), allow_joined=False)
 
 
 @pytest.mark.parametrize("layer_type", ["sliding_attention", "full_attention"])

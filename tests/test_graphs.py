@@ -170,7 +170,7 @@ def test_rows_are_padded_where_the_forward_finds_the_cache_itself() -> None:
         assert found.scores.shape == expected.scores.shape
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
         assert found.choices() == expected.choices()
-    (buffers, _) = runner._passes._buffers[4, 2]
+    (buffers, _) = runner._passes._buffers(4, 2)
     assert buffers.header.tolist() == [cache.address, cache.num_slots, 4, 0, 3, 0, 0, 0]
     assert runner.graphs.num_captures == 1
 

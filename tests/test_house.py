@@ -347,3 +347,26 @@ def test_the_blocker_blocks():
     code = BLOCKER.format(blocked={"argparse"}, ours=set(), arguments=("--help",))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert "No module named 'argparse' (blocked)" in done.stderr
+
+
+IN_CIRCLES = {"bench/reproduce/recipe.py", "bench/reproduce/workbench.py"}
+"""To be deleted with bench/reproduce."""
+
+
+def test_no_file_imports_itself_through_others():
+    """Also not inside a function or for type checking: two files that need each other are one, or lack a third."""
+    modules = {".".join(("selfdraft", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in FILES}
+    files = {module.removesuffix(".__init__"): path for module, path in modules.items()}
+    imports = {
+        path: {files.get(name) or files.get(name.rpartition(".")[0]) for name in imported_modules(path)} - {None, path}
+        for path in FILES
+    }
+
+    def reached_from(path: Path) -> set[Path]:
+        found, new = set(), imports[path]
+        while new:
+            found |= new
+            new = set().union(*(imports[other] for other in new)) - found
+        return found
+
+    assert {name_of(path) for path in FILES if path in reached_from(path)} == IN_CIRCLES, "import themselves"

@@ -448,7 +448,7 @@ def test_without_an_artefact_the_command_is_named() -> None:
     ids=str,
 )
 def test_a_damaged_artefact_is_named(fitted: Artefact, damage: dict[str, Any]) -> None:
-    with pytest.raises(ProfileError, match=r"domains of `knn` cannot be read.*Make them anew with: .*--strategy knn"):
+    with pytest.raises(ProfileError, match=r"domains of `knn` cannot be read.*Make them again with: .*--strategy knn"):
         engine_with({**fitted.content, **damage})
 
 
@@ -460,7 +460,7 @@ def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
 
 
 def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
-    message = "knn.feature=last, but .* found with 'mean'. Say --set knn.feature=mean, or fit them anew with: .*=last"
+    message = "knn.feature=last, but .* found with 'mean'. Say --set knn.feature=mean, or fit them again with: .*=last"
     with pytest.raises(OptionError, match=message):
         engine_with(fitted, settings={"knn": {"feature": "last"}})
     with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with 'draft-verify'"):

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from pico import NUM_LAYERS, pico
+from selfdraft.economics import LatencyFit, Line, expected_tokens, speed_table
 from selfdraft.errors import ModelError, OptionError
 from selfdraft.models import latency
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.models.latency import PLAIN, WHOLE, Kind, Sample, fit_samples, fitting_length, least_squares, measure
-from selfdraft.models.payoff import best_length, expected_tokens, integer_weights, speed_table
 from selfdraft.passes import PassOutput, PassRequest
-from selfdraft.types import LatencyFit, Line, SkipSet
+from selfdraft.types import SkipSet
 from tape import TapeRecorder
 
 HALF = SkipSet.parse("a1-4,m1-4")
@@ -96,8 +96,9 @@ def measured(runner: Any, *arguments: Any, **options: Any) -> LatencyFit:
 
 
 def a_fit(**changes: Any) -> LatencyFit:
-    """Attention costs as much as an MLP behind 500 slots; verification hardly more than a plain pass."""
+    """Attention costs as much as an MLP after 500 slots; verification hardly more than a plain pass."""
     fit = LatencyFit(
+        num_layers=LAYERS,
         attention=Line(1e-6, 5e-4),
         mlp_seconds=1e-3,
         rest_seconds=1e-3,
@@ -133,19 +134,19 @@ class TestMeasure:
         fit = measured(runner)
         for skip in (SkipSet(), HALF, SkipSet.parse("a2"), SkipSet.parse("m0-7")):
             expected = runner.pass_seconds(1, num_context, skip)
-            assert fit.draft_seconds(skip, num_context, LAYERS) == pytest.approx(expected)
+            assert fit.at(num_context).draft(skip) == pytest.approx(expected)
         for width in (1, 2, 3, 8, 11, 32, 40):
             expected = runner.pass_seconds(width, num_context) + runner.reading * (width > 1)
-            assert fit.verify_seconds(width, num_context) == pytest.approx(expected)
-        assert fit.plain_seconds(num_context) == pytest.approx(runner.pass_seconds(1, num_context) + runner.reading)
+            assert fit.at(num_context).verify(width) == pytest.approx(expected)
+        assert fit.at(num_context).plain == pytest.approx(runner.pass_seconds(1, num_context) + runner.reading)
 
     def test_recorded_widths_are_measured_and_padded_to(self) -> None:
         runner = FakeRunner(recorded_widths=(1, 2, 4, 6, 64), buckets=(256, 1024, 4096))
         fit = measured(runner)
         assert fit.is_recorded
         assert fit.widths == (1, 2, 4, 6, 64)
-        assert fit.verify_seconds(5, 100) == pytest.approx(runner.pass_seconds(6, 100) + runner.reading)
-        assert fit.verify_seconds(7, 100) == pytest.approx(runner.pass_seconds(64, 100) + runner.reading)
+        assert fit.at(100).verify(5) == pytest.approx(runner.pass_seconds(6, 100) + runner.reading)
+        assert fit.at(100).verify(7) == pytest.approx(runner.pass_seconds(64, 100) + runner.reading)
 
     def test_a_runner_that_gave_up_recording_takes_the_usual_widths(self) -> None:
         fit = measured(FakeRunner(recorded_widths=(1, 64)))
@@ -165,7 +166,7 @@ class TestMeasure:
         steady, slowing = measured(FakeRunner()), measured(FakeRunner(drift=2e-4))
         ratio = slowing.mlp_seconds / steady.mlp_seconds
         assert ratio > 1.04
-        assert slowing.attention_seconds(512) / steady.attention_seconds(512) == pytest.approx(ratio, rel=0.02)
+        assert slowing.at(512).attention / steady.at(512).attention == pytest.approx(ratio, rel=0.02)
 
     def test_an_outlier_is_left_out(self) -> None:
         runner = FakeRunner()
@@ -229,10 +230,11 @@ class TestRealRunners:
         fit = measure(EagerRunner(pico("llama")), (8, 64), 0.5)
         assert fit.lengths[0] == 8
         assert fit.widths == latency.WIDTHS
-        assert fit.draft_seconds(SkipSet(), 64, NUM_LAYERS) > 0
-        assert fit.verify_seconds(5, 64) > 0
-        assert fit.plain_seconds(64) > 0
-        assert LatencyFit.from_json(json.loads(json.dumps(fit.to_json()))) == fit
+        assert fit.at(64).draft(SkipSet()) > 0
+        assert fit.at(64).verify(5) > 0
+        assert fit.at(64).plain > 0
+        assert fit.num_layers == NUM_LAYERS
+        assert LatencyFit.from_json(json.loads(json.dumps(fit.to_json())), NUM_LAYERS) == fit
 
     def test_recorded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(latency, "_BATCH_SECONDS", 0.0)
@@ -294,7 +296,7 @@ class TestFit:
         runner = FakeRunner(attention=Line(0.0, 3e-4), rest=0.0)
         fit = measured(runner)
         assert fit.clamped == ()
-        assert fit.attention_seconds(9999) == pytest.approx(3e-4)
+        assert fit.at(9999).attention == pytest.approx(3e-4)
         assert fit.mlp_seconds == pytest.approx(5e-4)
 
     def test_errors_are_relative(self) -> None:
@@ -326,39 +328,74 @@ class TestFitValue:
     def test_json_both_ways(self) -> None:
         fit = a_fit(clamped=("mlp",))
         document = json.loads(json.dumps(fit.to_json()))
-        assert LatencyFit.from_json(document) == fit
-        assert hash(LatencyFit.from_json(document)) == hash(fit)
+        assert LatencyFit.from_json(document, LAYERS) == fit
+        assert hash(LatencyFit.from_json(document, LAYERS)) == hash(fit)
         assert document["attention"] == {"per_slot": 1e-6, "base": 5e-4}
 
+    def test_older_profiles_do_not_tell_the_layers(self) -> None:
+        document = a_fit().to_json()
+        del document["num_layers"]
+        assert LatencyFit.from_json(document, 7) == a_fit(num_layers=7)
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            ({"mlp_seconds": -1e-3}, "not numbers of at least 0"),
+            ({"rest_seconds": float("nan")}, "not numbers of at least 0"),
+            ({"plain": {"per_slot": True, "base": 1.0}}, "not numbers of at least 0"),
+            ({"widths": [1, 2]}, "do not fit its widths"),
+            ({"verify": []}, "do not fit its widths"),
+        ],
+    )
+    def test_damage(self, damage: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            LatencyFit.from_json({**a_fit().to_json(), **damage}, LAYERS)
+
     def test_a_draft_is_what_it_does_not_skip(self) -> None:
-        seconds = a_fit().draft_seconds(SkipSet.parse("a1-3,m2"), 500, 4)
+        seconds = a_fit(num_layers=4).at(500).draft(SkipSet.parse("a1-3,m2"))
         assert seconds == pytest.approx(1 * 1e-3 + 3 * 1e-3 + 1e-3)
 
     @pytest.mark.parametrize(("width", "seconds"), [(1, 13e-3), (3, 15e-3), (6, 20e-3), (8, 24e-3), (9, 26e-3)])
     def test_widths_are_interpolated(self, width: int, seconds: float) -> None:
-        assert a_fit().verify_seconds(width, 0) == pytest.approx(seconds)
+        assert a_fit().at(0).verify(width) == pytest.approx(seconds)
 
     @pytest.mark.parametrize(("width", "seconds"), [(1, 13e-3), (3, 16e-3), (5, 24e-3), (8, 24e-3), (9, 26e-3)])
     def test_widths_are_padded_where_recorded(self, width: int, seconds: float) -> None:
-        assert a_fit(is_recorded=True).verify_seconds(width, 0) == pytest.approx(seconds)
+        assert a_fit(is_recorded=True).at(0).verify(width) == pytest.approx(seconds)
 
     def test_verification_grows_with_the_context(self) -> None:
-        assert a_fit().verify_seconds(3, 1000) == pytest.approx(15e-3 + 10e-3)
+        assert a_fit().at(1000).verify(3) == pytest.approx(15e-3 + 10e-3)
+
+    def test_rows_are_columns_with_texts_of_their_own(self) -> None:
+        one, costs = a_fit().at(1000).verify(8), a_fit().at(1000)
+        assert costs.verify(2, rows=4) == pytest.approx(one + 3 * LAYERS * 1e-6 * 1000)
+        assert a_fit().at(0).verify(2, rows=4) == a_fit().at(0).verify(8)
+
+    def test_texts_of_about_one_length_cost_the_same(self) -> None:
+        fit = a_fit()
+        assert fit.about(256) == fit.about(511) == fit.at(384)
+        assert fit.about(255) == fit.at(128)
+
+    def test_a_table_holds_what_the_sets_promise(self) -> None:
+        costs, skips = a_fit().at(100), [HALF, SkipSet.parse("a1-7,m1-7")]
+        table = speed_table([0.6, 0.9], costs.rounds(skips, 5))
+        for row, (acceptance, skip) in enumerate(zip((0.6, 0.9), skips, strict=True)):
+            assert table[row].tolist() == costs.speeds(acceptance, skip, 5).tolist()
 
     def test_never_negative(self) -> None:
         fit = a_fit(widths=(1, 2), verify=(Line(0, 2e-3), Line(0, 1e-3)))
-        assert fit.verify_seconds(9, 0) == 0
+        assert fit.at(0).verify(9) == 0
 
 
-class TestPayoff:
+class TestEconomics:
     def test_weights_change_as_the_context_grows(self) -> None:
-        weights = [integer_weights(a_fit(), num_context) for num_context in (0, 500, 1500, 2500, 10**6)]
+        weights = [a_fit().at(num_context).weights for num_context in (0, 500, 1500, 2500, 10**6)]
         assert weights == [(1, 2), (1, 1), (2, 1), (3, 1), (5, 1)]
 
     def test_weights_of_what_costs_nothing(self) -> None:
-        assert integer_weights(a_fit(mlp_seconds=0.0), 0) == (5, 1)
-        assert integer_weights(a_fit(attention=Line(0, 0)), 0) == (1, 5)
-        assert integer_weights(a_fit(attention=Line(0, 0), mlp_seconds=0.0), 0) == (1, 1)
+        assert a_fit(mlp_seconds=0.0).at(0).weights == (5, 1)
+        assert a_fit(attention=Line(0, 0)).at(0).weights == (1, 5)
+        assert a_fit(attention=Line(0, 0), mlp_seconds=0.0).at(0).weights == (1, 1)
 
     @pytest.mark.parametrize(("acceptance", "expected"), [(0, 1), (0.5, 1.875), (1, 4)])
     def test_expected_tokens(self, acceptance: float, expected: float) -> None:
@@ -372,33 +409,34 @@ class TestPayoff:
     def test_tokens_per_second(self) -> None:
         fit = a_fit()
         draft = 4 * 1e-3 + 4 * 1e-3 + 1e-3
-        verify = fit.verify_seconds(4, 500)
-        speeds = speed_table([0.5], 3, fit, [HALF], 500, LAYERS)[0]
+        verify = fit.at(500).verify(4)
+        speeds = fit.at(500).speeds(0.5, HALF, 3)
         speed = speeds[3]
         assert speed == pytest.approx(1.875 / (3 * draft + verify))
-        assert speeds[0] == pytest.approx(1 / fit.plain_seconds(500))
+        assert speeds[0] == pytest.approx(1 / fit.at(500).plain)
 
     def test_off_where_drafting_cannot_pay(self) -> None:
         fit = a_fit()
-        off = 1 / fit.plain_seconds(100)
-        assert best_length(1.0, 10, fit, SkipSet(), 100, LAYERS) == (0, off), "a draft as dear as the target"
-        assert best_length(0.0, 10, fit, HALF, 100, LAYERS) == (0, off), "a draft that is never right"
-        assert best_length(1.0, 0, fit, HALF, 100, LAYERS) == (0, off)
+        off = 1 / fit.at(100).plain
+        assert fit.at(100).best_length(1.0, SkipSet(), 10) == (0, off), "a draft as dear as the target"
+        assert fit.at(100).best_length(0.0, HALF, 10) == (0, off), "a draft that is never right"
+        assert fit.at(100).best_length(1.0, HALF, 0) == (0, off)
 
     def test_a_draft_that_costs_nothing_pays(self) -> None:
         skip = SkipSet.parse("a1-7,m1-7")
-        lengths = [best_length(acceptance, 7, a_fit(), skip, 100, LAYERS)[0] for acceptance in (0.1, 0.5, 0.9, 1.0)]
+        lengths = [a_fit().at(100).best_length(acceptance, skip, 7)[0] for acceptance in (0.1, 0.5, 0.9, 1.0)]
         assert lengths[0] == 0
         assert lengths == sorted(lengths)
         assert lengths[-1] == 7
 
     def test_the_length_chosen_is_the_best(self) -> None:
-        speeds = speed_table([0.8], 10, a_fit(), [HALF], 100, LAYERS)[0].tolist()
-        length, speed = best_length(0.8, 10, a_fit(), HALF, 100, LAYERS)
+        speeds = a_fit().at(100).speeds(0.8, HALF, 10).tolist()
+        length, speed = a_fit().at(100).best_length(0.8, HALF, 10)
         assert (length, speed) == (speeds.index(max(speeds)), max(speeds))
 
     def test_padded_widths_are_filled(self) -> None:
         """The next token is verified for nothing up to a recorded width."""
         fit = a_fit(is_recorded=True)
-        lengths = {best_length(acceptance, 7, fit, SkipSet.parse("a1-7,m1-7"), 0, LAYERS)[0] for acceptance in (0.8, 1)}
+        skip = SkipSet.parse("a1-7,m1-7")
+        lengths = {fit.at(0).best_length(acceptance, skip, 7)[0] for acceptance in (0.8, 1)}
         assert lengths <= {0, 1, 3, 7}

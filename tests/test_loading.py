@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import shutil
 import sys
@@ -14,7 +15,7 @@ import torch
 from transformers.utils import logging
 
 from selfdraft.errors import MissingExtraError, ModelError, OptionError
-from selfdraft.models import loading
+from selfdraft.models.load import loading
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
 from selfdraft.models.load.gguf import quiet
 from selfdraft.models.load.loading import choose_device, choose_dtype, load
@@ -162,10 +163,8 @@ def test_gguf_files_that_cannot_be_read(tmp_path, monkeypatch):
     file.write_bytes(b"no GGUF at all")
     with pytest.raises(ModelError, match=r"could not read the GGUF file .*broken\.gguf"):
         load(file)
-    find_spec = loading.importlib.util.find_spec
-    monkeypatch.setattr(
-        loading.importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name)
-    )
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
     with pytest.raises(MissingExtraError, match=r'needs accelerate.*pip install "selfdraft\[gguf\]"'):
         load(file)
 
@@ -179,7 +178,7 @@ def test_catalogue_names_are_pulled_when_missing(folder, home, monkeypatch):
         asked.append((name, progress))
         return Path(folder)
 
-    monkeypatch.setattr("selfdraft.models.load.pull.pull", fake_pull)
+    monkeypatch.setattr(loading, "pull", fake_pull)
     model, _ = load(device="cpu", progress=print)
     assert asked == [(DEFAULT_MODEL, print)]
     assert model.config.hidden_size == 32

@@ -20,7 +20,16 @@ from selfdraft.engine.accept import Coupled, Targets
 from selfdraft.engine.sampling import Sampler
 from selfdraft.errors import OptionError
 from selfdraft.measure import run as module
-from selfdraft.measure.estimate import Estimate, acceptance, call_speed, difference, estimate, ratio, speed, unpaired_ratio
+from selfdraft.measure.estimate import (
+    Estimate,
+    acceptance,
+    call_speed,
+    difference,
+    estimate,
+    ratio,
+    speed,
+    unpaired_ratio,
+)
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import Head, Machine, Record, RecordFile, read_records
 from selfdraft.measure.result import Result

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import json
 import math
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ from selfdraft import Engine, SkipSet
 from selfdraft.calibrate import lemma
 from selfdraft.calibrate.lemma import Judged, Lemma
 from selfdraft.calibrate.texts import Text
-from selfdraft.cli import profile_charts, profile_sets
+from selfdraft.cli import profile_charts
 from selfdraft.cli.main import main
+from selfdraft.economics import LatencyFit, Line
 from selfdraft.errors import OptionError, UnsupportedModelError
+from selfdraft.profiles.contents import read_sets
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.profile import SCHEMA, Artefact, Profile
 from selfdraft.profiles.store import Store
+from selfdraft.protocols import Knowledge, PlanContext
 from selfdraft.strategies.knapsack import Candidate
-from selfdraft.types import LatencyFit, Line
+from selfdraft.strategies.prune import Prune
 
 TRIAL = {"skip": "a1,m2", "strategy": "fixed", "match": 0.8, "predicted": 1.3, "measured": 1.27}
 TRIALS = [
@@ -90,14 +93,14 @@ class TestShow:
     def test_some_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["profile", "show", folder, "--brief"]) == 0
         output = capsys.readouterr().out
-        assert "milliseconds (measured behind 64, 512 tokens" in output
-        assert "behind a text of 512 tokens prune drafts without a1-2,m2: predicted " in output
+        assert "milliseconds (measured after 64, 512 tokens" in output
+        assert "after a text of 512 tokens prune drafts without a1-2,m2: predicted " in output
         assert "every skip set" not in output
 
     def test_all_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["profile", "show", folder, "--context", "100"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        begin = lines.index("every skip set, behind 100 tokens (cost: of a drafted token, plain pass = 1)") + 2
+        begin = lines.index("every skip set, after 100 tokens (cost: of a drafted token, plain pass = 1)") + 2
         rows = [line.split() for line in lines[begin : lines.index("", begin)]]
         assert [row[-1] for row in rows] == ["a1", "a2", "a1,m2", "a1-2,m2", "a1-2,m2-3"]
         assert next(row for row in rows if row[-1] == "a1,m2")[-2] == "1.27x", "measured with that set alone"
@@ -118,7 +121,7 @@ class TestShow:
         assert main(["profile", "show", folder]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert f"anew with: selfdraft calibrate {folder}" in error
+        assert f"again with: selfdraft calibrate {folder}" in error
 
     def test_latency_alone(
         self, store: Store, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]
@@ -163,11 +166,15 @@ def realistic(num_layers: int = 28) -> Profile:
     return Profile(learned.profile().key, SCHEMA, made, made, {}, fit.to_json(), {"prune": Artefact(values)})
 
 
+def returned(value: Any, *arguments: Any) -> Any:
+    return value
+
+
 class TestSets:
     def test_figures_of_a_set(self) -> None:
         """Seconds by hand: five layers of 1 ms and 2 ms, 0.5 ms more; 16 ms to verify. A second token does not pay."""
         fit = learned.latency(attention=Line(0.0, 1e-3), plain=Line(0.0, 15.5e-3), verify=(Line(0.0, 16e-3),) * 2)
-        found = profile_sets.read(learned.profile(fit), NUM_LAYERS, 512)
+        found = read_sets(learned.profile(fit), NUM_LAYERS, 512)
         one = found.find(SkipSet.parse("a1-2,m2-3"))
         assert one.cost == pytest.approx((15.5 - 6) / 15.5)
         assert (one.num_drafted, one.predicted) == (1, pytest.approx((1 + 0.7) / (9.5 + 16) * 15.5))
@@ -176,20 +183,27 @@ class TestSets:
             found.find(SkipSet.parse("a9"))
 
     def test_lines_of_equal_speed_pass_through_the_predictions(self) -> None:
-        found = profile_sets.read(realistic(), 28, 512)
+        found = read_sets(realistic(), 28, 512)
         one = found.frontier[10]
-        speeds = found.speed_ups(np.array([one.match, 1.0]), np.array([0.3, one.cost]))
+        speeds = profile_charts.speed_ups(found.costs, np.array([one.match, 1.0]), np.array([0.3, one.cost]))
         assert speeds[0, 1] == pytest.approx(one.predicted)
         assert speeds[1, 0] > speeds[1, 1] > speeds[0, 1]
 
-    def test_the_choice_is_that_of_the_strategy(self) -> None:
+    @pytest.mark.parametrize("length", [16, 512, 700, 5000])
+    def test_the_choice_is_that_of_the_strategy(self, length: int) -> None:
         """Where attention is dear, drafting pays; where verification is, nothing does."""
-        assert profile_sets.read(realistic(), 28, 512).chosen
-        dear = learned.latency(verify=(Line(0.0, 0.1), Line(0.0, 0.1)))
-        assert not profile_sets.read(learned.profile(dear), NUM_LAYERS, 512).chosen
+        dear = learned.latency(plain=Line(0.0, 15e-3), verify=(Line(0.0, 0.1), Line(0.0, 0.1)))
+        for profile, num_layers, drafts in ((realistic(), 28, True), (learned.profile(dear), NUM_LAYERS, False)):
+            chosen = read_sets(profile, num_layers, length).chosen
+            assert bool(chosen) == drafts
+            fit = LatencyFit.from_json(profile.latency or {}, num_layers)
+            values = profile.artefacts["prune"].values
+            strategy = Prune(Prune.Options(), Knowledge(num_layers, partial(returned, fit), partial(returned, values)))
+            strategy.begin(0, {})
+            assert strategy.plan(0, PlanContext(length, 0, pytest.fail)).skip == chosen
 
     def test_the_chosen_set_is_always_shown(self) -> None:
-        found = profile_sets.read(realistic(), 28, 512)
+        found = read_sets(realistic(), 28, 512)
         assert found.chosen
         for one in found.frontier:
             shown = profile_charts.some_sets(dataclasses.replace(found, chosen=one.skip))
@@ -214,7 +228,7 @@ class TestPlot:
         profile = realistic()
         if known == "latency":
             profile = dataclasses.replace(profile, artefacts={})
-        drawn = profile_charts.sets_picture(profile_sets.read(profile, 28, 512), "a model")
+        drawn = profile_charts.sets_picture(read_sets(profile, 28, 512), "a model")
         assert int.from_bytes(drawn[16:20], "big") == 150 * 12.5
 
     def test_what_cannot_be_drawn(
@@ -334,7 +348,7 @@ class TestLemma:
             Lemma(pico("llama", num_hidden_layers=2))
 
 
-@functools.cache
+@cache
 def examined(family: str) -> Judged:
     return Lemma(pico(family)).examine(continued(pico(family)))
 
@@ -392,4 +406,4 @@ class TestLemmaCommand:
 
 def test_a_fit_survives_the_profile() -> None:
     """What the picture draws is what was measured."""
-    assert profile_sets.read(realistic(), 28, 512).fit == LatencyFit.from_json(realistic().latency or {})
+    assert read_sets(realistic(), 28, 512).costs.fit == LatencyFit.from_json(realistic().latency or {}, 28)

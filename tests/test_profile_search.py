@@ -15,12 +15,14 @@ import searched
 from pico import NUM_LAYERS, pico
 from selfdraft import SkipSet
 from selfdraft.bench.search.sets import sets_of
-from selfdraft.cli import profile_charts, profile_search, profile_text
+from selfdraft.cli import profile_charts, profile_text
 from selfdraft.cli.main import main
-from selfdraft.cli.profile_search import Cloud, Where
+from selfdraft.cli.profile_charts import Cloud
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.profile import Artefact, Profile
+from selfdraft.profiles.searches import Where, read_domains
 from selfdraft.profiles.store import Store
+from selfdraft.strategies.timeline import KnownSearch, read_search
 
 HERE = Where(learned.latency(), NUM_LAYERS, 512)
 TEXT = {"seconds": 1.0, "optimise_seconds": 0.1, "plain_seconds": 1.2, "matchness": 0.6, "ratio": 0.4}
@@ -56,11 +58,11 @@ def damaged() -> dict[str, Artefact]:
     }
 
 
-def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: Any) -> profile_search.Search:
-    """Texts of so many tokens that ended in a phase; steps behind so many tokens."""
+def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: Any) -> KnownSearch:
+    """Texts of N tokens that ended in a phase; steps after N tokens."""
     written = [{**TEXT, "num_tokens": length, "phase": phase} for length, phase in texts]
     made = [{**STEP, "step": number, "num_tokens": at} for number, at in enumerate(steps, start=1)]
-    return profile_search.search({**STATE, "texts": written, "steps": made, **changed})
+    return read_search({**STATE, "texts": written, "steps": made, **changed})
 
 
 # ------------------------------------------------------------------------------------------------ as text
@@ -104,7 +106,7 @@ class TestShow:
         assert [cell.strip() for cell in rows[2] if cell.strip()][1:3] == ["40", "0.931"]
         assert parts[-1].splitlines()[4].split()[-6:] == ["attention,", "0", "MLP", "50.0%", "0.81x", "-"]
         assert parts[-1].splitlines()[5].endswith("not searched yet      -          -         -")
-        assert "(nearest anchor by mean vectors; skip sets by prune, behind 512 tokens)" in parts[-1]
+        assert "(nearest anchor by mean vectors; skip sets by prune, after 512 tokens)" in parts[-1]
         assert parts[-1].endswith(
             "\n  (* decodes plainly, which promises more than the best set that was found, shown here)"
         )
@@ -161,28 +163,28 @@ class TestDomains:
     def test_a_set_for_each(self) -> None:
         """Of a frontier what `prune` would choose; of sets by tokens per second the one there is."""
         values = searched.knn(2).values
-        found = profile_search.domains(values, HERE)
+        found = read_domains(values, HERE)
         for one, kept in zip(found.domains, values["domains"], strict=True):
             assert one.found is not None
             match = {point["skip"]: point["match"] for point in kept["found"]["frontier"]}
             assert match[str(one.found.skip)] == one.found.match
             assert one.found.predicted is not None
             assert one.found.predicted > 1
-        timed = profile_search.domains(searched.knn(1, search="draft-verify").values, HERE).domains[0].found
+        timed = read_domains(searched.knn(1, search="draft-verify").values, HERE).domains[0].found
         assert timed is not None
         assert (timed.match, timed.measured) == (None, pytest.approx(609 / 580))
 
     def test_nothing_found(self) -> None:
         values = {**searched.knn(1).values, "general": searched.NOTHING_FOUND}
-        general = profile_search.domains(values, HERE).general
+        general = read_domains(values, HERE).general
         assert (general.found, general.is_searched, general.is_outdone) == (None, False, False)
 
     def test_plain_decoding_promises_more(self) -> None:
         """Then it is the set that the benchmark shows, too."""
         values = searched.knn(3).values
-        found = profile_search.domains(values, HERE).domains
+        found = read_domains(values, HERE).domains
         assert [one.is_outdone for one in found] == [False, False, True]
-        shown = sets_of(values, learned.latency(), NUM_LAYERS)
+        shown = sets_of(values, learned.latency())
         for one, other in zip(found, shown, strict=True):
             assert one.found is not None
             assert one.found.skip
@@ -232,7 +234,7 @@ class TestTimeline:
     def test_what_is_in_use(self) -> None:
         found = searching((100, "optimise"), steps=(40, 150))
         assert found.in_use == [(40, 0.5), (100, 0.6), (150, 0.5)]
-        assert (found.matchness_at(0), found.matchness_at(1)) == (None, 0.5)
+        assert [found.matchness_at(step) for step in (0, 1)] == [None, 0.5]
 
     def test_ratios(self) -> None:
         found = searching((100, "optimise"), steps=(40, 90))
@@ -281,7 +283,7 @@ class TestPlot:
         values = searched.knn(3).values
         given = [searched.NOTHING_FOUND, timed(skip="").values["domains"][0]["found"], values["domains"][2]["found"]]
         one_each = [{**one, "found": found} for one, found in zip(values["domains"], given, strict=True)]
-        found = profile_search.domains({**values, "domains": one_each}, HERE)
+        found = read_domains({**values, "domains": one_each}, HERE)
         first, second, third, last = profile_charts.domain_strips(found)
         assert (first.right, second.right) == ("not searched yet", "plain decoding was fastest")
         assert third.right.startswith("decodes plainly; best set:\n")
@@ -291,7 +293,7 @@ class TestPlot:
 
     def test_a_search_that_has_just_begun(self) -> None:
         pytest.importorskip("matplotlib")
-        found = profile_search.search(searched.swift(3, 0).values)
+        found = read_search(searched.swift(3, 0).values)
         assert profile_charts.swift_picture(found, NUM_LAYERS, "a model").startswith(b"\x89PNG")
 
     @pytest.mark.parametrize(
@@ -337,4 +339,4 @@ class TestPlot:
         else:
             del content["samples"]
         with pytest.raises((ValueError, KeyError)):
-            profile_search.clouds(content)
+            profile_charts.read_clouds(content)

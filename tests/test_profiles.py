@@ -217,7 +217,7 @@ def test_damage_is_an_error_that_names_the_repairing_command(kept, name):
     with pytest.raises(ProfileError, match=reason) as caught:
         kept.load(KEY)
     assert str(kept.path_of(KEY)) in str(caught.value)
-    assert str(caught.value).endswith(f"Make it anew with: {COMMAND}")
+    assert str(caught.value).endswith(f"Make it again with: {COMMAND}")
     assert str(kept.repair(KEY)) == str(caught.value)
     assert kept.load(KEY) is None
     add_old(kept)

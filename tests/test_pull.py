@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from selfdraft.errors import DownloadError, MissingExtraError, ModelError, OptionError
-from selfdraft.models import catalogue, loading
-from selfdraft.models import pull as pulling
+from selfdraft.models.load import catalogue, loading
+from selfdraft.models.load import pull as pulling
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
 from selfdraft.models.load.pull import installed, pull
 
@@ -278,7 +278,7 @@ PULL_IN_A_PROCESS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import test_pull as t
-from selfdraft.models import pull as pulling
+from selfdraft.models.load import pull as pulling
 model = t.make_model()
 t.CATALOGUE[t.NAME] = model
 pulling.run_pip, pulling.convert = t.FakePip(model), t.write_stub_folder

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfdraft.bench.charts.lines import spread
 from selfdraft.bench.harness.advice import advice, method_options
 from selfdraft.bench.harness.figures import document
 from selfdraft.bench.harness.records import Head, RecordFile, TextRecord, read_records
@@ -354,11 +353,6 @@ def test_another_question_is_refused_unless_the_file_is_to_be_replaced(tmp_path:
 
 
 # ------------------------------------------------------------------------------------------------ parts of charts
-
-
-def test_labels_are_moved_apart_and_stay_inside() -> None:
-    assert spread([1.0, 1.01, 1.5], 0.1, 0.0, 2.0) == pytest.approx([1.0, 1.1, 1.5])
-    assert spread([1.9, 1.95], 0.1, 0.0, 2.0) == pytest.approx([1.9, 2.0])
 
 
 def test_bins_of_lengths_hold_a_few_texts_each() -> None:

@@ -25,8 +25,9 @@ from selfdraft.bench.reproduce.report import as_text, ours_as_markdown, shown
 from selfdraft.bench.reproduce.run import Reproduction
 from selfdraft.bench.reproduce.scale import Scale
 from selfdraft.bench.reproduce.workbench import Workbench
+from selfdraft.economics import Line
 from selfdraft.errors import OptionError
-from selfdraft.types import Line, SkipSet
+from selfdraft.types import SkipSet
 
 pytestmark = pytest.mark.xdist_group("reproduce_knapspec")
 
@@ -231,16 +232,16 @@ def test_tokens_per_time_by_hand() -> None:
     record = TextRecord("KnapSpec", "p", "math", 0, 90, 20, 1.0, num_rounds=10, num_draft_passes=15)
     record = replace(record, skipped_attention=30.0, skipped_mlp=15.0)
     drafted = 15 * (10 * 2e-3 + 0.5e-3) - 45 * 2e-3
-    assert shared.pass_seconds(record, latency(), 5) == pytest.approx(10 * 20.5e-3 + drafted)
-    assert shared.tokens_per_time([record] * 2, latency(), 5) == pytest.approx(20 / (0.205 + drafted))
+    assert shared.pass_seconds(record, latency()) == pytest.approx(10 * 20.5e-3 + drafted)
+    assert shared.tokens_per_time([record] * 2, latency()) == pytest.approx(20 / (0.205 + drafted))
     plain = TextRecord("off", "p", "math", 0, 90, 20, 1.0, num_rounds=20)
-    assert shared.tokens_per_time([plain], latency(), 5) == pytest.approx(1 / 20.5e-3)
-    assert shared.tokens_per_time([], latency(), 5) is None
+    assert shared.tokens_per_time([plain], latency()) == pytest.approx(1 / 20.5e-3)
+    assert shared.tokens_per_time([], latency()) is None
 
 
 def test_predictions_by_hand() -> None:
     """Two tokens drafted without two of ten sub-layers, kept half the time: 1 + 0.5 + 0.25 tokens a round."""
-    found = shared.predicted(SkipSet.of([1], [2]), 0.5, 2, latency(), 100, 5)
+    found = shared.predicted(SkipSet.of([1], [2]), 0.5, 2, latency().at(100))
     draft, plain, wide = 8 * 2e-3 + 0.5e-3, 20.5e-3, 20.5e-3 + 2 / 15 * 0.5e-3
     assert found == pytest.approx(
         {
@@ -255,7 +256,7 @@ def test_predictions_by_hand() -> None:
 def test_tokens_per_time_is_tokens_per_layer_where_all_sublayers_cost_the_same() -> None:
     fit = latency(attention=Line(0.0, 2e-3), rest_seconds=0.0, plain=Line(0.0, 20e-3))
     skips = [SkipSet.of([1]), SkipSet.of(mlp=[1, 2, 3]), SkipSet.of([1, 2], [1, 2])]
-    found = [shared.predicted(skip, 0.7, 3, fit, 100, 5) for skip in skips]
+    found = [shared.predicted(skip, 0.7, 3, fit.at(100)) for skip in skips]
     assert [one["tokens_per_time"] * 4e-3 for one in found] == pytest.approx([one["tokens_per_layer"] for one in found])
 
 

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
-import numpy as np
 import pytest
 
 from learned import latency
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
+from selfdraft.bench.charts import Bars, Panels, Scatter
 from selfdraft.bench.prompts import BenchPrompt, by_domain
 from selfdraft.bench.reproduce.cells import is_larger
 from selfdraft.bench.reproduce.journal import ReproduceHead, UnitFile, read_units
-from selfdraft.bench.reproduce.knn_ssd import RECIPE, beyond, domains, kinds, pictures, streams
+from selfdraft.bench.reproduce.knn_ssd import RECIPE, beyond, domains, kinds, streams
 from selfdraft.bench.reproduce.knn_ssd.judged import middle
 from selfdraft.bench.reproduce.knn_ssd.lessons import TASKS, knows, route, tasks_of, taught
 from selfdraft.bench.reproduce.published import published
@@ -120,22 +119,21 @@ def test_a_picture_can_be_drawn(sections: dict[str, Shown]) -> None:
 
 
 def test_what_a_picture_shows(sections: dict[str, Shown]) -> None:
-    """Without matplotlib: what its axes are told."""
+    """Without matplotlib: the data that is drawn."""
     for name, count in (("figure-1", 3), ("figure-2", 5), ("figure-4", 3), ("figure-7", 3)):
         plot = sections[name].section.plot
         assert plot is not None
-        axes = np.empty((2 if name in ("figure-2", "figure-4") else 1, 1), dtype=object)
-        for place in np.ndindex(axes.shape):
-            axes[place] = MagicMock(**{"get_legend_handles_labels.return_value": ([], [])})
-        plot.draw(MagicMock(**{"subplots.return_value": axes}))
-        for panel in axes[:, 0]:
-            assert panel.bar.call_count == count
-            assert panel.set_ylabel.called
+        assert isinstance(plot.draw, Panels)
+        assert len(plot.draw.panels) == (2 if name in ("figure-2", "figure-4") else 1)
+        for panel in plot.draw.panels:
+            assert isinstance(panel, Bars)
+            assert len(panel.series) == count
+            assert panel.y_label
     for name, count in (("figure-5", 5), ("figure-6", 2)):
-        figure, plot = MagicMock(), sections[name].section.plot
+        plot = sections[name].section.plot
         assert plot is not None
-        plot.draw(figure)
-        assert figure.subplots.return_value.scatter.call_count == count
+        assert isinstance(plot.draw, Scatter)
+        assert len(plot.draw.groups) == count
 
 
 def test_streams_are_measured_once(file: Path, sections: dict[str, Shown]) -> None:
@@ -466,21 +464,6 @@ def test_several_speeds_as_one() -> None:
         "high": 2.0,
     }
     assert middle([]) is None
-
-
-# ------------------------------------------------------------------------------------------------------------ pictures
-
-
-def test_principal_components() -> None:
-    random = np.random.default_rng(0)
-    wide = random.normal(size=(40, 1)) * 10
-    vectors = np.concatenate([np.zeros((40, 3)), wide, random.normal(size=(40, 1)) * 0.1], axis=1)
-    flat = pictures.plane(vectors + 5.0)
-    assert np.allclose(np.abs(flat.points[:, 0]), np.abs(wide[:, 0] - wide.mean()), atol=0.1)
-    assert flat.explained > 0.999
-    assert pictures.plane(np.ones((3, 1))).points.shape == (3, 2)
-    assert pictures.bars([pictures.Panel("", ["a"], {"x": [None]})], "") is None
-    assert pictures.scatter({}, {}, "") is None
 
 
 def test_trends_name_figures() -> None:

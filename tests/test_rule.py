@@ -22,6 +22,7 @@ ROWS = 4
 class Watcher:
     """Goes on where the draft is sure, and keeps what it was shown."""
 
+    reads_distribution = False
     shown: DraftStats
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:

@@ -12,15 +12,15 @@ import pytest
 from learned import FRONTIER, knowledge, latency, profile
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Generation, OptionError, ProfileError
+from selfdraft.economics import LatencyFit, Line
 from selfdraft.models.eager import EagerRunner
-from selfdraft.models.payoff import best_length, integer_weights
 from selfdraft.passes import States
 from selfdraft.protocols import Knowledge, PlanContext, Probe
 from selfdraft.registry import resolve
 from selfdraft.strategies.clasp import Clasp
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, plan_seconds
 from selfdraft.strategies.prune import Prune, Text
-from selfdraft.types import OFF, Draft, LatencyFit, Line, Plan, SkipSet, StepRecord, Verdict
+from selfdraft.types import OFF, Draft, Plan, SkipSet, StepRecord, Verdict
 from test_knapsack import TEXT, probe_of, zeroed
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -88,12 +88,12 @@ def test_the_plan_has_the_most_tokens_per_second_of_all_candidates() -> None:
     from selfdraft.strategies.knapsack import solve
 
     probe, fit = probe_of(pico("llama")), latency()
-    weights = integer_weights(fit, len(TEXT))
+    weights = fit.at(len(TEXT)).weights
     found, states = solve(probe, items(NUM_LAYERS, weights), sum(weights) * NUM_LAYERS // 2)
     rates = acceptances(probe, states)
     assert rates[0] == 6 / 7, "the target agrees with itself"
     promises = {
-        SkipSet.of_numbers(one.skipped): best_length(rate, 10, fit, SkipSet.of_numbers(one.skipped), 16, NUM_LAYERS)
+        SkipSet.of_numbers(one.skipped): fit.at(16).best_length(rate, SkipSet.of_numbers(one.skipped), 10)
         for one, rate in zip(found, rates, strict=True)
     }
     best = max(promises, key=lambda skip: promises[skip][1])
@@ -125,7 +125,7 @@ def test_nothing_is_drafted_where_nothing_pays() -> None:
 
 
 def test_weights_change_as_the_text_grows() -> None:
-    assert [integer_weights(latency(), length) for length in (10, 300, 900)] == [(1, 2), (2, 1), (5, 1)]
+    assert [latency().at(length).weights for length in (10, 300, 900)] == [(1, 2), (2, 1), (5, 1)]
     assert {item.weight for item in items(3, (5, 1)) if item.numbers[0] % 2 == 0} == {5}
 
 
@@ -224,7 +224,7 @@ def test_the_first_plan_waits_until_it_can_be_afforded() -> None:
     plans = run_rounds(strategy, 0, [1000] * 120)
     assert plans[:89] == [OFF] * 89
     assert plans[95] != OFF
-    assert plan_seconds(latency(), 32, 10) == pytest.approx(5 * latency().verify_seconds(32, 0))
+    assert plan_seconds(latency(num_layers=10), 32) == pytest.approx(5 * latency().at(0).verify(32))
 
 
 def test_one_row_plans_in_a_round() -> None:
@@ -302,7 +302,7 @@ def plan_of(strategy: Prune, length: int = 100, steps: Sequence[StepRecord] = ()
 def test_prune_takes_the_set_that_promises_most() -> None:
     fit = latency()
     promises = {
-        point["skip"]: best_length(point["match"], 12, fit, SkipSet.parse(point["skip"]), 100, NUM_LAYERS)[1]
+        point["skip"]: fit.at(100).best_length(point["match"], SkipSet.parse(point["skip"]), 12)[1]
         for point in FRONTIER[1:]
     }
     assert str(plan_of(prune()).skip) == max(promises, key=lambda skip: promises[skip])

@@ -515,7 +515,7 @@ def test_the_timeline_adds_up() -> None:
         assert row["optimise_seconds"] == pytest.approx(parts[0])
         assert row["seconds"] == pytest.approx(sum(parts))
     fit, last = learned.latency(), state["texts"][3]
-    assert 20 * fit.plain_seconds(2) < last["plain_seconds"] < 20 * fit.plain_seconds(22)
+    assert 20 * fit.at(2).plain < last["plain_seconds"] < 20 * fit.at(22).plain
     assert all(row["plain_seconds"] > 0 for row in state["texts"])
     assert [row["step"] for row in state["steps"]] == sorted({row["step"] for row in state["steps"]})
     assert state["steps"][-1]["num_tokens"] < sum(row["num_tokens"] for row in state["texts"])

@@ -238,7 +238,7 @@ class TestRejection:
 
 def findings(scores: list[list[float]], tokens: list[int], rule: audit.Rule, **options: Any) -> list[audit.Finding]:
     sampler = audit.Sampler(GenerateOptions(**options))
-    return list(audit.Judge([0], tokens, sampler, rule).findings(0, torch.tensor(scores)))
+    return list(audit.Audit([0], tokens, sampler, rule).findings(0, torch.tensor(scores)))
 
 
 def test_ties() -> None:

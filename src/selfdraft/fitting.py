@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
+from .economics import LatencyFit
 from .protocols import Probe
-from .types import LatencyFit, Prompt
+from .types import Prompt
 
 Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """`Strategy.condense`."""
@@ -16,9 +17,6 @@ Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 class Kit(Protocol):
     """A model, prompts, texts that the model wrote behind them, and a clock."""
-
-    @property
-    def num_layers(self) -> int: ...
 
     @property
     def latency(self) -> LatencyFit: ...

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from .economics import LatencyFit
 from .passes import DraftStats, NoiseKey, PassOutput, PassRequest, Seed, Site, States
-from .types import LatencyFit, Plan, Reuse, SkipSet, StepRecord
+from .types import Plan, Reuse, SkipSet, StepRecord
 
 
 class Cache(Protocol):
@@ -124,7 +125,7 @@ class Probe(Protocol):
     def skip(self, number: int, states: States) -> States: ...
 
     def scores(self, states: States) -> torch.Tensor:
-        """[rows, tokens, vocabulary] behind the last sub-layer."""
+        """[rows, tokens, vocabulary] after the last sub-layer."""
         ...
 
 
@@ -322,7 +323,7 @@ class DraftSession(Protocol):
         ...
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
-        """Continue behind `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
+        """Continue after `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
         ...
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
@@ -334,7 +335,7 @@ class DraftSession(Protocol):
         ...
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
-        """The exact hidden states of a row's last committed token and the `num_tokens` drafted behind it, if any."""
+        """The exact hidden states of a row's last committed token and the `num_tokens` drafted after it, if any."""
         ...
 
 

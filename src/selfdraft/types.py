@@ -3,16 +3,14 @@
 SkipSet     which sub-layers a draft leaves out          Plan        what one sequence drafts with this round
 Draft       the tree of tokens one round proposed        Verdict     what the target kept of it
 StepRecord  one round of one sequence                    Generation  what the caller gets back
-LatencyFit  the seconds of a pass on one machine         FrontierPoint  a skip set and how well it drafts
+FrontierPoint  a skip set and how well it drafts
 """
 
 from __future__ import annotations
 
-import bisect
-import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -298,94 +296,6 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Line:
-    """Seconds that grow with the number of slots in front of a pass."""
-
-    per_slot: float
-    base: float
-
-    def at(self, num_slots: float) -> float:
-        return self.per_slot * num_slots + self.base
-
-
-@dataclass(frozen=True)
-class LatencyFit:
-    """The seconds of a pass of one row, as they were measured; models/latency.py makes it. None is ever negative.
-
-    Errors are relative, of what the fit says against what was measured. `clamped` names the coefficients that would
-    have been negative, beyond rounding, and are 0. With one length alone nothing is known to grow.
-    """
-
-    attention: Line  # one attention sub-layer
-    mlp_seconds: float  # one MLP sub-layer
-    rest_seconds: float  # embedding, last norm, head, and what a launch costs
-    plain: Line  # a pass of plain decoding, its token read back
-    widths: tuple[int, ...]  # ascending
-    verify: tuple[Line, ...]  # a whole pass of each width
-    is_recorded: bool  # passes take the next of `widths`, as the runner pads them
-    lengths: tuple[int, ...]  # of the texts it was measured behind
-    rms_error: float
-    max_error: float
-    clamped: tuple[str, ...] = ()
-
-    def attention_seconds(self, num_context: float) -> float:
-        return self.attention.at(num_context)
-
-    def draft_seconds(self, skip: SkipSet, num_context: float, num_layers: int) -> float:
-        """One drafted token."""
-        num_attentions, num_mlps = num_layers - len(skip.attention), num_layers - len(skip.mlp)
-        sublayers = num_attentions * self.attention_seconds(num_context) + num_mlps * self.mlp_seconds
-        return sublayers + self.rest_seconds
-
-    def verify_seconds(self, width: int, num_context: float) -> float:
-        """Of the last committed token and `width - 1` drafted ones."""
-        known = {width: line.at(num_context) for width, line in zip(self.widths, self.verify, strict=True)}
-        return max(0.0, seconds_of_width(known, width, self.is_recorded))
-
-    def plain_seconds(self, num_context: float) -> float:
-        return self.plain.at(num_context)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> LatencyFit:
-        """LookupError, TypeError, ValueError: it is none."""
-        lines = {name: Line(**document[name]) for name in ("attention", "plain")}
-        tuples = {name: tuple(document[name]) for name in ("widths", "lengths", "clamped")}
-        verify = tuple(Line(**line) for line in document["verify"])
-        found = cls(**{**document, **lines, **tuples, "verify": verify})
-        parts = (found.attention, found.plain, *verify)
-        seconds = [found.mlp_seconds, found.rest_seconds]
-        seconds += [value for line in parts for value in (line.base, line.per_slot)]
-        if not verify or len(verify) != len(found.widths):
-            raise ValueError("its verifications do not fit its widths")
-        if not all(_is_number(value) and value >= 0 for value in seconds):
-            raise ValueError("its seconds are no numbers of at least 0")
-        return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def seconds_of_width(known: Mapping[int, float], width: int, is_recorded: bool) -> float:
-    """Of a pass, by what is known of some widths: those of a recording are taken up to, others interpolated between.
-
-    Beyond the last one the line goes on.
-    """
-    widths = sorted(known)
-    if is_recorded and width <= widths[-1]:
-        return known[widths[bisect.bisect_left(widths, width)]]
-    if width in known or len(widths) == 1:
-        return known.get(width, known[widths[0]])
-    right = min(max(bisect.bisect(widths, width), 1), len(widths) - 1)
-    low, high = widths[right - 1], widths[right]
-    slope = (known[high] - known[low]) / (high - low)
-    return known[low] + slope * (width - low)
-
-
-@dataclass(frozen=True)
 class FrontierPoint:
     """A skip set and what became of the target's choices under it: log-probability lost, and the share still met."""
 
@@ -398,10 +308,10 @@ class FrontierPoint:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FrontierPoint:
-        """LookupError, TypeError, ValueError, OptionError: it is none."""
+        """LookupError, TypeError, ValueError, OptionError: it is damaged."""
         if not isinstance(document["skip"], str):
             raise TypeError("a skip set must be text")
         found = cls(SkipSet.parse(document["skip"]), float(document["lost"]), float(document["match"]))
         if not 0 <= found.match <= 1:
-            raise ValueError(f"match {found.match} is no share")
+            raise ValueError(f"match {found.match} is not a share")
         return found

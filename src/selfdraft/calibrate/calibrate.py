@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..models.latency import BUDGET_SECONDS, measure
@@ -20,7 +21,7 @@ from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
 from ..progress import Progress
 from ..registry import STRATEGIES, check_settings, find, options_for
-from ..types import FrontierPoint, LatencyFit, Prompt
+from ..types import FrontierPoint, Prompt
 from .kit import Budget, EngineKit, ScoredTexts, Workshop
 from .practice import practise
 from .texts import digest, hold_out, in_turn
@@ -108,7 +109,7 @@ class _Calibration:
     def _repair(self) -> None:
         if problem := self.store.repair(self.key):
             path = self.store.path_of(self.key)
-            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made anew")
+            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made again")
 
     def _remember(self) -> Profile:
         profile = self.store.load(self.key)
@@ -123,9 +124,9 @@ class _Calibration:
         if profile is None or profile.latency is None or self.options.again:
             return None
         try:
-            return LatencyFit.from_json(profile.latency)
+            return LatencyFit.from_json(profile.latency, self.engine.runner.num_layers)
         except (TypeError, LookupError, ValueError) as error:
-            self.say(f"the profile's latency cannot be read ({type(error).__name__}: {error}); it is measured anew")
+            self.say(f"the profile's latency cannot be read ({type(error).__name__}: {error}); it is measured again")
             return None
 
     def _measure_latency(self) -> LatencyFit:
@@ -213,7 +214,7 @@ class _Calibration:
         return known is not None and bool(known.values.get("is_complete")) and known.values.get("question") == question
 
     def _known(self, name: str) -> Artefact | None:
-        """What is there, unless all begins anew."""
+        """What is there, unless all starts again."""
         return None if self.options.again else self._remember().artefacts.get(name)
 
     def _fit(self, name: str, options: Any, seconds: float) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class _Work:
         key = self.engine.knowledge.key
         if problem := self.store.repair(key):
             path = self.store.path_of(key)
-            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made anew")
+            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made again")
 
     def collect(self, prompts: Sequence[Prompt], purpose: str) -> list[Trace]:
         count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..economics import seconds_of_width
 from ..engine.engine import Engine
 from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
@@ -20,7 +21,7 @@ from ..options import NoOptions
 from ..passes import DraftStats
 from ..progress import Progress
 from ..protocols import Runner
-from ..types import Prompt, StepRecord, seconds_of_width
+from ..types import Prompt, StepRecord
 from .replay import RoundSeconds
 from .trials import OFF
 

@@ -10,15 +10,17 @@ from ..engine.engine import Engine
 from ..errors import OptionError, ProfileError
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..profiles.contents import DAMAGE, KnownSet, KnownSets, fit_of, read_sets, reading
 from ..profiles.key import ProfileKey, installed_version
 from ..profiles.profile import Artefact, Profile
+from ..profiles.searches import Where, read_domains
 from ..profiles.store import Entry, Store, calibrate_command
+from ..strategies.timeline import read_search
 from ..types import SkipSet
-from . import profile_charts, profile_lemma, profile_search, terminal
+from . import profile_charts, profile_lemma, terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .outputs import check_output, write_file
 from .profile_search_text import WORDS
-from .profile_sets import DAMAGE, KnownSet, Learned, fit_of, read, reading
 from .profile_text import SHORT, as_text
 
 EXAMPLES = """\
@@ -28,12 +30,12 @@ the model to find its own.
 examples:
   selfdraft profile list                                   what is known about which models
   selfdraft profile show smollm2-135m-instruct             seconds of passes, skip sets, speed-ups
-  selfdraft profile show --context 4096                    predicted behind a text of 4096 tokens
+  selfdraft profile show --context 4096                    predicted after a text of 4096 tokens
   selfdraft profile plot --output profile.png              the same as a picture
   selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
   selfdraft profile plot --output domains.png --of knn     domains, their anchors and sets; swift: its timeline
   selfdraft profile lemma                                  does a close state draft the same token?
-  selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns anew
+  selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns again
 """
 _MAKING = {"knn": " --domain-field domain --prompts FILE", "swift": ""}
 """What has a picture of its own, and what to add to the command that makes it."""
@@ -76,7 +78,7 @@ def _add_action(actions: Any, name: str, text: str, run: Any) -> argparse.Argume
 
 
 def _add_context(parser: argparse.ArgumentParser) -> None:
-    text = "costs and speed-ups behind a text of so many tokens (default: %(default)s)"
+    text = "costs and speed-ups after a text of N tokens (default: %(default)s)"
     parser.add_argument("--context", metavar="N", type=count, default=SHORT, help=text)
 
 
@@ -136,7 +138,7 @@ def run_show(options: argparse.Namespace) -> int:
     profile, num_layers = _load(options)
     print(as_text(profile, num_layers))
     if profile.latency is not None:
-        learned = read(profile, num_layers, options.context)
+        learned = read_sets(profile, num_layers, options.context)
         print(f"\n{_choice_text(learned)}")
         if not options.brief:
             print(f"\n{_sets_text(learned)}")
@@ -152,7 +154,7 @@ def run_plot(options: argparse.Namespace) -> int:
         raise OptionError(f"--set names what `--of sets` draws; `--of {options.of}` draws its own sets: leave one out")
     profile, num_layers = _load(options)
     if options.of == "sets":
-        learned = read(profile, num_layers, options.context)
+        learned = read_sets(profile, num_layers, options.context)
         drawn = profile_charts.sets_picture(learned, _title(profile), asked)
     elif options.of == "knn":
         drawn = _knn_picture(profile, num_layers, options.context)
@@ -165,18 +167,17 @@ def run_plot(options: argparse.Namespace) -> int:
 
 def _knn_picture(profile: Profile, num_layers: int, num_context: int) -> bytes:
     content, command = _learned(profile, "knn")
-    where = profile_search.Where(fit_of(profile), num_layers, num_context)
+    where = Where(fit_of(profile, num_layers), num_layers, num_context)
     with reading("domains of `knn`", command):
-        found, clouds = profile_search.domains(content, where), profile_search.clouds(content)
+        found, clouds = read_domains(content, where), profile_charts.read_clouds(content)
     return profile_charts.knn_picture(found, clouds, num_layers, _title(profile))
 
 
 def _swift_picture(profile: Profile, num_layers: int) -> bytes:
     content, command = _learned(profile, "swift")
     with reading("steps of `swift`", command):
-        found = profile_search.search(content)
-        for skip in (found.skip, *found.snapshots.values()):
-            skip.check(num_layers)
+        found = read_search(content)
+        found.check(num_layers)
     return profile_charts.swift_picture(found, num_layers, _title(profile))
 
 
@@ -220,8 +221,8 @@ def _key(options: argparse.Namespace) -> tuple[ProfileKey, int]:
     return engine.knowledge.key, engine.runner.num_layers
 
 
-def _choice_text(learned: Learned) -> str:
-    where = f"behind a text of {learned.num_context} tokens"
+def _choice_text(learned: KnownSets) -> str:
+    where = f"after a text of {learned.costs.num_context} tokens"
     if not learned.frontier:
         return f"no skip sets yet: selfdraft calibrate --strategy prune finds them ({where} passes are as above)"
     if not learned.chosen:
@@ -230,11 +231,11 @@ def _choice_text(learned: Learned) -> str:
     return f"{where} prune drafts without {one.skip}: predicted {one.predicted:.2f}x, {one.num_drafted} tokens a round"
 
 
-def _sets_text(learned: Learned) -> str:
+def _sets_text(learned: KnownSets) -> str:
     """Every set, the cheapest last."""
     frontier = {one.skip for one in learned.frontier}
     sets = [*learned.frontier, *(one for one in learned.tried if one.skip not in frontier)]
-    header = f"every skip set, behind {learned.num_context} tokens (cost: of a drafted token, plain pass = 1)"
+    header = f"every skip set, after {learned.costs.num_context} tokens (cost: of a drafted token, plain pass = 1)"
     columns = "    match   cost  tokens  predicted  measured  skip set"
     rows = [_set_row(one, one.skip == learned.chosen) for one in sorted(sets, key=lambda one: -one.cost)]
     return "\n".join([header, columns, *rows])

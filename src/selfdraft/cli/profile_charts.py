@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bench.charts import (
-    Band,
-    Drawing,
-    Group,
-    Lines,
-    Mark,
-    Panels,
-    Scatter,
-    Series,
-    SkipStrips,
-    Stack,
-    Strip,
-    plane,
-    render,
-)
-from ..models.payoff import Array, integer_weights
-from ..types import LatencyFit, SkipSet
-from .profile_search import Cloud, Domain, Domains, Search
-from .profile_sets import KnownSet, Learned
+from ..bench.charts import Drawing, Panels, Stack, plane, render
+from ..bench.charts.lines import Band, Lines, Mark, Series
+from ..bench.charts.scatter import Group, Scatter
+from ..bench.charts.skip_chart import SkipStrips, Strip
+from ..economics import MAX_DRAFTED, Array, LatencyFit, PassCosts, expected_tokens
+from ..profiles.contents import KnownSet, KnownSets
+from ..profiles.searches import KnownDomain, KnownDomains
+from ..strategies.timeline import KnownSearch
+from ..types import SkipSet
 
 MAX_SETS, MAX_STEPS = 6, 8
 VERIFIED = 8
@@ -35,12 +25,9 @@ SHORTEST, LONGEST = 64, 16384
 _PHASES = {"optimise": ("optimising", 4), "accelerate": ("accelerating", 2)}
 
 
-def _picture(draw: Drawing, num_strips: int, rest: float, title: str) -> bytes:
-    return render(draw, (12.5, _strip_inches(num_strips) + rest), title=title)
-
-
-def _strip_inches(num_strips: int) -> float:
-    return 1.05 + 0.46 * max(2, num_strips)
+def _picture(strips: SkipStrips, below: Drawing, inches: float, title: str) -> bytes:
+    above = 1.05 + 0.46 * max(2, len(strips.rows))
+    return render(Stack([strips, below], [above, inches]), (12.5, above + inches), title=title)
 
 
 def _counts(skip: SkipSet) -> str:
@@ -50,17 +37,17 @@ def _counts(skip: SkipSet) -> str:
 # ------------------------------------------------------------------------------------------------ sets
 
 
-def sets_picture(learned: Learned, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
+def sets_picture(learned: KnownSets, title: str, asked: Sequence[SkipSet] = ()) -> bytes:
     """A PNG. Shown are the `asked` sets; none: some of the frontier, the chosen one among them."""
     shown = [learned.find(skip) for skip in asked] or some_sets(learned)
     rows = [_set_strip(learned, one, place) for place, one in enumerate(shown, start=1)]
     nothing = Strip(None, right="no skip sets in this profile yet: selfdraft calibrate --strategy prune")
-    strips = SkipStrips(rows or [nothing], learned.num_layers, title="Which sub-layers draft")
+    strips = SkipStrips(rows or [nothing], learned.costs.fit.num_layers, title="Which sub-layers draft")
     below = Stack([frontier(learned, shown), seconds(learned)], [1, 1], is_row=True)
-    return _picture(Stack([strips, below], [_strip_inches(len(rows)), 5.0]), len(rows), 5.0, title)
+    return _picture(strips, below, 5.0, title)
 
 
-def some_sets(learned: Learned) -> list[KnownSet]:
+def some_sets(learned: KnownSets) -> list[KnownSet]:
     """Of the frontier, in its order, evenly spread; the one nearest to the chosen set makes room for it."""
     count = len(learned.frontier)
     places = sorted({round(place) for place in np.linspace(0, count - 1, min(count, MAX_SETS)).tolist()})
@@ -71,14 +58,14 @@ def some_sets(learned: Learned) -> list[KnownSet]:
     return [learned.frontier[place] for place in places]
 
 
-def _set_strip(learned: Learned, one: KnownSet, number: int) -> Strip:
+def _set_strip(learned: KnownSets, one: KnownSet, number: int) -> Strip:
     is_chosen = bool(one.skip) and one.skip == learned.chosen
     facts = [f"cost {one.cost:.2f}"]
     if one.match is not None:
         facts = [f"match {one.match:.1%}", *facts, f"predicted {one.predicted:.2f}x"]
     if one.measured is not None:
         facts.append(_measured(one))
-    choice = f"\nchosen after {learned.num_context} tokens" if is_chosen else ""
+    choice = f"\nchosen after {learned.costs.num_context} tokens" if is_chosen else ""
     return Strip(one.skip, _counts(one.skip), "   ".join(facts) + choice, is_chosen, badge=str(number))
 
 
@@ -87,7 +74,7 @@ def _measured(one: KnownSet) -> str:
     return f"{'' if one.tried_as == 'fixed' else f'{one.tried_as}: '}measured {one.measured:.2f}x"
 
 
-def frontier(learned: Learned, shown: Sequence[KnownSet]) -> Scatter:
+def frontier(learned: KnownSets, shown: Sequence[KnownSet]) -> Scatter:
     """Match against cost; numbers as beside the strips."""
     tried = [one for one in learned.tried if one.match is not None and one.measured is not None]
     known = [*learned.frontier, *tried, *(one for one in shown if one.match is not None)]
@@ -97,35 +84,41 @@ def frontier(learned: Learned, shown: Sequence[KnownSet]) -> Scatter:
     plainly = " (plain decoding is chosen)" if learned.frontier and not learned.chosen else ""
     return Scatter(
         [
-            Group("shown above", *_labelled(shown, lambda one: str(shown.index(one) + 1)), look="outline"),
-            Group("", *_labelled(tried, _measured), color=1),
+            _group("shown above", shown, list(map(str, range(1, len(shown) + 1))), look="outline"),
+            _group("", tried, list(map(_measured, tried)), color=1),
         ],
-        f"cost of a drafted token (plain pass = 1), after {learned.num_context} tokens",
+        f"cost of a drafted token (plain pass = 1), after {learned.costs.num_context} tokens",
         "match: share of the target's choices",
         unit="%",
         line=sorted((one.cost, one.match or 0.0) for one in learned.frontier),
         line_name="frontier",
-        field=lambda xs, ys: learned.speed_ups(ys, xs),
+        field=lambda xs, ys: speed_ups(learned.costs, ys, xs),
         x_limits=(max(0.0, left - edge), right + edge),
         y_limits=(max(0.0, low - 0.1 * (1 - low) - 0.01), 1.0),
         title=f"What they keep and cost, and the speed-up predicted{plainly}",
     )
 
 
-def _labelled(
-    sets: Sequence[KnownSet], label: Callable[[KnownSet], str]
-) -> tuple[list[tuple[float, float]], list[str]]:
-    known = [(one, one.match) for one in sets if one.match is not None]
-    return [(one.cost, match) for one, match in known], [label(one) for one, _ in known]
+def speed_ups(costs: PassCosts, matches: Array, drafting: Array) -> Array:
+    """[matches, drafting]: of drafting at the best length; `drafting`: the cost of a token, plain pass = 1."""
+    lengths = range(1, MAX_DRAFTED + 1)
+    verifying = [costs.verify(length + 1) / costs.plain for length in lengths]
+    seconds = drafting[:, None] * np.array(lengths) + np.array(verifying)
+    return np.asarray((expected_tokens(matches, MAX_DRAFTED)[:, None, 1:] / seconds).max(-1))
 
 
-def seconds(learned: Learned) -> Lines:
+def _group(name: str, sets: Sequence[KnownSet], labels: Sequence[str], **look: Any) -> Group:
+    known = [(one.cost, one.match, label) for one, label in zip(sets, labels, strict=True) if one.match is not None]
+    return Group(name, [(x, y) for x, y, _ in known], [label for *_, label in known], **look)
+
+
+def seconds(learned: KnownSets) -> Lines:
     """Solid where it was measured; bands: weights as KnapSpec counts."""
-    fit = learned.fit
+    fit = learned.costs.fit
     passes: dict[str, Callable[[float], float]] = {
-        f"verification of {VERIFIED}": lambda length: fit.verify_seconds(VERIFIED, length),
-        "plain pass": fit.plain_seconds,
-        "one attention": fit.attention_seconds,
+        f"verification of {VERIFIED}": lambda length: fit.at(length).verify(VERIFIED),
+        "plain pass": fit.plain.at,
+        "one attention": fit.attention.at,
         "one MLP": lambda length: fit.mlp_seconds,
     }
     return Lines(
@@ -136,24 +129,22 @@ def seconds(learned: Learned) -> Lines:
         log="xy",
         ticks={SHORTEST * 4**power: str(SHORTEST * 4**power) for power in range(5)},
         bands=list(_weight_bands(fit)),
-        marks=[Mark(learned.num_context, f"{learned.num_context} tokens")],
+        marks=[Mark(learned.costs.num_context, f"{learned.costs.num_context} tokens")],
         title="What passes cost",
     )
 
 
 def _curves(name: str, of: Callable[[float], float], fit: LatencyFit, color: int) -> Iterator[Series]:
-    points = [(length, 1000 * of(length)) for length in np.geomspace(SHORTEST, LONGEST, 100).tolist()]
-    low, high = min(fit.lengths), max(fit.lengths)
-    measured = [(length, 1000 * of(length)) for length in fit.lengths]
-    inside = [(length, value) for length, value in points if low < length < high]
-    yield Series("", points, "dotted", color, is_marked=False)
-    yield Series(name, sorted([measured[0], *inside, measured[-1]]), "line", color, is_marked=False)
-    yield Series("", measured, "dots", color)
+    lengths, low, high = np.geomspace(SHORTEST, LONGEST, 100).tolist(), min(fit.lengths), max(fit.lengths)
+    inside = [low, *(length for length in lengths if low < length < high), high]
+    yield Series("", [(length, 1000 * of(length)) for length in lengths], "dotted", color, is_marked=False)
+    yield Series(name, [(length, 1000 * of(length)) for length in inside], "line", color, is_marked=False)
+    yield Series("", [(length, 1000 * of(length)) for length in fit.lengths], "dots", color)
 
 
 def _weight_bands(fit: LatencyFit) -> Iterator[Band]:
     lengths = np.geomspace(SHORTEST, LONGEST, 400).tolist()
-    for (attention, mlp), group in groupby(lengths, key=lambda length: integer_weights(fit, length)):
+    for (attention, mlp), group in groupby(lengths, key=lambda length: fit.at(length).weights):
         found = list(group)
         yield Band(f"{attention} : {mlp}", found[0], found[-1], 0, 0.05 + 0.05 * (attention - 1))
 
@@ -161,7 +152,28 @@ def _weight_bands(fit: LatencyFit) -> Iterator[Band]:
 # ------------------------------------------------------------------------------------------------ knn
 
 
-def knn_picture(found: Domains, clouds: tuple[Cloud, Cloud], num_layers: int, title: str) -> bytes:
+class Cloud(NamedTuple):
+    """Vectors [vectors, hidden] and the domain of each [vectors]."""
+
+    vectors: Array
+    domains: Array
+
+
+def read_clouds(content: Mapping[str, Any]) -> tuple[Cloud, Cloud]:
+    """Anchors, and samples of the prompts they were chosen from; what is damaged raises one of `contents.DAMAGE`."""
+    num_domains = len(content["domains"])
+    found = []
+    for name, names in (("anchors", "anchor_domains"), ("samples", "sample_domains")):
+        vectors, labels = (content[array].double().numpy() for array in (name, names))
+        if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
+            raise ValueError(f"{name} {vectors.shape} with {labels.shape} domains")
+        if not np.isin(labels, np.arange(num_domains)).all() or not np.isfinite(vectors).all():
+            raise ValueError(f"{name} belong to no domain or are not numbers")
+        found.append(Cloud(vectors, labels))
+    return found[0], found[1]
+
+
+def knn_picture(found: KnownDomains, clouds: tuple[Cloud, Cloud], num_layers: int, title: str) -> bytes:
     """A PNG. `clouds`: anchors and samples."""
     by_length = any(one.found and one.found.match is not None for one in found.rows)
     where = f", chosen for {found.num_context} tokens of text" if by_length else ""
@@ -177,7 +189,8 @@ def knn_picture(found: Domains, clouds: tuple[Cloud, Cloud], num_layers: int, ti
 
 def anchors_chart(names: Sequence[str], anchors: Cloud, samples: Cloud) -> Scatter:
     """In the plane in which their directions differ most."""
-    flat, shares = plane(_normalised(np.concatenate([anchors.vectors, samples.vectors])))
+    vectors = np.concatenate([anchors.vectors, samples.vectors])
+    flat, shares = plane(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12))
     parts = ((anchors.domains, flat[: len(anchors.domains)]), (samples.domains, flat[len(anchors.domains) :]))
     groups = []
     for domain, name in enumerate(names):
@@ -192,58 +205,47 @@ def anchors_chart(names: Sequence[str], anchors: Cloud, samples: Cloud) -> Scatt
     )
 
 
-def _normalised(vectors: Array) -> Array:
-    scaled: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return scaled
+def domain_strips(found: KnownDomains) -> list[Strip]:
+    return [_domain_strip(one, None if one is found.general else place) for place, one in enumerate(found.rows)]
 
 
-def domain_strips(found: Domains) -> list[Strip]:
-    return [_domain_strip(found, one, place) for place, one in enumerate(found.rows)]
-
-
-def _domain_strip(found: Domains, one: Domain, place: int) -> Strip:
-    is_general = one is found.general
-    left = f"{one.name}\n{'for strangers' if is_general else f'{one.num_vectors} vectors'}"
-    group = None if is_general else place
+def _domain_strip(one: KnownDomain, group: int | None) -> Strip:
+    left = f"{one.name}\n{'for strangers' if group is None else f'{one.num_vectors} vectors'}"
     if one.found is None or not one.found.skip:
         return Strip(None, left, "plain decoding was fastest" if one.is_searched else "not searched yet", group=group)
-    return Strip(one.found.skip, left, "\n".join(_domain_facts(one, one.found)), group=group)
-
-
-def _domain_facts(one: Domain, found: KnownSet) -> Iterator[str]:
-    if one.is_outdone:
-        yield "decodes plainly; best set:"
-    yield _counts(found.skip)
-    match = [] if found.match is None else [f"match {found.match:.1%}"]
+    found = one.found
     told = {"predicted": found.predicted, "measured": found.measured}
-    yield "   ".join([*match, *(f"{name} {value:.2f}x" for name, value in told.items() if value is not None)])
+    facts = [f"match {found.match:.1%}"] if found.match is not None else []
+    facts += [f"{name} {value:.2f}x" for name, value in told.items() if value is not None]
+    plainly = "decodes plainly; best set:\n" if one.is_outdone else ""
+    return Strip(found.skip, left, f"{plainly}{_counts(found.skip)}\n{'   '.join(facts)}", group=group)
 
 
 # ------------------------------------------------------------------------------------------------ swift
 
 
-def swift_picture(found: Search, num_layers: int, title: str) -> bytes:
+def swift_picture(found: KnownSearch, num_layers: int, title: str) -> bytes:
     """A PNG: its sets, how well they matched, and what that was good for."""
     rows = [_step_strip(found, step, skip) for step, skip in steps_shown(found)]
     strips = SkipStrips(rows, num_layers, title="Which sub-layers draft, as the search goes on")
     below = Panels([matchness(found), speed(found)], columns=1, heights=[1.25, 1], share_x=True)
-    return _picture(Stack([strips, below], [_strip_inches(len(rows)), 6.4]), len(rows), 6.4, title)
+    return _picture(strips, below, 6.4, title)
 
 
-def steps_shown(found: Search) -> list[tuple[int, SkipSet]]:
+def steps_shown(found: KnownSearch) -> list[tuple[int, SkipSet]]:
     """(step, set in use there): those kept, and the set of now."""
     kept = {step: skip for step, skip in found.snapshots.items() if step < found.step}
     return [*list(kept.items())[: MAX_STEPS - 1], (found.step, found.skip)]
 
 
-def _step_strip(found: Search, step: int, skip: SkipSet) -> Strip:
+def _step_strip(found: KnownSearch, step: int, skip: SkipSet) -> Strip:
     is_last = step == found.step
     matched = found.matchness if is_last else found.matchness_at(step)
     known = "" if matched is None else f"   matchness {matched:.0%}"
     return Strip(skip, f"step {step}{' (now)' if is_last else ''}", f"{_counts(skip)}{known}", is_last)
 
 
-def matchness(found: Search) -> Lines:
+def matchness(found: KnownSearch) -> Lines:
     """Of candidates, and of the set in use; marks: where the share of skipped sub-layers changed."""
     in_use = [*found.in_use, *((found.num_tokens, value) for _, value in found.in_use[-1:])]
     values = [*(one.matchness for one in found.steps), *(value for _, value in in_use)] if in_use else [0.0, 1.0]
@@ -263,7 +265,7 @@ def matchness(found: Search) -> Lines:
     )
 
 
-def speed(found: Search) -> Lines:
+def speed(found: KnownSearch) -> Lines:
     share, texts = found.optimise_share, found.texts
     overall = f": {found.overall[-1]:.2f}x" if texts else ": no finished text yet"
     spent = "" if share is None else f" ({share:.1%} of the time spent on optimising)"
@@ -281,7 +283,7 @@ def speed(found: Search) -> Lines:
     )
 
 
-def _timeline(found: Search, is_named: bool) -> dict[str, Any]:
+def _timeline(found: KnownSearch, is_named: bool) -> dict[str, Any]:
     """It begins at the first token, unless all there is are some steps of a first text."""
     begin = 0.0
     if found.steps and not found.texts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .profile_search import Domain, Where, domains, search, timed_sets
+from ..profiles.searches import KnownDomain, Where, read_domains, timed_sets
+from ..strategies.timeline import read_search
 from .profile_words import counts, percent, table, times
 from .terminal import number
 
@@ -37,10 +38,10 @@ WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _knn_text(values: Mapping[str, Any], where: Where) -> str:
-    found = domains(values, where)
+    found = read_domains(values, where)
     header = ("  domain", "vectors", "threshold", "skipped sub-layers", "match", "predicted", "measured")
     note = (
-        f"  (nearest anchor by {found.feature} vectors; skip sets by {found.search}, behind {where.num_context} tokens)"
+        f"  (nearest anchor by {found.feature} vectors; skip sets by {found.search}, after {where.num_context} tokens)"
     )
     lines = [table(header, [_domain_row(one) for one in found.rows]), note]
     if any(one.is_outdone for one in found.rows):
@@ -48,7 +49,7 @@ def _knn_text(values: Mapping[str, Any], where: Where) -> str:
     return "\n".join(lines)
 
 
-def _domain_row(one: Domain) -> tuple[str, ...]:
+def _domain_row(one: KnownDomain) -> tuple[str, ...]:
     found = one.found
     if found is None or not found.skip:
         figures = (_instead_of_a_set(one), "-", "-", "-")
@@ -59,14 +60,14 @@ def _domain_row(one: Domain) -> tuple[str, ...]:
     return (f"  {one.name}{' *' if one.is_outdone else ''}", vectors, threshold, *figures)
 
 
-def _instead_of_a_set(one: Domain) -> str:
+def _instead_of_a_set(one: KnownDomain) -> str:
     if not one.is_searched:
         return "not searched yet"
     return "by measured seconds" if one.found is None else "plain decoding was fastest"
 
 
 def _swift_text(values: Mapping[str, Any], where: Where) -> str:
-    found = search(values)
+    found = read_search(values)
     found.skip.check(where.num_layers)
     doing = {"optimise": "optimising", "accelerate": "accelerating"}.get(found.phase, found.phase)
     matchness = "not known yet" if found.matchness is None else f"{found.matchness:.1%}"

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..calibrate.trials import MAX_DRAFTED, predict, thinned
+from ..calibrate.trials import thinned
+from ..economics import MAX_DRAFTED, LatencyFit
 from ..lookahead.disco import artefact_name
+from ..profiles.contents import DAMAGE, KnownSet
 from ..profiles.profile import Profile
-from ..types import FrontierPoint, LatencyFit, SkipSet
-from .profile_search import Where
+from ..profiles.searches import Where
+from ..types import FrontierPoint, SkipSet
 from .profile_search_text import PARAGRAPHS
-from .profile_sets import DAMAGE
 from .profile_words import counts, table, times
 from .terminal import number
 
 SHORT, LONG = 512, 4096
-"""Texts behind which seconds and speed-ups are told."""
+"""Lengths of text for which seconds and speed-ups are told."""
 MAX_ROWS = 8
 CLASSIFIER = artefact_name("")
 """How the names of classifiers begin."""
@@ -29,7 +30,7 @@ def as_text(profile: Profile, num_layers: int) -> str:
     latency = None
     if profile.latency is not None:
         try:
-            latency = LatencyFit.from_json(profile.latency)
+            latency = LatencyFit.from_json(profile.latency, num_layers)
             parts.append(_latency_text(latency))
         except DAMAGE as error:
             parts.append(f"latency: cannot be read ({type(error).__name__}: {error})")
@@ -45,19 +46,20 @@ def as_text(profile: Profile, num_layers: int) -> str:
 
 
 def _latency_text(latency: LatencyFit) -> str:
+    short, long = latency.at(SHORT), latency.at(LONG)
     rows = {
-        f"attention behind {SHORT} tokens": latency.attention_seconds(SHORT),
-        f"attention behind {LONG} tokens": latency.attention_seconds(LONG),
+        f"attention after {SHORT} tokens": short.attention,
+        f"attention after {LONG} tokens": long.attention,
         "MLP": latency.mlp_seconds,
         "embedding, head and the rest": latency.rest_seconds,
-        f"plain pass behind {SHORT} tokens": latency.plain_seconds(SHORT),
-        f"verification of 8 behind {SHORT} tokens": latency.verify_seconds(8, SHORT),
+        f"plain pass after {SHORT} tokens": short.plain,
+        f"verification of 8 after {SHORT} tokens": short.verify(8),
     }
     width = max(map(len, rows))
     lines = [f"  {label:{width}}  {1000 * seconds:9.3f}" for label, seconds in rows.items()]
     lengths = ", ".join(map(str, latency.lengths))
     error = f"error of the fit {latency.rms_error:.1%}, at most {latency.max_error:.1%}"
-    return "\n".join([f"milliseconds (measured behind {lengths} tokens; {error})", *lines])
+    return "\n".join([f"milliseconds (measured after {lengths} tokens; {error})", *lines])
 
 
 # ------------------------------------------------------------------------------------------------ a strategy's part
@@ -71,7 +73,7 @@ def _artefact_text(name: str, values: Mapping[str, Any], latency: LatencyFit | N
         lines.append(PARAGRAPHS[name](values, Where(latency, num_layers, SHORT)))
     if "frontier" in values:
         points = [point for point in map(FrontierPoint.from_json, values["frontier"]) if point.skip]
-        lines.append(_frontier_text(points, latency, num_layers))
+        lines.append(_frontier_text(points, latency))
     if values.get("trials"):
         lines.append(_trials_text(values["trials"]))
     return "\n".join(lines)
@@ -101,20 +103,20 @@ def _made_from(values: Mapping[str, Any]) -> str:
     return ", ".join(facts) or "learned"
 
 
-def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None, num_layers: int) -> str:
+def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None) -> str:
     header = ("  skipped sub-layers", "match", "predicted")
     rows = [
-        (f"  {counts(point.skip)}", f"{point.match:.1%}", times(_predicted(point, latency, num_layers)))
+        (f"  {counts(point.skip)}", f"{point.match:.1%}", times(_predicted(point, latency)))
         for point in thinned(points, MAX_ROWS)
     ]
     note = (
-        f"  ({number(len(points), 'skip set')}; predicted speed-up behind {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
+        f"  ({number(len(points), 'skip set')}; predicted speed-up after {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
     )
     return "\n".join([table(header, rows), note])
 
 
-def _predicted(point: FrontierPoint, latency: LatencyFit | None, num_layers: int) -> float | None:
-    return None if latency is None else predict(point.match, point.skip, latency, SHORT, num_layers)
+def _predicted(point: FrontierPoint, latency: LatencyFit | None) -> float | None:
+    return None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted
 
 
 def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:

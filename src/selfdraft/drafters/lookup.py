@@ -69,7 +69,7 @@ class Lookup(PlainDrafter):
     class Options:
         max_ngram: int = setting(8, "longest n-gram to look for", minimum=1)
         min_ngram: int = setting(2, "shortest n-gram that counts as a match", minimum=1)
-        max_tokens: int = setting(12, "tokens to propose behind a match", minimum=1)
+        max_tokens: int = setting(12, "tokens to propose after a match", minimum=1)
 
         def __post_init__(self) -> None:
             check(self, "lookup")
@@ -103,10 +103,10 @@ class Lookup(PlainDrafter):
 
 
 class Reliability:
-    """How often a looked-up token is kept: 1 - 2^-n behind a match of n tokens, until experience says otherwise."""
+    """How often a looked-up token is kept: 1 - 2^-n after a match of n tokens, until experience says otherwise."""
 
     PRIOR, MEMORY = 4.0, 0.98
-    """What the first guess weighs against tokens seen, and what is left of these behind each round."""
+    """What the first guess weighs against tokens seen, and what is left of these after each round."""
 
     def __init__(self) -> None:
         self._kept: dict[int, float] = {}

@@ -118,7 +118,7 @@ class DraftBatch:
             self.cached[row] = list(text[:known])
 
     def feed(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Run each row's next tokens (any number, at least one); scores [rows, vocabulary] behind the last of each."""
+        """Run each row's next tokens (any number, at least one); scores [rows, vocabulary] after the last of each."""
         width = max(len(row) for row in tokens)
         padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in tokens], device=self.runner.device)
         scores = self._forward(padded)

@@ -1,7 +1,7 @@
 """`ngram-pool`: guesses that the target makes while it verifies, gathered as n-grams (Lookahead decoding).
 
 Fu et al. (arXiv:2402.02057): beside the candidates, every verification pass carries a window of guesses for positions
-further on. What the target says behind each of them becomes the next guess there (Jacobi iteration), and the runs of
+further on. What the target says after each of them becomes the next guess there (Jacobi iteration), and the runs of
 guesses over time are n-grams for the pool; those that begin with the text's last token are the next candidates. With
 `window=0` the last pass's own words are the next draft: plain Jacobi (parallel) decoding, arXiv:2305.10427. Guesses are
 the target's best tokens by its raw scores, also when sampling or under a penalty.
@@ -60,7 +60,7 @@ class NgramPool(PlainDrafter):
 
 @dataclass
 class Guesses:
-    """What is guessed of one text. `levels[l][w]`: a guess for the token w + l + 1 behind the text."""
+    """What is guessed of one text. `levels[l][w]`: a guess for the token w + l + 1 after the text."""
 
     options: NgramPool.Options
     committed: Sequence[int]
@@ -92,13 +92,13 @@ class Guesses:
             self._learn_chain(step)
 
     def _learn_chain(self, step: StepRecord) -> None:
-        """What the target said behind each guess is the next guess there; off the chain there is none."""
+        """What the target said after each guess is the next guess there; off the chain there is none."""
         is_on_chain = all(node < step.draft.chain_length for node in step.verdict.nodes)
         said = step.choices[1 + step.verdict.num_accepted : 1 + step.draft.chain_length] if is_on_chain else ()
         self.chain = [*said, *(self._filler() for _ in range(self.options.tokens - len(said)))]
 
     def _learn_window(self, step: StepRecord) -> None:
-        said = [self._word_behind(step.draft, step.choices, path) for path in self.paths()]
+        said = [self._word_after(step.draft, step.choices, path) for path in self.paths()]
         for column, word in enumerate(said):
             if word is not None:
                 self._remember([*(level[column] for level in self.levels), word])
@@ -106,7 +106,7 @@ class Guesses:
         levels: list[Sequence[int | None]] = [*self.levels[1:], said]
         self.levels = [self._shifted(level, moved) for level in levels]
 
-    def _word_behind(self, draft: Draft, choices: Sequence[int], path: Path) -> int | None:
+    def _word_after(self, draft: Draft, choices: Sequence[int], path: Path) -> int | None:
         node = draft.find(path)
         return None if node is None else choices[node + 1]
 

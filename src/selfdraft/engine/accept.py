@@ -31,7 +31,7 @@ class Targets:
 
     @property
     def scores(self) -> torch.Tensor:
-        """[rows, 1 + nodes, vocabulary], raw; column 0 stands behind the committed text."""
+        """[rows, 1 + nodes, vocabulary], raw; column 0 stands after the committed text."""
         return self.output.scores
 
     @cached_property
@@ -75,7 +75,7 @@ class Walk:
 
 
 class Coupled:
-    """Draft and target choose with the same noise; a node is kept iff it is the target's choice behind its prefix.
+    """Draft and target choose with the same noise; a node is kept iff it is the target's choice after its prefix.
 
     Every emitted token is the target's own choice, so the draft can change nothing but the speed: the same seed gives
     the same text with speculation on or off. Greedy is the case without noise.
@@ -142,7 +142,7 @@ class Rejection:
 
 
 def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
-    """Down the tree along what the target would choose behind each node; `choices[0]`: behind the text."""
+    """Down the tree along what the target would choose after each node; `choices[0]`: after the text."""
     tokens, nodes, node = [choices[0]], [], draft.child(ROOT, choices[0])
     while node is not None:
         tokens.append(choices[node + 1])
@@ -202,7 +202,7 @@ def _normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
 def _scores_at(
     targets: Targets, sampler: Sampler, walks: Sequence[Walk], rows: Sequence[int]
 ) -> tuple[torch.Tensor, NoiseKey]:
-    """The target's scores behind what these rows have emitted so far, prefix rules applied."""
+    """The target's scores after what these rows have emitted so far, prefix rules applied."""
     device = targets.scores.device
     index = torch.tensor(rows, device=device)
     columns = torch.tensor([walks[row].node + 1 for row in rows], device=device)

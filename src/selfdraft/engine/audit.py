@@ -105,10 +105,10 @@ def verify_text(
     rule: Rule,
     progress: Progress | None = None,
 ) -> Verification:
-    """Judge the continuation of `sequence`, which holds the prompt alone and the stop rules."""
+    """Audit the continuation of `sequence`, which holds the prompt alone and the stop rules."""
     prompt, tokens = tuple(sequence.tokens), claim.tokens
     room = len(tokens) if runner.context_length is None else runner.context_length - len(prompt)
-    judge = Judge(prompt, tokens[:room], sampler, rule, sequence.noise_sequence)
+    judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence)
     findings: list[Finding] = []
     for first, scores in scores_along(runner, prompt, judge.tokens):
         findings.extend(judge.findings(first, scores))
@@ -140,7 +140,7 @@ def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Audit:
     """Asks of each token whether the target chooses it behind the tokens before it."""
 
     prompt: Sequence[int]

@@ -58,7 +58,7 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a draft chooses behind its scores, whatever text and seed: hashable, tensors in, tensors out."""
+    """How a draft chooses after its scores, whatever text and seed: hashable, tensors in, tensors out."""
 
     lookahead: Lookahead
     tree: Tree
@@ -80,7 +80,7 @@ class Rule:
         return self.accept.keeps_scores and self.warping.temperature > 0
 
     def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
-        """Choose behind `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
+        """Choose after `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
         scores = stats.scores
         if scores is None:
             assert tokens is not None

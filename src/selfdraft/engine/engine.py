@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -26,7 +26,7 @@ from ..types import FinishReason, Generation
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
 from .knowledge import EngineKnowledge, Given
-from .method import Method
+from .method import Method, Parts
 from .metrics import Comparison, compare, contest_for
 from .prepare import prepare
 from .sampling import Sampler, check_processors
@@ -369,24 +369,6 @@ class Engine:
 
 def _options(axis: str, names: Mapping[str, Any], settings: Settings) -> Any:
     return options_for(axis, names[axis], settings)
-
-
-class Parts(Mapping[str, Any]):
-    """Parts of one axis by name: the caller's choice, and others from when a plan first asks for them."""
-
-    def __init__(self, build: Callable[[str], Any], name: str) -> None:
-        self._build, self._built = build, {name: build(name)}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = self._build(name)
-        return self._built[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._built)
-
-    def __len__(self) -> int:
-        return len(self._built)
 
 
 def check_method(

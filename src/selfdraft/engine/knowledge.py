@@ -6,13 +6,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..economics import LatencyFit
 from ..errors import ProfileError
 from ..models.latency import measure
+from ..profiles.contents import fit_of
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Profile
 from ..profiles.store import Store, calibrate_command, command_for
 from ..protocols import Knowledge, Runner
-from ..types import LatencyFit
 
 QUICK_LENGTHS, QUICK_SECONDS = (64, 512), 3.0
 """How long passes are measured where no profile tells what they take."""
@@ -67,13 +68,7 @@ class EngineKnowledge:
         profile = self.profile
         if profile is None or profile.latency is None:
             return None
-        try:
-            return LatencyFit.from_json(profile.latency)
-        except (TypeError, KeyError, ValueError) as error:
-            raise ProfileError(
-                f"the profile's latency cannot be read ({type(error).__name__}: {error}). Measure it anew with: "
-                f"{calibrate_command(self.key)}"
-            ) from error
+        return fit_of(profile, self._runner.num_layers)
 
     def _measure_latency(self) -> LatencyFit:
         _LOGGER.info("no profile: measuring passes for %g seconds; `selfdraft calibrate` keeps them", QUICK_SECONDS)

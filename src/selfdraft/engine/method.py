@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,3 +46,21 @@ class Method:
 
     def tree_of(self, plan: Plan) -> Tree:
         return self.trees[plan.tree or self.tree]
+
+
+class Parts(Mapping[str, Any]):
+    """Parts of one axis by name: the caller's choice, and others from when a plan first asks for them."""
+
+    def __init__(self, build: Callable[[str], Any], name: str) -> None:
+        self._build, self._built = build, {name: build(name)}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = self._build(name)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built)
+
+    def __len__(self) -> int:
+        return len(self._built)

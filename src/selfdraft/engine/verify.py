@@ -52,7 +52,7 @@ def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:
 
 
 def _resume(runner: Runner, drafts: Sequence[Draft], width: int, capture: Sequence[str]) -> Resume | None:
-    """Where rows bring exact states from behind one point, their known columns start there."""
+    """Where rows bring exact states after one point, their known columns start there."""
     parts = {row: draft.reuse for row, draft in enumerate(drafts) if draft.reuse is not None}
     if not parts or len({part.point for part in parts.values()}) != 1:
         return None

@@ -48,7 +48,7 @@ class Place:
 
 @triton.jit
 def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
-    """Both halves of heads [n, dim], rotated to their positions; what pads may stand behind the last one."""
+    """Both halves of heads [n, dim], rotated to their positions; what pads may stand after the last one."""
     positions = tl.minimum(positions, num_positions - 1)
     half = tl.arange(0, HALF)[None, :]
     low = tl.load(ptr + row_offsets[:, None] + half, mask=mask[:, None], other=0.0)
@@ -111,7 +111,7 @@ def _attend(
 ):  # fmt: skip
     """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
 
-    Behind a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
+    After a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
     """
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM

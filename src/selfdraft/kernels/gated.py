@@ -36,7 +36,7 @@ def _gated(
     is_token = tokens < num_tokens
     columns = tl.arange(0, COLUMNS)
     source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
-    # Rows behind the last one are read again and not stored.
+    # Rows after the last one are read again and not stored.
     gate_rows = weight_ptr + (rows % num_rows)[None, :].to(tl.int64) * SIZE + columns[:, None]
     up_rows = gate_rows + num_rows.to(tl.int64) * SIZE
     gate = tl.zeros([TOKENS, ROWS], tl.float32)

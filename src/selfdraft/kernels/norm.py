@@ -26,7 +26,7 @@ def _add_norm(
     weight = tl.load(weight_ptr + place, mask=mask, other=0.0)
     place += tl.program_id(0) * SIZE
     stream = tl.load(stream_ptr + place, mask=mask, other=0.0)
-    # Rounded where transformers rounds: behind the sum, behind the scale, behind the weight.
+    # Rounded where transformers rounds: after the sum, after the scale, after the weight.
     if HAS_BRANCH:
         branch = tl.load(branch_ptr + place, mask=mask, other=0.0)
         stream = (stream.to(tl.float32) + branch.to(tl.float32)).to(stream.dtype)

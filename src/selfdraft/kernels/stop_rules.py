@@ -1,4 +1,4 @@
-"""A lookahead's decision behind a drafted token in one kernel: in torch it takes a dozen, which shows beside a pass.
+"""A lookahead's decision after a drafted token in one kernel: in torch it takes a dozen, which shows beside a pass.
 
 The lookaheads themselves say, in torch, what is decided here.
 """
@@ -42,7 +42,7 @@ def by_chances(
     bar: torch.Tensor,
     max_tokens: int,
 ) -> torch.Tensor:
-    """As `lookahead/tpt.py`: [rows] bool. `product` [rows] is multiplied in place, and begins anew at depth 1."""
+    """As `lookahead/tpt.py`: [rows] bool. `product` [rows] is multiplied in place, and begins again at depth 1."""
     num_rows = len(confidence)
     wants_more = torch.empty(num_rows, dtype=torch.bool, device=confidence.device)
     kernel: Any = _by_chances
@@ -82,7 +82,7 @@ def _by_classifier(
     place = unit[:, None] * NUM_FEATURES + feature[None, :]
     weight = tl.load(hidden_weight_ptr + place, mask=is_unit[:, None] & is_feature[None, :], other=0.0)
     hidden = tl.sum(weight * values[None, :], axis=1) + tl.load(hidden_bias_ptr + unit, mask=is_unit, other=0.0)
-    hidden = tl.where(hidden < 0, 0.0, hidden)  # as torch: what is no number stays none
+    hidden = tl.where(hidden < 0, 0.0, hidden)  # as torch: what is not a number stays so
     output = tl.load(output_weight_ptr + unit, mask=is_unit, other=0.0)
     logit = tl.sum(hidden * output, axis=0) + tl.load(output_bias_ptr)
     tl.store(wants_ptr + row, (logit >= bar) & (tl.load(depth_ptr + row) < max_tokens))

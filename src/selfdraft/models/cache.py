@@ -1,6 +1,6 @@
 """SlotCache: one preallocated key/value store, written at explicit slots; a length is only a pointer.
 
-The draft writes behind the verified length, verification overwrites those slots, rollback is forgetting: no clone,
+The draft writes after the verified length, verification overwrites those slots, rollback is forgetting: no clone,
 no concatenation, no bookkeeping for skipped layers. Whoever decodes keeps each row's length; the store does not.
 """
 
@@ -61,7 +61,7 @@ class SlotCache:
         self._place(num_rows, dtype, device)
 
     def _place(self, num_rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Take room for so many rows and `num_slots` slots each."""
+        """Take room for `num_rows` rows and `num_slots` slots each."""
         first, num_slots = self._shapes[0], self.num_slots
         self.storage: torch.Tensor | None = None
         self.lease: object = None
@@ -131,10 +131,7 @@ class SlotCache:
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [rows, heads, width, dim] at the placement's slots; return all that its rows may read."""
-        return (
-            _write(self.keys[layer], keys, placement),
-            _write(self.values[layer], values, placement),
-        )
+        return _write(self.keys[layer], keys, placement), _write(self.values[layer], values, placement)
 
     def at(self, placement: Placement) -> CacheView:
         return CacheView(self, placement)
@@ -194,7 +191,7 @@ def _round_up(num_slots: int) -> int:
 
 
 class StoragePool:
-    """Storages that finished generations left behind: the next of the same shape gets one, at the same address."""
+    """Storages that finished generations left: the next of the same shape gets one, at the same address."""
 
     def __init__(self, max_free: int = 4) -> None:
         self._max_free = max_free

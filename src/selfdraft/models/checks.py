@@ -1,4 +1,4 @@
-"""What a model must be like to be attached to, and how closely two ways to its scores must agree."""
+"""What a model must be like to be attached to, and how closely two computations of its scores must agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16:
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """By how much two ways to the same scores may differ."""
+    """By how much two computations of the same scores may differ."""
     return _SELF_TEST_TOLERANCE.get(dtype, 1e-1)
 
 

@@ -2,7 +2,7 @@
 
 It walks the model's own modules through an explicit family row (families.py): no modelling code is copied, nothing
 is patched, and which sub-layers run is an argument of the pass. Capture points name the residual stream: `embedding`,
-`a3` and `m3` behind attention and MLP 3 (also where they were skipped), `norm` behind the final norm.
+`a3` and `m3` after attention and MLP 3 (also where they were skipped), `norm` after the final norm.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Decoder:
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
         head = self._part(family.head)
-        self._head = (joined_head(head) if self._allow_joined else None) or head
+        self.head = (joined_head(head) if self._allow_joined else None) or head
         self._rotary = self._part(family.rotary) if family.rotary else None
         check_rotary(self._rotary)
         self._embedding_multiplier = family.embedding_multiplier(self.config)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
-        self._final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
+        self.final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
         self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
         self.shapes = [
@@ -89,14 +89,6 @@ class Decoder:
         weight: torch.Tensor = self._embed.weight
         return weight.detach()
 
-    @property
-    def final_norm(self) -> Any:
-        return self._final_norm
-
-    @property
-    def head(self) -> Any:
-        return self._head
-
     def last_point(self, point: str, known: Container[str]) -> str:
         """The last capture point up to `point` that is among `known`: a skipped sub-layer changes nothing."""
         before = self._points[: self._points.index(point) + 1]
@@ -128,8 +120,8 @@ class Decoder:
         self.check_points(capture)
         if resume is None:
             return self.finish(self.begin(tokens, placement, cache, skip=skip), capture, needs_scores)
-        assert not skip, "a pass that goes on behind a draft is the whole model's"
-        return self.finish(self._begin_behind(resume, tokens, placement, cache), capture, needs_scores)
+        assert not skip, "a pass that goes on after a draft is the whole model's"
+        return self.finish(self._begin_after(resume, tokens, placement, cache), capture, needs_scores)
 
     def begin(
         self,
@@ -140,7 +132,7 @@ class Decoder:
         skip: SkipSet = SkipSet(),  # noqa: B008 - frozen
         num_sublayers: int = 0,
     ) -> Halfway:
-        """The embedded tokens behind the first `num_sublayers` that are not skipped."""
+        """The embedded tokens after the first `num_sublayers` that are not skipped."""
         hidden, step = self.embed(tokens, placement, cache)
         sublayers, streams = self.active_sublayers(skip), {"embedding": hidden}
         for sublayer in sublayers[:num_sublayers]:
@@ -157,7 +149,7 @@ class Decoder:
                 hidden = sublayer.run(hidden, halfway.step)
         if not needs_scores and "norm" not in capture:
             return PassOutput(hidden[:, :0], captured)
-        normed = self._final_norm(hidden)
+        normed = self.final_norm(hidden)
         if "norm" in capture:
             captured["norm"] = normed
         if not needs_scores:
@@ -165,11 +157,11 @@ class Decoder:
         return PassOutput(self._scores(normed), captured)
 
     def scores(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[rows, width, vocabulary] of the stream behind the last sub-layer."""
-        return self._scores(self._final_norm(hidden))
+        """[rows, width, vocabulary] of the stream after the last sub-layer."""
+        return self._scores(self.final_norm(hidden))
 
     def _scores(self, normed: torch.Tensor) -> torch.Tensor:
-        return self.family.scores(self.config, self._head(normed))
+        return self.family.scores(self.config, self.head(normed))
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         first = self._points.index(point)
@@ -181,15 +173,15 @@ class Decoder:
         if self._embedding_multiplier != 1:
             hidden = hidden * self._embedding_multiplier
         if self._position_embedding is not None:
-            # Padding of a ragged pass may stand behind the last position; what it yields is never read.
+            # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
         return hidden, Pass(placement, cache, self._rotary_of(hidden, placement.positions))
 
-    def _begin_behind(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
-        """The stream behind the known point: only columns whose state is not known go through what is before it."""
+    def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
+        """The stream after the known point: only columns whose state is not known go through what is before it."""
         first = self._points.index(resume.point)
-        rest, columns = placement.behind(resume.num_known)
+        rest, columns = placement.after(resume.num_known)
         hidden, step = self.embed(tokens.gather(1, columns), rest, cache)
         for sublayer in self.sublayers[:first]:
             hidden = sublayer.run(hidden, step)
@@ -299,7 +291,7 @@ class Decoder:
 
     @property
     def hooks(self) -> list[Any]:
-        """What runs before or behind the model's modules."""
+        """What runs before or after the model's modules."""
         return [hook for module in self.model.modules() for hook in _hooks(module)]
 
     def _fingerprint(self) -> tuple[Any, ...]:

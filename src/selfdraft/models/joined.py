@@ -141,7 +141,7 @@ def joined_norm(module: Any) -> JoinedNorm | None:
 def joined_head(module: Any) -> JoinedHead | None:
     if not _are_plain_linear([module]):
         return None
-    return JoinedHead(module.weight.detach(), None if module.bias is None else module.bias.detach())
+    return JoinedHead(*_weights(module))
 
 
 def joined_attention(module: Any, norm: JoinedNorm, layer: int, window: int | None) -> JoinedAttention | None:
@@ -150,13 +150,10 @@ def joined_attention(module: Any, norm: JoinedNorm, layer: int, window: int | No
         return None
     query, key, value, out = parts
     head_dim = int(module.head_dim)
-    weight, bias = join([query, key, value])
     return JoinedAttention(
-        norm=norm,
-        qkv=weight,
-        qkv_bias=bias,
-        out=out.weight.detach(),
-        out_bias=None if out.bias is None else out.bias.detach(),
+        norm,
+        *join([query, key, value]),
+        *_weights(out),
         num_heads=query.out_features // head_dim,
         num_kv_heads=key.out_features // head_dim,
         head_dim=head_dim,
@@ -171,15 +168,12 @@ def joined_mlp(module: Any, norm: JoinedNorm) -> JoinedMLP | None:
     if not _are_plain_linear(parts) or not _is_plain(module):
         return None
     gate, up, down = parts
-    weight, bias = join([gate, up])
-    return JoinedMLP(
-        norm=norm,
-        gate_up=weight,
-        gate_up_bias=bias,
-        down=down.weight.detach(),
-        down_bias=None if down.bias is None else down.bias.detach(),
-        activation=F.silu if type(module.act_fn).__name__ in _SILU else module.act_fn,
-    )
+    activation = F.silu if type(module.act_fn).__name__ in _SILU else module.act_fn
+    return JoinedMLP(norm, *join([gate, up]), *_weights(down), activation)
+
+
+def _weights(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
 
 
 def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -207,7 +201,7 @@ def _join_parameters(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 
 def _are_neighbours(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether they already lie behind one another in one storage (a second engine on the same model)."""
+    """Whether they already lie after one another in one storage (a second engine on the same model)."""
     expected = parameters[0].data_ptr()
     storage = parameters[0].untyped_storage().data_ptr()
     for parameter in parameters:

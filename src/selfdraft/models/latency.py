@@ -1,4 +1,4 @@
-"""Latency: the seconds of a pass, measured on the runner's own path and fitted (types.LatencyFit).
+"""Latency: the seconds of a pass, measured on the runner's own path and fitted (economics.LatencyFit).
 
 Passes of one token behind texts of several lengths: with nothing skipped, without half of the attentions, of the MLPs,
 of both, and without all but one layer. What is missing tells what a sub-layer takes, what is left the rest, and the
@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..economics import LatencyFit, Line
 from ..errors import ModelError, OptionError
 from ..passes import PassRequest
 from ..progress import Progress
 from ..protocols import Runner
-from ..types import LatencyFit, Line, SkipSet
+from ..types import SkipSet
 
 Array = npt.NDArray[np.float64]
 
@@ -223,6 +224,7 @@ def fit_samples(samples: Sequence[Sample], num_layers: int, is_recorded: bool) -
     widths = tuple(sorted({sample.kind.width for sample in whole}))
     verify = [fits.line(f"width {width}", [s for s in whole if s.kind.width == width]) for width in widths]
     return LatencyFit(
+        num_layers=num_layers,
         attention=Line(per_slot, base),
         mlp_seconds=mlp,
         rest_seconds=rest,

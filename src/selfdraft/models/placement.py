@@ -22,8 +22,8 @@ class Sight:
 class Placement:
     """Explicit positions for one pass; nothing is ever inferred from what a cache layer happens to hold.
 
-    Chains stand at slot = position, each row from its own start; a tree's nodes stand one slot behind the other, at the
-    position of their depth. Slots behind a row's verified length are scratch: whoever writes them reads only what it
+    Chains stand at slot = position, each row from its own start; a tree's nodes stand one slot after the other, at the
+    position of their depth. Slots after a row's verified length are scratch: whoever writes them reads only what it
     wrote itself in this round.
     """
 
@@ -76,7 +76,7 @@ class Placement:
         rows = slice(first_row, first_row + len(starts))
         return cls(rows, first + depths, first + columns, end, None, Sight(visible, slot_positions))
 
-    def behind(self, num_known: Sequence[int]) -> tuple[Placement, torch.Tensor]:
+    def after(self, num_known: Sequence[int]) -> tuple[Placement, torch.Tensor]:
         """The columns of each row from `num_known[i]` on, and their numbers [rows, width]; the last column pads."""
         width, device = self.positions.shape[1], self.positions.device
         first = torch.tensor(num_known, device=device)[:, None]

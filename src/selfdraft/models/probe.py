@@ -23,7 +23,7 @@ from .sublayer import Pass
 
 @dataclass(frozen=True)
 class ReadOnlyCache:
-    """One row of a cache as all rows of a pass see it, what they bring themselves behind it; nothing is stored."""
+    """One row of a cache as all rows of a pass see it, what they bring themselves after it; nothing is stored."""
 
     cache: SlotCache
     row: int
@@ -32,9 +32,9 @@ class ReadOnlyCache:
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._behind(self.cache.keys[layer], keys), self._behind(self.cache.values[layer], values)
+        return self._after(self.cache.keys[layer], keys), self._after(self.cache.values[layer], values)
 
-    def _behind(self, store: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _after(self, store: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         known = store[self.row : self.row + 1, :, : self.end].expand(len(new), -1, -1, -1)
         return torch.cat((known, new), dim=2)
 
@@ -43,7 +43,7 @@ class ReadOnlyCache:
 
 
 class Probe:
-    """`tokens` stand from position `first` on, behind and among what row `row` of the cache holds of the same text."""
+    """`tokens` stand from position `first` on, after and among what row `row` of the cache holds of the same text."""
 
     @torch.inference_mode()
     def __init__(self, decoder: Decoder, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> None:
@@ -57,7 +57,7 @@ class Probe:
         self.num_sublayers = len(decoder.sublayers)
 
     def _embed(self, num_rows: int = 1) -> tuple[torch.Tensor, Pass]:
-        """The tokens, `num_rows` times one behind the other, and what their sub-layers share."""
+        """The tokens, `num_rows` times one after the other, and what their sub-layers share."""
         placement = _among(self._first, self._width, self._end, self._decoder.device, num_rows)
         return self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
 
@@ -68,7 +68,7 @@ class Probe:
 
     @torch.inference_mode()
     def run(self, number: int, states: States) -> States:
-        """Behind sub-layer `number` (attention 0, MLP 0, attention 1, ...)."""
+        """After sub-layer `number` (attention 0, MLP 0, attention 1, ...)."""
         rows, layer = len(states), number // 2
         is_folded = rows > 1 and rows * self._width <= self._end_to_fold
         step = self._folded_step(rows) if is_folded else self._step
@@ -83,7 +83,7 @@ class Probe:
         return States(hidden.view(shape), None if source is None else source.view(shape))
 
     def _folded_step(self, num_rows: int) -> Pass:
-        """All rows as one: behind a long text its keys and values are then read once, not copied for each row."""
+        """All rows as one: after a long text its keys and values are then read once, not copied for each row."""
         if num_rows not in self._folded:
             self._folded[num_rows] = self._embed(num_rows)[1]
         return self._folded[num_rows]
@@ -95,7 +95,7 @@ class Probe:
 
     @torch.inference_mode()
     def scores(self, states: States) -> torch.Tensor:
-        """[rows, tokens, vocabulary] behind the last sub-layer."""
+        """[rows, tokens, vocabulary] after the last sub-layer."""
         return self._decoder.scores(states.hidden)
 
 
@@ -112,7 +112,7 @@ def _folded(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _among(first: int, width: int, end: int, device: torch.device, num_rows: int = 1) -> Placement:
-    """Positions from `first` on: each sees the slots of earlier positions, and its own column behind slot `end`."""
+    """Positions from `first` on: each sees the slots of earlier positions, and its own column after slot `end`."""
     positions = torch.arange(first, first + width, device=device).repeat(num_rows)
     known, columns = torch.arange(end, device=device), torch.arange(len(positions), device=device)
     sees = torch.cat((known < positions[:, None], columns == columns[:, None]), dim=1)

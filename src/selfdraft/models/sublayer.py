@@ -44,7 +44,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class SubLayer:
-    """One residual branch: `run(hidden, pass)` returns the stream behind it."""
+    """One residual branch: `run(hidden, pass)` returns the stream after it."""
 
     name: str
     run: Callable[[torch.Tensor, Pass], torch.Tensor]
@@ -52,7 +52,7 @@ class SubLayer:
 
 @dataclass(frozen=True)
 class Halfway:
-    """A pass on its way: the stream, what is still to run, and the stream behind each point that lies behind it."""
+    """A pass on its way: the stream, what is still to run, and the stream after each point passed so far."""
 
     hidden: torch.Tensor
     step: Pass

@@ -7,8 +7,8 @@
     store.update(key, "knn", artefact)
     journal.finish()
 
-It belongs to a question: another question begins anew. A damaged journal, or one that another version wrote, is
-worth nothing and is begun anew, too.
+It belongs to a question: another question starts again. A damaged journal, or one that another version wrote, is
+worth nothing and is started again, too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Journal:
         self.done = {}
 
     def drop_all(self) -> None:
-        """Begin anew, whatever was asked."""
+        """Start again, whatever was asked."""
         with self._writing():
             for path in self._document.path.parent.glob(f"{self._prefix}{'?' * _DIGEST_LENGTH}.json"):
                 Document(path).remove()

@@ -137,7 +137,7 @@ class Store:
             yield
         except ValueError as error:
             raise ProfileError(
-                f"cannot use the profile {path}: {error}. Make it anew with: {calibrate_command(key)}"
+                f"cannot use the profile {path}: {error}. Make it again with: {calibrate_command(key)}"
             ) from error
         except OSError as error:
             raise ProfileError(

@@ -19,7 +19,7 @@ class Clasp(Replanner):
     @dataclass(frozen=True)
     class Options:
         ratio: float = setting(0.4, "share of the layers to skip", minimum=0.0, maximum=1.0)
-        interval: int = setting(64, "plan anew after so many rounds, or a quarter more text", minimum=1)
+        interval: int = setting(64, "plan again after N rounds, or a quarter more text", minimum=1)
         budget: float = setting(0.05, "plan only while that takes at most this share of the time", minimum=0.0)
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:

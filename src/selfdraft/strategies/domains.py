@@ -119,7 +119,7 @@ def _of_all(groups: Sequence[Group], options: Any) -> list[Prompt]:
 
 
 def read_known(artefact: Mapping[str, Any]) -> list[Domain]:
-    """Nothing where it is damaged: it is being made anew."""
+    """Nothing where it is damaged: it is being made again."""
     try:
         return unpack(artefact) if artefact and artefact["general"] else []
     except DAMAGE:

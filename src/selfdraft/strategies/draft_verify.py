@@ -62,12 +62,12 @@ class _Trying:
     def __init__(self, kit: Kit, options: DraftVerify.Options) -> None:
         self._kit, self._options = kit, options
         self._prompts = prompts_of(kit.prompts, options.calibrate_on, options.num_prompts)
-        layers = spread(kit.num_layers, _FIRST_RATIO)
+        layers = spread(kit.latency.num_layers, _FIRST_RATIO)
         self._first = SkipSet.of(layers, layers).numbers
         self._speeds = {SkipSet.parse(step["skip"]).numbers: step["tokens_per_second"] for step in kit.done}
         observations = [(point, speed) for point, speed in self._speeds.items() if point]
         self._search = Search(
-            range(2, 2 * kit.num_layers),  # layer 0 must never be skipped
+            range(2, 2 * kit.latency.num_layers),  # layer 0 must never be skipped
             options.seed,
             observations=observations,
             excluded=[frozenset()],  # plain decoding, which says nothing about drafting with little skipped
@@ -152,6 +152,6 @@ def _known_skip(calibrate_on: str, knowledge: Knowledge) -> SkipSet:
         return skip_in(artefact, calibrate_on, knowledge.num_layers)
     except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
         raise ProfileError(
-            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it anew "
+            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it again "
             f"with: {command}"
         ) from error

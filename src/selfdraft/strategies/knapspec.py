@@ -1,7 +1,7 @@
 """`knapspec`: what to skip, and how far to draft, is a knapsack: measured seconds against closeness to the target.
 
 KnapSpec (arXiv:2602.20217). Attention grows dearer with the text, an MLP does not; so the sub-layers' weights are their
-seconds behind the text as it is, as small whole numbers. The tokens of the last rounds are run through a dynamic
+seconds after the text as it is, as small whole numbers. The tokens of the last rounds are run through a dynamic
 programme (knapsack.py) that finds for each weight skipped a sub-network close to the target. How often each of these
 would have drafted what the target said there gives its acceptance, (hits + 1) / (tokens + 2); the one with the most
 tokens per second, at its best length, drafts.
@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..models.payoff import best_length, integer_weights
+from ..economics import LatencyFit
 from ..options import setting
 from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
-from ..types import OFF, LatencyFit, Plan, SkipSet
+from ..types import OFF, Plan, SkipSet
 from .knapsack import Item, solve
 from .replanning import Replanner
 
@@ -31,12 +31,10 @@ from .replanning import Replanner
 class KnapSpec(Replanner):
     @dataclass(frozen=True)
     class Options:
-        window: int = setting(5, "look at the tokens of so many rounds", minimum=1)
-        min_tokens: int = setting(
-            32, "but at least at so many tokens, of the prompt if need be; 0: as the paper", minimum=0
-        )
-        interval: int = setting(64, "plan anew after so many rounds, or a quarter more text", minimum=1)
-        max_tokens: int = setting(10, "draft at most so many tokens", minimum=1)
+        window: int = setting(5, "look at the tokens of N rounds", minimum=1)
+        min_tokens: int = setting(32, "but at least at N tokens, of the prompt if need be; 0: as the paper", minimum=0)
+        interval: int = setting(64, "plan again after N rounds, or a quarter more text", minimum=1)
+        max_tokens: int = setting(10, "draft at most N tokens", minimum=1)
         min_cosine: float = setting(0.5, "drop sub-networks below this", minimum=-1.0, maximum=1.0)
         share: float = setting(0.5, "of the seconds of all sub-layers: skip at most", minimum=0.0, maximum=1.0)
         bound: bool = setting(False, "skip attention and MLP of a layer together or not at all (the ablation)")
@@ -49,32 +47,29 @@ class KnapSpec(Replanner):
     }
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        self._options, self._num_layers = options, knowledge.num_layers
-        self._latency = knowledge.latency()
+        self._options, self._latency = options, knowledge.latency()
         num_tokens = max(options.window, options.min_tokens)
-        seconds = plan_seconds(self._latency, num_tokens, knowledge.num_layers)
+        seconds = plan_seconds(self._latency, num_tokens)
         super().__init__(options.window, options.interval, options.budget, seconds)
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
-        options, length = self._options, context.num_context_tokens
-        weights = integer_weights(self._latency, length)
-        budget = int(options.share * sum(weights) * self._num_layers)
+        options, num_layers = self._options, self._latency.num_layers
+        costs = self._latency.at(context.num_context_tokens)
+        budget = int(options.share * sum(costs.weights) * num_layers)
         probe = context.probe(max(num_tokens, options.min_tokens))
-        candidates, states = solve(probe, items(self._num_layers, weights, options.bound), budget, options.min_cosine)
+        candidates, states = solve(probe, items(num_layers, costs.weights, options.bound), budget, options.min_cosine)
         best, best_speed = OFF, 0.0
         for candidate, acceptance in list(zip(candidates, acceptances(probe, states), strict=True))[1:]:
             skip = SkipSet.of_numbers(candidate.skipped)
-            num_drafted, speed = best_length(
-                acceptance, options.max_tokens, self._latency, skip, length, self._num_layers
-            )
+            num_drafted, speed = costs.best_length(acceptance, skip, options.max_tokens)
             if speed > best_speed:
                 best, best_speed = (Plan(skip, max_draft_tokens=num_drafted) if num_drafted else OFF), speed
         return best
 
 
-def plan_seconds(fit: LatencyFit, num_tokens: int, num_layers: int) -> float:
+def plan_seconds(fit: LatencyFit, num_tokens: int) -> float:
     """About what a plan takes: as many rows as weights can be skipped, half of them alive on average."""
-    return num_layers / 2 * fit.verify_seconds(num_tokens, 0)
+    return fit.num_layers / 2 * fit.at(0).verify(num_tokens)
 
 
 def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> list[Item]:

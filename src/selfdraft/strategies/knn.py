@@ -153,7 +153,7 @@ def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> li
         if made[option] != getattr(options, option):
             raise OptionError(
                 f"knn.{option}={getattr(options, option)}, but the profile's domains were found with {made[option]!r}. "
-                f"Say --set knn.{option}={made[option]}, or fit them anew with: {command} "
+                f"Say --set knn.{option}={made[option]}, or fit them again with: {command} "
                 f"--set knn.{option}={getattr(options, option)}"
             )
     return domains
@@ -174,4 +174,4 @@ def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge,
 
 def _damage(error: Exception, command: str) -> ProfileError:
     what = f"the profile's domains of `knn` cannot be read ({type(error).__name__}: {error})"
-    return ProfileError(f"{what}. Make them anew with: {command}")
+    return ProfileError(f"{what}. Make them again with: {command}")

@@ -2,7 +2,7 @@
 
 Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves
 (elimination.py), and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most
-tokens per second here: by the seconds measured on this device, behind a text of this length, and at the acceptance to
+tokens per second here: by the seconds measured on this device, after a text of this length, and at the acceptance to
 be expected. That is the share of the target's choices that the set met in calibration, corrected by how much more or
 less often drafts of this text fail. Where no set promises more than plain decoding, nothing is drafted.
 """
@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from ..economics import LENGTH_STEP, MAX_DRAFTED, Array, speed_table
 from ..errors import OptionError, ProfileError
 from ..fitting import Kit
-from ..models.payoff import RoundCosts
 from ..options import setting
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
@@ -29,12 +29,10 @@ KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
 USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
-_LENGTH_STEP = 256
-"""Texts whose lengths differ by less are held to be alike."""
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
 _PRIOR_FAILURES = 2.0
-"""So many failed drafts of a text weigh as much as all that calibration says."""
+"""Failed drafts of a text that weigh as much as all that calibration says."""
 _MEMORY = 0.98
 """What a round leaves of the weight of those before it."""
 
@@ -49,7 +47,7 @@ class Text:
     expected: float = 0.0
 
     def observe(self, step: StepRecord, match: float) -> None:
-        """What stands behind the first refusal was never judged."""
+        """What stands after the first refusal was never judged."""
         num_accepted = min(step.verdict.num_accepted, step.draft.num_draft_steps)
         has_failed = num_accepted < step.draft.num_draft_steps
         self.num_rounds += 1
@@ -64,8 +62,8 @@ class Text:
 class Prune(PlainStrategy):
     @dataclass(frozen=True)
     class Options:
-        max_tokens: int = setting(12, "draft at most so many tokens", minimum=1)
-        gain: float = setting(0.03, "change the skip set for so much more speed, not for less", minimum=0.0)
+        max_tokens: int = setting(MAX_DRAFTED, "draft at most N tokens", minimum=1)
+        gain: float = setting(0.03, "change the skip set for this share more speed, not for less", minimum=0.0)
         always: bool = setting(False, "draft even where plain decoding promises more")
 
     can_fit = True
@@ -76,15 +74,14 @@ class Prune(PlainStrategy):
     }
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        self._options, self._num_layers = options, knowledge.num_layers
         points = read_frontier(knowledge)
-        self._latency = knowledge.latency()
+        self._options, self._latency = options, knowledge.latency()
         self._skips = [point.skip for point in points]
         self._plans = [Plan(skip, max_draft_tokens=options.max_tokens) for skip in self._skips]
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
-        self._costs: dict[int, RoundCosts] = {}
+        self._rounds: dict[int, Array] = {}
         self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
@@ -105,7 +102,7 @@ class Prune(PlainStrategy):
     def _best(self, num_context: int, text: Text) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
         acceptance = np.clip(1 - (1 - self._match) * text.failure_ratio, 0, 1)
-        speeds = self._costs_at(num_context).speeds(acceptance)
+        speeds = speed_table(acceptance, self._rounds_at(num_context))
         by_plan = dict(zip(self._plans, speeds[:, 1:].max(1).tolist(), strict=True))
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
@@ -114,19 +111,16 @@ class Prune(PlainStrategy):
             return text.plan
         return best
 
-    def _costs_at(self, num_context: int) -> RoundCosts:
-        """Of texts of about this length."""
-        step = num_context // _LENGTH_STEP
-        if step not in self._costs:
-            length = (step + 0.5) * _LENGTH_STEP
-            self._costs[step] = RoundCosts.at(
-                self._latency, self._skips, self._options.max_tokens, length, self._num_layers
-            )
-        return self._costs[step]
+    def _rounds_at(self, num_context: int) -> Array:
+        """Their seconds after texts of about this length."""
+        step = num_context // LENGTH_STEP
+        if step not in self._rounds:
+            self._rounds[step] = self._latency.about(num_context).rounds(self._skips, self._options.max_tokens)
+        return self._rounds[step]
 
     @staticmethod
     def fit(kit: Kit, options: Any) -> dict[str, Any]:
-        """The frontier, point by point; goes on behind the points that an interrupted fit had kept."""
+        """The frontier, point by point; goes on after the points that an interrupted fit had kept."""
         points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]
         found = eliminate(
@@ -139,17 +133,17 @@ class Prune(PlainStrategy):
         for point in found:
             points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
             kit.keep({**points[-1].to_json(), "losses": point.losses})
-            if point.quality.match >= MIN_MATCH and not kit.has_time():  # behind it there would be more
+            if point.quality.match >= MIN_MATCH and not kit.has_time():  # after it there would be more
                 break
         return {"frontier": [point.to_json() for point in points]}
 
 
 def savings(kit: Kit) -> dict[int, float]:
-    """Seconds that each sub-layer takes behind a text of usual length; layer 0 must never be skipped."""
-    attention, mlp = kit.latency.attention_seconds(USUAL_LENGTH), kit.latency.mlp_seconds
+    """Seconds that each sub-layer takes after a text of usual length; layer 0 must never be skipped."""
+    attention, mlp = kit.latency.at(USUAL_LENGTH).attention, kit.latency.mlp_seconds
     least = 0.05 * (attention + mlp)  # what is too quick to be measured is not free
     parts = [max(attention, least), max(mlp, least)]
-    return {number: parts[number % 2] for number in range(2, 2 * kit.num_layers)}
+    return {number: parts[number % 2] for number in range(2, 2 * kit.latency.num_layers)}
 
 
 def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
@@ -167,7 +161,7 @@ def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
             point.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, OptionError) as error:
         raise ProfileError(
-            f"the profile's frontier of `prune` cannot be read ({type(error).__name__}: {error}). Make it anew with: "
+            f"the profile's frontier of `prune` cannot be read ({type(error).__name__}: {error}). Make it again with: "
             f"{command}"
         ) from error
     kept = [point for point in points if point.skip]

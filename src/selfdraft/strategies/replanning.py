@@ -1,4 +1,4 @@
-"""What strategies share that plan anew while a text grows: when to look at it, and how much time that may take."""
+"""What strategies share that plan again while a text grows: when to look at it, and how much time that may take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
 
 GROWTH = 1.25
-"""A plan was made for a length; beyond this multiple of it, either way, it is made anew."""
+"""A plan was made for a length; beyond this multiple of it, either way, it is made again."""
 
 
 @dataclass

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import OptionError, ProfileError
-from ..models.payoff import best_length
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
@@ -80,11 +79,11 @@ class Swift(PlainStrategy):
     practice: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
 
     def __init__(self, options: SwiftOptions, knowledge: Knowledge) -> None:
-        self._num_layers, self._latency = knowledge.num_layers, knowledge.latency()
+        self._latency = knowledge.latency()
         rules = options.rules
         usual = _CANDIDATES_ON_GPU if self._latency.is_recorded else _CANDIDATES
         self._options = replace(rules, candidates=rules.candidates or usual)
-        self._search, self._timeline = Optimisation(self._num_layers, self._options), Timeline()
+        self._search, self._timeline = Optimisation(knowledge.num_layers, self._options), Timeline()
         saved = knowledge.known("swift") if options.saved else {}
         if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
@@ -107,7 +106,7 @@ class Swift(PlainStrategy):
         """About what the first step will take."""
         options = self._options
         num_tokens = (options.candidates + options.held_out) * options.window * (1 + options.held_out)
-        return self._latency.verify_seconds(num_tokens, 0)
+        return self._latency.at(0).verify(num_tokens)
 
     # ------------------------------------------------------------------------------------------------ the loop's calls
 
@@ -131,7 +130,7 @@ class Swift(PlainStrategy):
             self._account.planning += step.draft_seconds  # it had to be recorded first, perhaps
             self._is_new = False
         self._switch.observe(step)
-        self._timeline.observe(step, self._latency.plain_seconds(self._texts[sequence_id].num_tokens))
+        self._timeline.observe(step, self._latency.plain.at(self._texts[sequence_id].num_tokens))
         if step.draft.num_draft_steps:
             self._acceptance.observe(step)
             self._watch()
@@ -230,7 +229,7 @@ class Swift(PlainStrategy):
 
     def _is_promising(self, skip: SkipSet) -> bool:
         """Whether drafts with it would pay if nearly all were accepted."""
-        return best_length(_HIGH, _MAX_DRAFTED, self._latency, skip, _USUAL_LENGTH, self._num_layers)[0] > 0
+        return self._latency.at(_USUAL_LENGTH).best_length(_HIGH, skip, _MAX_DRAFTED)[0] > 0
 
     @property
     def _is_noticeably_better(self) -> bool:
@@ -252,10 +251,10 @@ class Swift(PlainStrategy):
 
     def _restore(self, saved: Mapping[str, Any], knowledge: Knowledge) -> None:
         try:
-            self._search = Optimisation.of_state(self._num_layers, self._options, saved)
+            self._search = Optimisation.of_state(knowledge.num_layers, self._options, saved)
             self._timeline = Timeline.of_json(saved)
         except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise ProfileError(
-                f"the profile's state of `swift` cannot be read ({type(error).__name__}: {error}). Begin anew with: "
+                f"the profile's state of `swift` cannot be read ({type(error).__name__}: {error}). Start again with: "
                 f"{knowledge.command('calibrate')} --strategy swift --again, or without it: --set swift.saved=false"
             ) from error

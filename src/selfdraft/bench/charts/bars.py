@@ -20,6 +20,7 @@ from .panels import (
     num_columns,
     spelled,
     two_lines,
+    whisker,
 )
 from .theme import Theme, ink_on, short
 
@@ -63,8 +64,7 @@ class Bars(Panel):
             axes.bar(x, one.value, width * 0.9, color=color, zorder=3)
             top = max(one.value or 0.0, one.high or 0.0)
             if one.low is not None and one.high is not None:
-                axes.plot([x, x], [one.low, one.high], color=theme.ground, linewidth=3.0, zorder=4)
-                axes.plot([x, x], [one.low, one.high], color=theme.ink, linewidth=1.3, zorder=5)
+                whisker(axes, theme, [x, x], [one.low, one.high])
             text = spelled(one.value or 0.0, self.unit, ".2f")
             style = {"fontsize": 8, "rotation": 90 if num_bars > 14 else 0, "zorder": 6}
             ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
@@ -162,9 +162,7 @@ class BarTable(Drawing):
             style = {"color": theme.roles[cell.role]} if cell.role in theme.roles else outline
             axes.barh(place, found.value, 0.62, zorder=2, **style)
             if found.low is not None and found.high is not None:
-                ends = [found.low, min(found.high, highest)]
-                axes.plot(ends, [place, place], color=theme.ground, linewidth=3.0, zorder=4)  # seen on any bar
-                axes.plot(ends, [place, place], color=theme.ink, linewidth=1.4, zorder=5)
+                whisker(axes, theme, [found.low, min(found.high, highest)], [place, place])
             text, where = cell.text or f"{found.value:.2f}", axes.get_yaxis_transform()
             axes.annotate(text, (0.985, place), xycoords=where, ha="right", va="center", fontsize=8.5)
         axes.axvline(self.baseline, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=3)

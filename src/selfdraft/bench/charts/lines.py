@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from .panels import Interval, Later, Number, Panel, baseline, dress, interval
+from .panels import Interval, Later, Limits, Number, Panel, baseline, dress, interval
 from .theme import Theme, short
 
 Kind = Literal["line", "dashed", "dotted", "steps", "dots", "bars"]
-Limits = tuple[float | None, float | None]
 _CHARACTER_INCHES = 0.075  # of a band's name
 
 

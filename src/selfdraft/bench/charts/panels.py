@@ -30,6 +30,7 @@ class Interval:
 
 
 Number = float | Valued | None
+Limits = tuple[float | None, float | None]
 Later = Callable[[], None]
 """Places labels, once the layout is known."""
 
@@ -151,6 +152,12 @@ def key(axes: Any, label: str, color: str, marker: str = "s", is_hollow: bool = 
     face = "none" if is_hollow else color
     style = {"markersize": 8, "markerfacecolor": face, "markeredgecolor": color, "color": color}
     axes.plot([], [], linestyle="none", marker=marker, label=label, **style)
+
+
+def whisker(axes: Any, theme: Theme, xs: Sequence[float], ys: Sequence[float]) -> None:
+    """An interval that is seen on any bar."""
+    axes.plot(xs, ys, color=theme.ground, linewidth=3.0, zorder=4)
+    axes.plot(xs, ys, color=theme.ink, linewidth=1.4, zorder=5)
 
 
 def dress(axes: Any, theme: Theme, x_label: str = "", y_label: str = "", unit: str = "", axis: str = "y") -> None:

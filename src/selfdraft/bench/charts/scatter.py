@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .panels import Later, Panel, dress
+from .panels import Later, Limits, Panel, dress
 from .theme import Theme, short
 
 Array = npt.NDArray[np.float64]
 Point = tuple[float, float]
-Limits = tuple[float | None, float | None]
 LEVELS = (0.8, 1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 _AWAY = (3.0, 7.0, 13.0, 20.0, 29.0, 40.0, 54.0, 72.0)
 """Points between a marker and its label, the nearest that is free first."""
@@ -98,7 +97,7 @@ def _draw_group(axes: Any, theme: Theme, place: int, group: Group) -> None:
         "outline": {"s": 56, "facecolors": theme.ground, "edgecolors": theme.ink, "linewidths": 1.2, "zorder": 5},
     }
     xs, ys = zip(*group.points, strict=True) if group.points else ((), ())
-    axes.scatter(xs, ys, marker=marker, label=group.name or None, **looks[group.look])
+    axes.scatter(xs, ys, marker=marker, clip_on=False, label=group.name or None, **looks[group.look])
 
 
 # ------------------------------------------------------------------------------------------------ equal heights

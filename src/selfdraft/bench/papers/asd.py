@@ -61,7 +61,7 @@ def _similarities(bench: Workbench, task: Task) -> Values:
     return {
         "attention": mean[::2].tolist(),
         "mlp": mean[1::2].tolist(),
-        "attention_seconds": latency.attention_seconds(USUAL_LENGTH),
+        "attention_seconds": latency.attention.at(USUAL_LENGTH),
         "mlp_seconds": latency.mlp_seconds,
         "num_prompts": len(texts),
     }

@@ -7,6 +7,7 @@ the host by the time it learns that the draft is over.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -121,7 +122,7 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftSpec:
     """One draft: what its recordings freeze, and the tensors they work on."""
 
     forward: Forward
@@ -162,8 +163,10 @@ class Drafts:
     """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
 
     def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
-        self._device, self._graphs, self._vocab_size = device, graphs, vocab_size
-        self._tensors: dict[tuple[int, int], tuple[DraftBuffers, DraftOutputs]] = {}
+        self._graphs, self._vocab_size = graphs, vocab_size
+        self._tensors = functools.cache(
+            lambda rows, num_candidates: (DraftBuffers(device, rows), DraftOutputs(device, rows, num_candidates))
+        )
         self.refused: set[DraftRule] = set()
 
     def run(
@@ -173,8 +176,8 @@ class Drafts:
         num_rows, first, max_depth = len(request.starts), max(request.starts), max(task.caps)
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
-        tensors = self._tensors_of(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
-        draft = Draft(forward, task.rule, request.skip, vocabulary, *tensors)
+        tensors = self._tensors(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
+        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, *tensors)
         draft.buffers.send_task(task, request, cache)
         known: dict[int, DraftGraphs] = {}
 
@@ -191,13 +194,6 @@ class Drafts:
             self.refused.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
-
-    def _tensors_of(self, rows: int, num_candidates: int) -> tuple[DraftBuffers, DraftOutputs]:
-        key = (rows, num_candidates)
-        if key not in self._tensors:
-            outputs = DraftOutputs(self._device, rows, num_candidates)
-            self._tensors[key] = DraftBuffers(self._device, rows), outputs
-        return self._tensors[key]
 
 
 def run_draft(

@@ -61,7 +61,7 @@ class Recording(Protocol):
 
 
 class Recorder(Protocol):
-    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Recording, T]:
+    def __call__(self, function: Callable[[], T], reset: Callable[[], object] | None = None) -> tuple[Recording, T]:
         """Record what `function` does; it is run several times, `reset` before each and at the end.
 
         The tensors it returns are rewritten by every replay. All recordings share their memory, so replaying another
@@ -92,14 +92,14 @@ class CudaRecorder:
         self._pool: Any = None
         self._keeper: Recording | None = None
 
-    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Recording, T]:
+    def __call__(self, function: Callable[[], T], reset: Callable[[], object] | None = None) -> tuple[Recording, T]:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
             self._keeper, _ = self._record(lambda: torch.zeros(1, device=self._device), _nothing)
         return self._record(function, reset or _nothing)
 
-    def _record(self, function: Callable[[], T], reset: Callable[[], None]) -> tuple[Recording, T]:
+    def _record(self, function: Callable[[], T], reset: Callable[[], object]) -> tuple[Recording, T]:
         current, stream = torch.cuda.current_stream(self._device), self._stream
         assert stream is not None
         stream.wait_stream(current)
@@ -188,7 +188,7 @@ class Graphs:
     def _build(self, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
         recordings: list[Recording] = []
 
-        def record(function: Callable[[], Any], reset: Callable[[], None] | None = None) -> tuple[Recording, Any]:
+        def record(function: Callable[[], Any], reset: Callable[[], object] | None = None) -> tuple[Recording, Any]:
             made, result = self._record(function, reset)
             recordings.append(made)
             self.num_captures += 1

@@ -6,6 +6,7 @@ the host has read them: if they are what is asked for next, that pass is there a
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -120,7 +121,9 @@ class Passes:
 
     def __init__(self, device: Device, graphs: Graphs, launches: Launches) -> None:
         self._device, self._graphs, self._launches = device, graphs, launches
-        self._buffers: dict[tuple[int, int], tuple[PassBuffers, Outbox]] = {}
+        self._buffers = functools.cache(
+            lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
+        )
         self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
         self._ahead: Ahead | None = None
         self.num_hits = 0
@@ -164,7 +167,7 @@ class Passes:
         rows, width = padded_rows(forward, len(request.starts)), padded_width(len(request.tokens[0]))
         end, capture = bucket(max(request.starts) + width), tuple(request.capture)
         cache.reserve(end)
-        buffers, outbox = self._buffers_of(rows, width)
+        buffers, outbox = self._buffers(rows, width)
         buffers.send_request(request, cache)
 
         def build(record: Recorder) -> PassGraph:
@@ -189,7 +192,7 @@ class Passes:
         """Feeds the best tokens of a pass to the same pass, one slot on."""
         choices = graph.outbox.choices
         rows = len(choices)
-        buffers, _ = self._buffers_of(rows, 1)
+        buffers, _ = self._buffers(rows, 1)
 
         def advance() -> None:
             is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
@@ -198,19 +201,13 @@ class Passes:
 
         def build(record: Recorder) -> Recording:
             saved = buffers.data.clone()
-            recording, _ = record(advance, lambda: _copy(saved, buffers.data))
+            recording, _ = record(advance, lambda: buffers.data.copy_(saved))
             return recording
 
         return self._graphs.get(GraphKey("advance", None, rows, 1, 0, SkipSet()), build)
 
     def _choices_of(self, graph: PassGraph, rows: int, width: int) -> Choices:
         return Choices(self._launches, graph.outbox.next_readback(), rows, width)
-
-    def _buffers_of(self, rows: int, width: int) -> tuple[PassBuffers, Outbox]:
-        if (rows, width) not in self._buffers:
-            outbox = Outbox(self._device, rows, width)
-            self._buffers[rows, width] = PassBuffers(self._device, rows, width), outbox
-        return self._buffers[rows, width]
 
     def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """A copy outside of the recordings' memory; passes of one size class share it."""
@@ -225,7 +222,3 @@ class Passes:
 def best_token(scores: torch.Tensor) -> torch.Tensor:
     """[rows, width, vocabulary] -> [rows, width]; recorded."""
     return top(scores.flatten(0, 1), 1)[1].view(scores.shape[:2])
-
-
-def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    target.copy_(source)

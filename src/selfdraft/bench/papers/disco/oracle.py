@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ....lookahead.fixed import Fixed
+from ...charts import Lines, Panels, Series
 from ...lookahead.lengths import NUM_BUCKETS, figures, lengths_of
 from ...lookahead.oracle import MAX_TOKENS, Oracle
 from ...lookahead.turns import Output, Turns
-from ...plot import COLORS
 from ...report import Table, number
 from ..cells import from_enough
 from ..estimates import Estimate, is_above, mean_of, share_of
@@ -122,7 +122,7 @@ def show_example(found: Found) -> Section:
             "the last token of the oracle's drafts is the one that is refused",
         ],
         Plot(
-            lambda figure: _draw_example(figure, static["drafted"], oracle["kept"]),
+            _example_chart(static["drafted"], oracle["kept"]),
             "How far the oracle and a static lookahead draft, iteration by iteration of one text",
         ),
     )
@@ -137,13 +137,10 @@ def _fewer_passes(kind: str, static: Mapping[str, Any], oracle: Mapping[str, Any
     return Trend(f"the oracle needs fewer {kind} passes than {STATIC_5}", after < before, f"{after} and {before}")
 
 
-def _draw_example(figure: Any, drafted: Sequence[int], kept: Sequence[int]) -> None:
-    axes = figure.subplots()
-    axes.bar(range(1, len(kept) + 1), kept, color=COLORS[0], label=ORACLE)
-    axes.step(range(1, len(drafted) + 1), drafted, where="mid", color=COLORS[5], linestyle="--", label=STATIC_5)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
-    axes.locator_params(integer=True)
-    _dress(axes, "iteration", "tokens")
+def _example_chart(drafted: Sequence[int], kept: Sequence[int]) -> Lines:
+    bars = Series(ORACLE, list(enumerate(kept, start=1)), "bars")
+    steps = Series(STATIC_5, list(enumerate(drafted, start=1)), "steps", is_marked=False)
+    return Lines([bars, steps], "iteration", "tokens")
 
 
 # --------------------------------------------------------------------------------------------------------- table 3
@@ -253,7 +250,7 @@ def _show_course(known: Mapping[str, Lengths]) -> Section:
             f"by twentieths of the iterations of a text (paper: buckets of 0.0001); weak is a correlation below {WEAK}",
         ],
         Plot(
-            lambda figure: _draw_bars(figure, known, _draw_course),
+            _panels(known, _course_chart),
             "Mean of tokens kept by the oracle, over the place of the iteration in its text",
             _size(known),
         ),
@@ -300,7 +297,7 @@ def show_histogram(found: Found) -> Section:
         [_has_no_usual_length(one) for one in known.values()],
         _notes(known),
         plot=Plot(
-            lambda figure: _draw_bars(figure, known, _draw_histogram),
+            _panels(known, _histogram),
             "Share of iterations by how many tokens the oracle kept",
             _size(known),
         ),
@@ -322,37 +319,19 @@ def _size(known: Mapping[str, Lengths]) -> tuple[float, float]:
     return (8.0, 4.0) if len(known) == 1 else (10.0, 6.5)
 
 
-def _draw_bars(figure: Any, known: Mapping[str, Lengths], draw: Any) -> None:
+def _panels(known: Mapping[str, Lengths], chart: Callable[[Lengths, int], Lines]) -> Panels:
     """A panel of each task."""
-    columns = min(2, len(known))
-    panels = figure.subplots(-(-len(known) // columns), columns, squeeze=False).flat
-    for index, (axes, one) in enumerate(itertools.zip_longest(panels, known.values())):
-        if one is None:
-            axes.set_visible(False)
-            continue
-        draw(axes, one, COLORS[index % len(COLORS)])
-        axes.set_title(one.label, fontsize=11)
+    return Panels([chart(one, color) for color, one in enumerate(known.values())], columns=min(2, len(known)))
 
 
-def _draw_course(axes: Any, one: Lengths, color: str) -> None:
-    middles = [(bucket + 0.5) / NUM_BUCKETS for bucket in range(NUM_BUCKETS)]
-    axes.bar(middles, [mean or 0.0 for mean in one.figures["course"]], 0.9 / NUM_BUCKETS, color=color)
-    axes.set_xlim(-0.02, 1.02)
-    _dress(axes, "place of the iteration in its text", "mean of tokens kept")
+def _course_chart(one: Lengths, color: int) -> Lines:
+    points = [((bucket + 0.5) / NUM_BUCKETS, mean) for bucket, mean in enumerate(one.figures["course"])]
+    labels = ("place of the iteration in its text", "mean of tokens kept")
+    return Lines([Series("", points, "bars", color)], *labels, x_limits=(-0.02, 1.02), title=one.label)
 
 
-def _draw_histogram(axes: Any, one: Lengths, color: str) -> None:
-    axes.bar(range(len(one.shares)), one.shares, color=color)
-    axes.set_xticks(
-        range(0, MOST_SHOWN + 1, 4), [f"{length}" for length in range(0, MOST_SHOWN, 4)] + [f"{MOST_SHOWN}+"]
-    )
-    axes.set_xlim(-0.6, MOST_SHOWN + 0.6)
-    _dress(axes, "tokens kept", "share of iterations")
-
-
-def _dress(axes: Any, below: str, beside: str) -> None:
-    axes.set_xlabel(below)
-    axes.set_ylabel(beside)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
+def _histogram(one: Lengths, color: int) -> Lines:
+    ticks = {float(length): f"{length}" for length in range(0, MOST_SHOWN, 4)} | {MOST_SHOWN: f"{MOST_SHOWN}+"}
+    bars = Series("", list(enumerate(one.shares)), "bars", color)
+    limits = (-0.6, MOST_SHOWN + 0.6)
+    return Lines([bars], "tokens kept", "share of iterations", ticks=ticks, x_limits=limits, title=one.label)

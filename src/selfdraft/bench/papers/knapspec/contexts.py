@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
+from ...charts import Lines, Panels, Series
 from ...long_prompts import context_prompts
 from ...prompts import BenchPrompt
 from ...report import Table, number
@@ -39,14 +39,7 @@ OWN, OTHERS = KNAPSPEC, "others"
 SKIPPED = ["attention skipped", "MLP skipped"]
 ALWAYS = "KnapSpec, always"
 """The best set of the knapsack behind a text of that length; it drafts whether it pays or not, as the paper's code."""
-_STYLES = {
-    OFF: ("#000000", "", "--", "plain decoding"),
-    KNAPSPEC: ("#0072B2", "o", "-", KNAPSPEC),
-    ALWAYS: ("#CC79A7", "v", "-", ALWAYS),
-    FRUGAL: ("#56B4E9", "D", "-", FRUGAL),
-    CLASP: ("#E69F00", "s", "-", CLASP),
-    SWIFT: ("#009E73", "^", "-", SWIFT),
-}
+WAYS = (OFF, KNAPSPEC, ALWAYS, FRUGAL, CLASP, SWIFT)
 
 
 def units(bench: Workbench) -> Iterable[Unit]:
@@ -117,7 +110,7 @@ def show(found: Found) -> Section:
 
 def _rows(found: Found, length: int) -> list[list[str]]:
     rows = []
-    for way in _STYLES:
+    for way in WAYS:
         unit = _unit(found, length, way)
         if figure(found, unit, way, "tokens_per_second") is None:
             continue
@@ -186,27 +179,21 @@ def _plot(found: Found) -> Plot | None:
     lengths = sorted({int(unit.split()[0]) for unit in found.units})
     if not lengths:
         return None
-    return Plot(lambda drawn: _draw(drawn, found, lengths), "speed-up and tokens per time by length of the text")
+    return Plot(_chart(found, lengths), "speed-up and tokens per time by length of the text")
 
 
-def _draw(drawn: Any, found: Found, lengths: Sequence[int]) -> None:
-    drawn.set_layout_engine("constrained")
-    panels = drawn.subplots(1, 2)
-    for axes, name, label in zip(panels, ("speedup", "tokens_per_time"), ("speed-up", "TPT (tokens/s)"), strict=True):
-        for way, (color, marker, dashes, title) in _STYLES.items():
-            points = [(length, _value(found, length, way, name)) for length in lengths]
-            known = [(length, value) for length, value in points if value is not None]
-            if known:
-                style = {"color": color, "marker": marker, "linestyle": dashes, "label": title}
-                axes.plot(*zip(*known, strict=True), **style)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(lengths, [str(length) for length in lengths])
-        axes.set_xlabel("tokens of the text")
-        axes.set_ylabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#E5E5E5", linewidth=0.8)
-    handles, labels = panels[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+def _chart(found: Found, lengths: Sequence[int]) -> Panels:
+    ticks = {float(length): str(length) for length in lengths}
+    panels = [
+        Lines([_series(found, lengths, way, name) for way in WAYS], "tokens of the text", label, log="x", ticks=ticks)
+        for name, label in (("speedup", "speed-up"), ("tokens_per_time", "TPT (tokens/s)"))
+    ]
+    return Panels(panels)
+
+
+def _series(found: Found, lengths: Sequence[int], way: str, name: str) -> Series:
+    points = [(length, _value(found, length, way, name)) for length in lengths]
+    return Series("plain decoding", points, "dashed") if way == OFF else Series(way, points)
 
 
 def _value(found: Found, length: int, way: str, name: str) -> float | None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ....strategies.uniform import spread
 from ....types import SkipSet
+from ...charts import Group, Panels, Scatter
 from ...prompts import encode
 from ...report import Table, number, times
 from ..cells import NOT_MEASURED, from_enough, told
@@ -33,7 +34,6 @@ PREDICTORS: Mapping[str, str] = {
 }
 MIN_POINTS = 4
 NUM_RESAMPLES = 1000
-_STYLES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "D"), ("#CC79A7", "^"), ("#56B4E9", "v"))
 
 Sets = Callable[[References, int], Iterable[SkipSet]]
 Point = Mapping[str, Any]
@@ -77,17 +77,16 @@ def units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _measure(bench: Workbench, task: Task, references: References, sets: Sets) -> Values:
-    fit, num_layers = bench.latency, bench.engine.runner.num_layers
     prompts = [len(encode(prompt, bench.engine)) for prompt in task.measured]
-    length = sum(prompts) / len(prompts) + bench.scale.tokens / 2
-    skips = {str(skip): skip for skip in sets(references, num_layers) if skip}
+    costs = bench.latency.at(sum(prompts) / len(prompts) + bench.scale.tokens / 2)
+    skips = {str(skip): skip for skip in sets(references, costs.fit.num_layers) if skip}
     matches = {name: references.match(skip) for name, skip in skips.items()}
     ways = bench.compare({name: in_every_round(name) for name in skips}, task.measured)
     points = []
     for name, skip in skips.items():
         total = ways[name].get("total")
         if total is not None:
-            expected = predicted(skip, matches[name], NUM_DRAFTED, fit, length, num_layers)
+            expected = predicted(skip, matches[name], NUM_DRAFTED, costs)
             found = {"speedup": total["speedup"]["value"], "accepted": total["acceptance_rate"]}
             points.append({"skip": name, "attention": len(skip.attention), "mlp": len(skip.mlp), **expected, **found})
     return {
@@ -158,7 +157,7 @@ def show(found: Found) -> Section:
         Table("correlation with measured throughput", ["predictor", "Pearson r", "R^2", "sets"], _summary(points)),
         Table("the sets", _COLUMNS, [_row(family, point) for family in families for point in families[family]]),
     ]
-    plot = Plot(lambda figure: _draw(figure, families), "predicted against measured throughput", (12.0, 3.6))
+    plot = Plot(_chart(families), "predicted against measured throughput", (12.0, 3.6))
     return Section(
         tables,
         [Effort("models", 1, PAPER_MODELS), Effort("sets", len(points), None), Effort("prompts", count, None)],
@@ -198,19 +197,15 @@ def _row(family: str, point: Point) -> list[str]:
     return [family, f"{point['attention']}", f"{point['mlp']}", f"{point['acceptance']:.1%}", *speeds, *reached]
 
 
-def _draw(figure: Any, families: Mapping[str, Sequence[Point]]) -> None:
+def _chart(families: Mapping[str, Sequence[Point]]) -> Panels:
     points = [point for some in families.values() for point in some]
-    figure.set_layout_engine("constrained")
-    panels = figure.subplots(1, len(PREDICTORS), sharey=True)
-    for axes, (predictor, title) in zip(panels, PREDICTORS.items(), strict=True):
-        for (color, marker), (family, some) in zip(_STYLES, families.items(), strict=True):
-            x, y = [point[predictor] for point in some], [point["speedup"] for point in some]
-            axes.scatter(x, y, color=color, marker=marker, label=family)
-        axes.set_xlabel(title, fontsize=9)
-        axes.locator_params(axis="x", nbins=4)
-        axes.set_title(f"r = {number(_of(points, predictor), '.2f')}", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#E5E5E5", linewidth=0.8)
-    panels[0].set_ylabel("measured speed-up")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+    panels = [
+        Scatter(
+            [Group(name, [(one[predictor], one["speedup"]) for one in some]) for name, some in families.items()],
+            label,
+            "measured speed-up",
+            title=f"r = {number(_of(points, predictor), '.2f')}",
+        )
+        for predictor, label in PREDICTORS.items()
+    ]
+    return Panels(panels, share_y=True)

@@ -46,7 +46,7 @@ def _plans(bench: Workbench, task: Task) -> Values:
     texts = [References(bench, [prompt]) for prompt in task.learned[:NUM_TEXTS]]
     texts[0].networks()
     plans = [_plans_of(bench, text, is_turned=bool(number % 2)) for number, text in enumerate(texts)]
-    plain = statistics.fmean(bench.latency.plain_seconds(text.length) for text in texts)
+    plain = statistics.fmean(bench.latency.plain.at(text.length) for text in texts)
     return {"plans": plans, "plain_seconds": plain, "task": task.label}
 
 

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from ....calibrate.texts import Text, probe_text
-from ....models.payoff import expected_tokens, integer_weights, speed_table
+from ....economics import LatencyFit, PassCosts, expected_tokens
 from ....protocols import Probe
 from ....strategies.elimination import Sample, qualities, sample
 from ....strategies.knapsack import solve
 from ....strategies.knapspec import KnapSpec, acceptances, items
-from ....types import LatencyFit, SkipSet
+from ....types import SkipSet
 from ...harness.records import TextRecord
 from ...prompts import BenchPrompt, encode
 from ...totals import ratio
@@ -61,37 +61,34 @@ def compare(bench: Workbench, methods: Methods, prompts: Sequence[BenchPrompt], 
     for name, found in ways.items():
         if "total" in found:
             own = [record for record in records if record.way == name]
-            found["total"]["tokens_per_time"] = tokens_per_time(own, bench.latency, bench.engine.runner.num_layers)
+            found["total"]["tokens_per_time"] = tokens_per_time(own, bench.latency)
     return ways
 
 
 # ------------------------------------------------------------------------------------------------ tokens per time
 
 
-def tokens_per_time(records: Sequence[TextRecord], fit: LatencyFit, num_layers: int) -> float | None:
+def tokens_per_time(records: Sequence[TextRecord], fit: LatencyFit) -> float | None:
     """Tokens emitted over what the passes of their rounds take, measured alone; a verification counts as one pass."""
-    seconds = sum(pass_seconds(record, fit, num_layers) for record in records)
+    seconds = sum(pass_seconds(record, fit) for record in records)
     return ratio(sum(record.num_tokens for record in records), seconds)
 
 
-def pass_seconds(record: TextRecord, fit: LatencyFit, num_layers: int) -> float:
-    length = record.num_prompt_tokens + record.num_tokens / 2
-    whole = fit.draft_seconds(SkipSet(), length, num_layers)
-    saved = record.skipped_attention * fit.attention_seconds(length) + record.skipped_mlp * fit.mlp_seconds
-    return record.num_rounds * fit.plain_seconds(length) + record.num_draft_passes * whole - saved
+def pass_seconds(record: TextRecord, fit: LatencyFit) -> float:
+    costs = fit.at(record.num_prompt_tokens + record.num_tokens / 2)
+    saved = record.skipped_attention * costs.attention + record.skipped_mlp * fit.mlp_seconds
+    return record.num_rounds * costs.plain + record.num_draft_passes * costs.draft(SkipSet()) - saved
 
 
-def predicted(
-    skip: SkipSet, acceptance: float, num_drafted: int, fit: LatencyFit, length: float, num_layers: int
-) -> dict[str, float]:
-    """What the paper's formulas say of drafting so many tokens in each round.
+def predicted(skip: SkipSet, acceptance: float, num_drafted: int, costs: PassCosts) -> dict[str, float]:
+    """What the paper's formulas say of drafting `num_drafted` tokens in each round.
 
     `by_width`: tokens per time with a verification that costs what one of its width was measured to cost.
     """
     tokens = float(expected_tokens([acceptance], num_drafted)[0, num_drafted])
-    seconds = num_drafted * fit.draft_seconds(skip, length, num_layers) + fit.plain_seconds(length)
-    by_width = speed_table([acceptance], num_drafted, fit, [skip], length, num_layers)[0, num_drafted]
-    layers = num_drafted * (num_layers - len(skip) / 2) + num_layers
+    seconds = num_drafted * costs.draft(skip) + costs.plain
+    by_width = costs.speeds(acceptance, skip, num_drafted)[num_drafted]
+    layers = num_drafted * (costs.fit.num_layers - len(skip) / 2) + costs.fit.num_layers
     return {
         "tokens_per_time": tokens / seconds,
         "by_width": float(by_width),
@@ -157,18 +154,16 @@ class References:
 
     def networks(self, *, is_bound: bool = False, min_cosine: float = MIN_COSINE) -> list[Network]:
         """One for each weight that can be skipped, the lightest first."""
-        fit, num_layers = self._bench.latency, self._bench.engine.runner.num_layers
-        weights = integer_weights(fit, self.length)
-        budget = int(SHARE * sum(weights) * num_layers)
-        candidates, states = solve(self.probe, items(num_layers, weights, is_bound), budget, min_cosine)
+        costs = self._bench.latency.at(self.length)
+        budget = int(SHARE * sum(costs.weights) * costs.fit.num_layers)
+        every = items(costs.fit.num_layers, costs.weights, is_bound)
+        candidates, states = solve(self.probe, every, budget, min_cosine)
         found = zip(candidates[1:], acceptances(self.probe, states)[1:], strict=True)
-        return [
-            _at_its_best(SkipSet.of_numbers(one.skipped), alpha, fit, self.length, num_layers) for one, alpha in found
-        ]
+        return [_at_its_best(SkipSet.of_numbers(one.skipped), alpha, costs) for one, alpha in found]
 
 
-def _at_its_best(skip: SkipSet, acceptance: float, fit: LatencyFit, length: int, num_layers: int) -> Network:
-    speeds = speed_table([acceptance], MAX_DRAFTED, fit, [skip], length, num_layers)[0, 1:]
+def _at_its_best(skip: SkipSet, acceptance: float, costs: PassCosts) -> Network:
+    speeds = costs.speeds(acceptance, skip, MAX_DRAFTED)[1:]
     best = int(speeds.argmax())
     return Network(skip, acceptance, best + 1, float(speeds[best]))
 

@@ -13,6 +13,7 @@ from ....calibrate.kit import ScoredTexts
 from ....calibrate.texts import Told, write
 from ....strategies.anchors import Domain
 from ....strategies.kmeans import silhouette
+from ...charts import Bars, Group, Scatter, plane
 from ...prompts import BenchPrompt
 from ...report import Table, number, times
 from ...search import routing
@@ -20,10 +21,9 @@ from ...search.learning import as_calibration
 from ...search.names import one_set
 from ...search.sets import overlaps
 from ..cells import TOTAL, figure, from_enough, is_faster, is_larger, speed, told
-from ..recipe import Effort, Found, Section, Trend, Unit, Values
+from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values, bars_plot
 from ..tasks import Task
 from ..workbench import Workbench
-from . import pictures
 from .judged import middle
 from .lessons import (
     PAPER_VECTORS,
@@ -97,13 +97,12 @@ def show_matrix(found: Found) -> Section:
             [[name, *(number(value, ".3f") for value in values)] for name, values in matches.items()],
         ),
     ]
-    plot = pictures.bars(
-        [
-            pictures.Panel(label, list(tasks.values()), {f"set of {name}": row for name, row in found_rows.items()})
-            for label, found_rows in (("speed-up", speeds), ("choices met", matches))
-        ],
-        "the set of each task on every task: speed-up, and the share of the target's choices that it meets",
-    )
+    panels = [
+        Bars(list(tasks.values()), {f"set of {name}": row for name, row in rows.items()}, label, "task")
+        for label, rows in (("speed-up", speeds), ("choices met", matches))
+    ]
+    alt = "the set of each task on every task: speed-up, and the share of the target's choices that it meets"
+    plot = bars_plot(panels, alt)
     trends = [_own_meets_more(found, tasks, matches), _own_is_faster(found, list(tasks), sets)]
     tables = [*(tables if tasks else []), *_sets_table(found)]
     return Section(tables, efforts(found), told(trends), set_notes(found), plot)
@@ -187,7 +186,7 @@ def _vectors(bench: Workbench) -> Values:
         **flat_vectors(known.domains),
         "routing": routing.figures(found, [task.name for task in tasks]),
         "strangers": sum(strangers) / len(strangers),
-        "token_seconds": bench.latency.plain_seconds(USUAL_LENGTH),
+        "token_seconds": bench.latency.plain.at(USUAL_LENGTH),
         "labels": {task.name: task.label for task in tasks},
         **known.figures(),
     }
@@ -198,12 +197,25 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
     vectors = np.concatenate([one.samples for one in domains]).astype(np.float32)
     owners = [one.name for one in domains for _ in one.samples]
     labels = np.array([place for place, one in enumerate(domains) for _ in one.samples], dtype=np.int64)
-    flat = pictures.plane(vectors)
+    flat = plane(vectors)
     return {
-        "points": pictures.by_owner(flat.points, owners),
-        "explained": flat.explained,
+        "points": {
+            one.name: [
+                [round(float(value), 5) for value in point]
+                for point, owner in zip(flat.points, owners, strict=True)
+                if owner == one.name
+            ]
+            for one in domains
+        },
+        "explained": sum(flat.shares),
         "silhouette": silhouette(vectors, labels) if len(domains) > 1 else None,
     }
+
+
+def vectors_plot(points: Mapping[str, Sequence[Sequence[float]]], labels: Mapping[str, str], alt: str) -> Plot | None:
+    groups = [Group(labels.get(name, name), [(x, y) for x, y in some]) for name, some in points.items()]
+    chart = Scatter(groups, "first principal component", "second principal component")
+    return Plot(chart, alt) if points else None
 
 
 def mean_count(groups: Mapping[str, Sequence[Any]]) -> float:
@@ -242,7 +254,7 @@ def show_vectors(found: Found) -> Section:
         [Effort("vectors a domain", count, PAPER_VECTORS), Effort("prompts sent", own["num_prompts"], None)],
         trends,
         _vector_notes(values),
-        pictures.scatter(values["points"], labels, "vectors of prompts by domain, first two principal components"),
+        vectors_plot(values["points"], labels, "vectors of prompts by domain, first two principal components"),
     )
 
 

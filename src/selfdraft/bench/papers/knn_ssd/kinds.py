@@ -12,15 +12,15 @@ from functools import partial
 import numpy as np
 
 from ....strategies.kmeans import choose_count
+from ...charts import Bars
 from ...prompts import by_domain
 from ...report import Table, number
 from ...search.names import GENERAL, KNN
 from ..cells import FEW_PROMPTS, TOTAL, figure, from_enough, is_faster, pays, speed, speed_cell, told
-from ..recipe import Effort, Found, Section, Trend, Unit, Values
+from ..recipe import Effort, Found, Section, Trend, Unit, Values, bars_plot
 from ..tasks import Task, Tasks
 from ..workbench import Workbench
-from . import pictures
-from .domains import flat_vectors, mean_count
+from .domains import flat_vectors, mean_count, vectors_plot
 from .judged import of_part, together
 from .lessons import (
     COUNTED,
@@ -120,7 +120,7 @@ def show_kinds(found: Found) -> Section:
         _efforts(found),
         told(trends),
         [*_without_prompts(found, kinds), *set_notes(found)],
-        pictures.bars([pictures.Panel("speed-up", list(kinds), speeds)], "speed-ups on MATH, kind by kind", "kind"),
+        bars_plot([Bars(list(kinds), speeds, "speed-up", "kind")], "speed-ups on MATH, kind by kind"),
     )
 
 
@@ -185,5 +185,5 @@ def show_vectors(found: Found) -> Section:
             f"the picture shows the first two principal components ({values['explained']:.0%} of the spread), the "
             f"paper's t-SNE; silhouette {silhouette} (1: apart, 0: not)"
         ],
-        pictures.scatter(points, {}, "vectors of MATH prompts by kind, first two principal components"),
+        vectors_plot(points, {}, "vectors of MATH prompts by kind, first two principal components"),
     )

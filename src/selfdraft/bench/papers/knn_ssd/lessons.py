@@ -116,10 +116,10 @@ def teach(bench: Workbench, name: str, prompts: Sequence[BenchPrompt], num_domai
     found = bench.learn(name, method, prompts, num_parts * scale.lesson_seconds, max(1, scale.lesson_tokens // 2))
     if found.facts["error"] is not None:
         raise ProfileError(f"knn learned nothing: {found.facts['error']}")
-    artefact, latency, num_layers = found.artefacts[KNN], bench.latency, bench.engine.runner.num_layers
+    artefact, latency = found.artefacts[KNN], bench.latency
     all_domains = {"search": SEARCH, "domains": [{"name": GENERAL, "found": artefact.values["general"]}]}
-    (general,) = sets_of(all_domains, latency, num_layers)
-    sets = {one.domain: one for one in sets_of(artefact.content, latency, num_layers)}
+    (general,) = sets_of(all_domains, latency)
+    sets = {one.domain: one for one in sets_of(artefact.content, latency)}
     return Taught(artefact, found.facts, sets, general)
 
 

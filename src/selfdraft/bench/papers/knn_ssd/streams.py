@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...charts import Bars
 from ...prompts import in_turn
 from ...report import Table, number, times
 from ...search.names import FIRST as ON_FIRST
@@ -27,11 +28,10 @@ from ..cells import (
     speed_cell,
     told,
 )
-from ..recipe import Found, Section, Trend, Unit, Values
+from ..recipe import Found, Section, Trend, Unit, Values, bars_plot
 from ..swift.lessons import self_sd_lesson
 from ..tasks import Task
 from ..workbench import Workbench
-from . import pictures
 from .judged import ALIKE, of_part, together
 from .lessons import (
     COST,
@@ -273,12 +273,8 @@ def show_tasks(found: Found) -> Section:
     tasks = _tasks(found, unit)
     rows = [[way, *(speed_cell(found, unit, way, task) for task in [*tasks, TOTAL])] for way in WAYS if tasks]
     known = {way: [_value(speed(found, unit, way, task)) for task in tasks] for way in WAYS}
-    mean = _mean(known[KNN])
-    line = ("knn, mean", mean) if mean is not None else None
-    plot = pictures.bars(
-        [pictures.Panel("speed-up", list(tasks.values()), known, line)],
-        "speed-ups of three ways on a stream that goes task by task",
-    )
+    panel = Bars(list(tasks.values()), known, "speed-up", "task", baseline=_mean(known[KNN]), baseline_name="knn, mean")
+    plot = bars_plot([panel], "speed-ups of three ways on a stream that goes task by task")
     table = Table("speed-up, task by task", ["method", *tasks.values(), "all"], rows)
     return replace(_section(found, [table], list(_by_task(of_part(found, unit, list(tasks)), tasks))), plot=plot)
 
@@ -305,9 +301,8 @@ def show_task_counts(found: Found) -> Section:
         totals = {way: figure(found, unit, way, name) for way in WAYS}
         rows = [[way, *(number(value, ".2f") for value in [*known[way], totals[way]])] for way in WAYS if tasks]
         tables.append(Table(title, ["method", *tasks.values(), "all"], rows))
-        line = ("knn, all", totals[KNN]) if totals[KNN] is not None else None
-        panels.append(pictures.Panel(title, list(tasks.values()), known, line))
-    plot = pictures.bars(panels, "accepted length and acceptance rate of three ways, task by task")
+        panels.append(Bars(list(tasks.values()), known, title, "task", baseline=totals[KNN], baseline_name="knn, all"))
+    plot = bars_plot(panels, "accepted length and acceptance rate of three ways, task by task")
     return replace(_section(found, tables, _is_first(found, [unit])), plot=plot)
 
 

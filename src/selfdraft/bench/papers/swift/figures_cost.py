@@ -10,8 +10,8 @@ import torch
 from ....calibrate.texts import probe_text
 from ....strategies.matching import choices
 from ....types import SkipSet
+from ...charts import Lines, Series, SkipStrips, Strip
 from ...report import Table, number
-from ...strips import beside_strip, draw_strips
 from ..cells import Speed, faster, figure_cell, from_enough, speed_cell, speed_of, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..scale import Scale
@@ -19,7 +19,6 @@ from ..tasks import Task
 from ..workbench import Workbench
 from .analyses import LONGER
 from .figures_common import FIRST_TASK, plain_texts, self_sd, self_sd_note, token_effort
-from .figures_drawing import draw_lines, draw_plain
 from .lessons import swift_lesson
 from .methods import SELF_SD, SWIFT, accelerating
 
@@ -86,9 +85,7 @@ def show_latency(found: Found) -> Section:
             "SWIFT's seconds are those of scoring candidates, Self-SD's those of its whole search",
             *self_sd_note(found.get(FIRST_TASK, "searches", most) if most else None),
         ],
-        Plot(lambda figure: _draw_latency(figure, found), "Speed-up by seconds of optimisation.", (6.4, 4.0))
-        if rows
-        else None,
+        Plot(_latency_chart(found), "Speed-up by seconds of optimisation.", (6.4, 4.0)) if rows else None,
     )
 
 
@@ -113,16 +110,14 @@ def _claims_of_latency(found: Found) -> Iterable[Trend]:
     yield Trend(claim, None, "it found no better set") if is_same else faster(claim, at(most), at(least))
 
 
-def _draw_latency(figure: Any, found: Found) -> None:
-    axes = figure.subplots()
+def _latency_chart(found: Found) -> Lines:
     points: dict[str, list[tuple[float, float]]] = {SWIFT: [], SELF_SD: []}
     for way, (_, seconds) in _searched(found).items():
         known = speed_of(found, FIRST_TASK, way)
         if known is not None and seconds is not None:
             points[SWIFT if way == SWIFT else SELF_SD].append((seconds, known.value))
-    draw_plain(axes)
-    draw_lines(axes, points, "seconds of optimisation", "speed-up")
-    axes.set_xlim(left=0)
+    series = [Series(name, sorted(some)) for name, some in points.items()]
+    return Lines(series, "seconds of optimisation", "speed-up", baseline=1.0, x_limits=(0, None))
 
 
 # ----------------------------------------------------------------------------------------------------- 12: strips
@@ -196,7 +191,7 @@ def show_strips(found: Found) -> Section:
         [_is_refined(values)],
         ["matchness is that of the tokens it was searched on; other texts tell what the set is worth"],
         Plot(
-            lambda figure: _draw_strips(figure, sets, values["num_layers"]),
+            SkipStrips([_strip(row, skip) for row, skip in sets], values["num_layers"]),
             "Sub-layers that the set in use skips, step by step.",
             (10.0, 1.2 + 0.5 * len(sets)),
         ),
@@ -216,10 +211,5 @@ def _is_refined(values: Values) -> Trend:
     return from_enough(Trend(claim, gained > lost if is_clear else None, because), values["num_prompts"])
 
 
-def _draw_strips(figure: Any, sets: Sequence[tuple[Mapping[str, Any], SkipSet]], num_layers: int) -> None:
-    axes = figure.subplots()
-    draw_strips(axes, [skip for _, skip in sets], num_layers)
-    axes.spines[["top", "right"]].set_visible(False)
-    for place, (row, _) in enumerate(sets):
-        beside_strip(axes, place, f"step {row['step']}", -0.015)
-        beside_strip(axes, place, f"matchness {number(row['matchness'], '.2f')}", 1.01)
+def _strip(row: Mapping[str, Any], skip: SkipSet) -> Strip:
+    return Strip(skip, f"step {row['step']}", f"matchness {number(row['matchness'], '.2f')}")

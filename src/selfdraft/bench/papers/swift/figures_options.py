@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
+from ...charts import Lines, Series
 from ...report import Table, number, times
 from ..cells import NOT_MEASURED, Speed, faster, figure, from_enough, is_larger, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
@@ -14,7 +14,6 @@ from ..tasks import Task
 from ..workbench import Workbench
 from .figures_claims import Course, text_rows
 from .figures_common import FIRST_TASK, stream_prompts, swift, text_tokens, token_effort, window_note
-from .figures_drawing import draw_lines, draw_plain
 from .methods import SWIFT
 
 USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
@@ -78,9 +77,7 @@ def show_options(found: Found) -> Section:
         efforts,
         told(_claims_of_options(found, courses)),
         [*_step_notes(found, options), *window_note(found)],
-        Plot(lambda figure: _draw_options(figure, courses), "Speed-up of all texts so far along the stream.")
-        if courses
-        else None,
+        Plot(_options_chart(courses), "Speed-up of all texts so far along the stream.") if courses else None,
     )
 
 
@@ -133,12 +130,9 @@ def _is_cheaper(seldom: Course, usual: Course) -> Trend:
     return from_enough(is_larger(claim, one, two, margin=CLOSE_MS), sum(both))
 
 
-def _draw_options(figure: Any, courses: Mapping[str, Course]) -> None:
-    axes = figure.subplots()
-    draw_plain(axes)
-    lines = {way: list(enumerate(course.running, start=1)) for way, course in courses.items()}
-    draw_lines(axes, lines, "text of the stream", "speed-up of all texts so far")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+def _options_chart(courses: Mapping[str, Course]) -> Lines:
+    lines = [Series(way, list(enumerate(course.running, start=1))) for way, course in courses.items()]
+    return Lines(lines, "text of the stream", "speed-up of all texts so far", baseline=1.0)
 
 
 # -------------------------------------------------------------------------------------------------- 8b: its ratio
@@ -194,7 +188,7 @@ def show_ratios(found: Found) -> Section:
             "short: in the paper it is 0.8 % of the time",
             *window_note(found),
         ],
-        Plot(lambda figure: _draw_ratios(figure, speeds), "Speed-up by skip ratio.", (6.4, 4.0)) if speeds else None,
+        Plot(_ratios_chart(speeds), "Speed-up by skip ratio.", (6.4, 4.0)) if speeds else None,
     )
 
 
@@ -217,7 +211,5 @@ def _claims_of_ratios(known: Mapping[float, Speed]) -> Iterable[Trend]:
     yield Trend("larger models have larger best ratios and gain more", None, "one model was measured")
 
 
-def _draw_ratios(figure: Any, known: Mapping[float, Speed]) -> None:
-    axes = figure.subplots()
-    draw_plain(axes)
-    draw_lines(axes, {SWIFT: [(ratio, one.value) for ratio, one in known.items()]}, "skip ratio", "speed-up")
+def _ratios_chart(known: Mapping[float, Speed]) -> Lines:
+    return Lines([Series(SWIFT, sorted(known.items()))], "skip ratio", "speed-up", baseline=1.0)

@@ -7,22 +7,22 @@ look at what each sub-layer alone is worth, for all that `prune` does takes minu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ....calibrate.texts import Text, probe_text
 from ....errors import ProfileError
+from ....profiles.contents import most_promising
 from ....strategies.elimination import qualities, rank, sample
 from ....types import FrontierPoint, SkipSet
+from ...charts import Grid
 from ...prompts import encode
 from ...report import Table, number
 from ...search.names import one_set
-from ...search.sets import USUAL_LENGTH, most_promising
+from ...search.sets import USUAL_LENGTH
 from ..cells import Speed, faster, speed_cell, speed_of, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
 from ..tasks import Task
 from ..workbench import Workbench
 from .figures_common import by_task, found_tasks, stored_label
-from .figures_drawing import draw_matrix, in_two_lines
 
 TASKS = ("tinystories", "gsm8k", "cnn-dm", "wmt")
 """The paper's example first: the set of a story on a calculation."""
@@ -44,13 +44,12 @@ def set_units(bench: Workbench) -> Iterable[Unit]:
 def _on_all(bench: Workbench, task: Task, tasks: Sequence[Task]) -> Values:
     """Its set on its own prompts and on those of the others."""
     points = _ranked(bench, task) if bench.scale.is_quick else _pruned(bench, task)
-    num_layers = bench.engine.runner.num_layers
-    skip = most_promising(points, bench.latency, num_layers, USUAL_LENGTH)
-    if skip is None:
+    best = most_promising(points, bench.latency.at(USUAL_LENGTH))
+    if best is None:
         raise ProfileError(f"the time was too short to find a set for {task.title}; allow more with --lesson-seconds")
-    match = next(point.match for point in points if point.skip == skip)
-    found = bench.compare({SET: one_set(str(skip))}, by_task(tasks))
-    return {**found, "skip": str(skip), "match": match, "label": task.label, "num_sublayers": 2 * num_layers}
+    found = bench.compare({SET: one_set(str(best.skip))}, by_task(tasks))
+    facts = {"skip": str(best.skip), "match": best.match, "label": task.label}
+    return {**found, **facts, "num_sublayers": 2 * bench.latency.num_layers}
 
 
 def _pruned(bench: Workbench, task: Task) -> list[FrontierPoint]:
@@ -67,7 +66,7 @@ def _ranked(bench: Workbench, task: Task) -> list[FrontierPoint]:
     samples = [sample(probe_text(Text((*tokens, *plain.tokens), len(tokens)), engine.runner))]
     num_sublayers = 2 * engine.runner.num_layers
     losses = rank(samples, frozenset(), range(2, num_sublayers))  # layer 0 must never be skipped
-    seconds = (max(1e-9, latency.attention_seconds(USUAL_LENGTH)), max(1e-9, latency.mlp_seconds))
+    seconds = (max(1e-9, latency.attention.at(USUAL_LENGTH)), max(1e-9, latency.mlp_seconds))
     order = sorted(losses, key=lambda place: losses[place] / seconds[place % 2])
     points = []
     for count in dict.fromkeys(max(1, round(share * num_sublayers)) for share in SHARES):
@@ -96,7 +95,7 @@ def show_sets(found: Found) -> Section:
         told(_claims(found, names, columns, labels)),
         [f"sets come from {origin}, the paper's from Self-SD; all draft chains and stop alike"],
         Plot(
-            lambda figure: _draw(figure, found, names, columns, labels),
+            _chart(found, names, columns, labels),
             "Speed-up of the set of each task (rows) on each task (columns).",
             (7.0, 3.6),
         )
@@ -146,8 +145,6 @@ def _fastest(speeds: Iterable[Speed | None]) -> Speed | None:
     return max((one for one in speeds if one is not None), key=lambda one: one.value, default=None)
 
 
-def _draw(figure: Any, found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> None:
+def _chart(found: Found, names: Sequence[str], columns: Sequence[str], labels: Mapping[str, str]) -> Grid:
     speeds = [[speed_of(found, one, SET, name) for name in columns] for one in names]
-    values = [[None if known is None else known.value for known in row] for row in speeds]
-    rows, heads = ([in_two_lines(labels[name]) for name in some] for some in (names, columns))
-    draw_matrix(figure.subplots(), rows, heads, values)
+    return Grid(speeds, [f"set of {labels[name]}" for name in names], [f"on {labels[name]}" for name in columns])

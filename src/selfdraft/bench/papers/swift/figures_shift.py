@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...charts import Bars, Panels
 from ...report import Table, number, times
 from ..cells import faster, faster_than_plain, from_enough, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
@@ -25,7 +26,6 @@ from .figures_common import (
     self_sd_note,
     token_effort,
 )
-from .figures_drawing import draw_groups, draw_plain, in_two_lines
 from .lessons import swift_lesson
 from .methods import SELF_SD, SWIFT, accelerating
 from .shown import PAPER_STEPS
@@ -80,7 +80,7 @@ def show_shift(found: Found) -> Section:
         told(_claims(courses, list(labels))),
         _notes(found),
         Plot(
-            lambda figure: _draw(figure, courses, labels),
+            _chart(courses, labels),
             "Speed-up and acceptance of Self-SD and SWIFT, task by task.",
             (10.0, 4.2),
         )
@@ -146,11 +146,9 @@ def _claims(courses: Mapping[str, Course], names: Sequence[str]) -> Iterable[Tre
         yield faster("SWIFT is faster than Self-SD once the task has changed", behind.speed, others.speed)
 
 
-def _draw(figure: Any, courses: Mapping[str, Course], labels: Mapping[str, str]) -> None:
-    left, right = figure.subplots(1, 2)
-    names = [in_two_lines(label) for label in labels.values()]
-    draw_plain(left)
-    draw_groups(left, names, {way: _values(course, labels) for way, course in courses.items()}, "speed-up")
+def _chart(courses: Mapping[str, Course], labels: Mapping[str, str]) -> Panels:
+    names = list(labels.values())
+    speeds = {way: [course.of_tasks([name]).speed for name in labels] for way, course in courses.items()}
     shares = {way: [course.of_tasks([name]).acceptance.value for name in labels] for way, course in courses.items()}
-    draw_groups(right, names, shares, "accepted share of the draft steps")
-    right.set_ylim(0, 1.15)
+    accepted = Bars(names, shares, "accepted share of the draft steps")
+    return Panels([Bars(names, speeds, "speed-up", baseline=1.0), accepted])

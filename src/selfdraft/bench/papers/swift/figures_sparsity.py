@@ -18,6 +18,7 @@ from ....protocols import Probe
 from ....registry import resolve
 from ....strategies.uniform import spread
 from ....types import SkipSet
+from ...charts import Lines, Panels, Series
 from ...report import Table, number
 from ..cells import (
     NOT_MEASURED,
@@ -37,7 +38,6 @@ from ..tasks import Task
 from ..workbench import Workbench
 from .figures_claims import Share
 from .figures_common import by_task, found_tasks, plain_texts
-from .figures_drawing import draw_lines, draw_plain
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories")
 TOPS = (1, 5, 10)
@@ -133,7 +133,7 @@ def show_sparsity(found: Found) -> Section:
             "accepted: of the draft tokens; among the best: of all tokens of the target's texts, by teacher forcing",
         ],
         Plot(
-            lambda figure: _draw(figure, found, shares),
+            _chart(found, shares),
             "Share of accepted tokens and speed-up by the share of sub-layers skipped.",
             (10.0, 4.4),
         )
@@ -186,27 +186,12 @@ def _gain(trend: Trend, found: Found) -> Trend:
     return Trend(trend.claim, trend.holds, f"{trend.because}; {words}")
 
 
-def _draw(figure: Any, found: Found, shares: Mapping[float, Mapping[int, Share]]) -> None:
-    left, right = figure.subplots(1, 2)
-    rates: dict[str, list[tuple[float, float]]] = {
-        f"accepted, {way}": [
-            (ratio, rate)
-            for ratio in RATIOS
-            if (rate := found.get(f"{SPEED}{ratio}", way, "total", "acceptance_rate")) is not None
-        ]
-        for way in WAYS
-    }
-    forced: dict[str, list[tuple[float, float]]] = {
-        f"among the best {top}": [
-            (ratio, value) for ratio, share in shares.items() if (value := share[top].value) is not None
-        ]
-        for top in TOPS
-    }
-    draw_lines(left, {**rates, **forced}, "share of the layers skipped", "share of the tokens")
-    left.set_ylim(0, 1.02)
-    speeds = {
-        way: [(ratio, known.value) for ratio in RATIOS if (known := speed_of(found, f"{SPEED}{ratio}", way))]
-        for way in WAYS
-    }
-    draw_plain(right)
-    draw_lines(right, speeds, "share of the layers skipped", "speed-up")
+def _chart(found: Found, shares: Mapping[float, Mapping[int, Share]]) -> Panels:
+    rates = {way: [(one, figure(found, f"{SPEED}{one}", way, "acceptance_rate")) for one in RATIOS] for way in WAYS}
+    forced = {top: [(ratio, share[top].value) for ratio, share in shares.items()] for top in TOPS}
+    accepted = [Series(f"accepted, {way}", points) for way, points in rates.items()]
+    accepted += [Series(f"among the best {top}", points) for top, points in forced.items()]
+    speeds = [Series(way, [(one, speed_of(found, f"{SPEED}{one}", way)) for one in RATIOS]) for way in WAYS]
+    label = "share of the layers skipped"
+    left = Lines(accepted, label, "share of the tokens", y_limits=(0, 1.02))
+    return Panels([left, Lines(speeds, label, "speed-up", baseline=1.0)])

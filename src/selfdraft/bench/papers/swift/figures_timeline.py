@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from ...charts import Lines, Panels, Series, Stack, StackedBars
 from ...report import Table, number, times
 from ..cells import FEW_PROMPTS, NOT_MEASURED, faster, faster_than_plain, from_enough, is_larger, told
 from ..recipe import Effort, Found, Plot, Section, Trend, Unit, Values
@@ -12,11 +12,11 @@ from ..tasks import Task
 from ..workbench import Workbench
 from .figures_claims import Course, text_rows
 from .figures_common import FIRST_TASK, OURS, ours, stream_prompts, swift, text_tokens, token_effort, window_note
-from .figures_drawing import color_of, draw_lines, draw_plain, draw_split
 from .lessons import swift_lesson
 from .methods import SWIFT
 from .shown import PAPER_STEPS
 
+PARTS = ("optimise", "draft", "verify", "other")
 STREAM, SEARCH = f"stream {FIRST_TASK}", f"search {FIRST_TASK}"
 WAYS = (SWIFT, OURS)
 QUICK_TEXTS, PAPER_TEXTS = FEW_PROMPTS, 1000
@@ -75,7 +75,7 @@ def show_timeline(found: Found) -> Section:
             *window_note(found),
         ],
         Plot(
-            lambda figure: _draw(figure, courses, search),
+            _chart(courses, search),
             "Speed-up along the stream, matchness along the search, and milliseconds of a token by part.",
             (10.0, 6.4),
         )
@@ -110,9 +110,7 @@ def _rise_note(search: Values) -> list[str]:
 def _split_table(courses: Mapping[str, Course]) -> Table:
     splits = {way: course.split for way, course in courses.items()}
     rows = [
-        [part, *(cell for split in splits.values() for cell in _split_cells(split, part))]
-        for part in ("optimise", "draft", "verify", "other")
-        if splits
+        [part, *(cell for split in splits.values() for cell in _split_cells(split, part))] for part in PARTS if splits
     ]
     header = ["", *(f"{way}, {unit}" for way in courses for unit in ("ms", "share"))]
     return Table("latency of a token", header, rows)
@@ -196,18 +194,14 @@ def _is_good_enough(search: Values) -> Trend:
 # --------------------------------------------------------------------------------------------------------- drawing
 
 
-def _draw(figure: Any, courses: Mapping[str, Course], search: Values) -> None:
-    above, below = figure.subfigures(2, 1, height_ratios=[2.2, 1])
-    left, right = above.subplots(1, 2)
-    draw_plain(left)
-    for place, (way, course) in enumerate(courses.items()):
-        color = color_of(way, place)
-        left.plot(range(1, len(course.single) + 1), course.single, ".", color=color, alpha=0.5, markersize=6)
-    lines = {way: list(enumerate(course.running, start=1)) for way, course in courses.items()}
-    draw_lines(left, lines, "text of the stream (dots: single texts)", "speed-up of all so far")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    known = [(step, best) for step, best in search.get("steps", ()) if best is not None]
-    draw_lines(right, {"SWIFT's set in use": known}, "step of the search", "matchness")
-    right.set_ylim(0, 1.02)
-    right.xaxis.get_major_locator().set_params(integer=True)
-    draw_split(below.subplots(), {way: course.split for way, course in courses.items()})
+def _chart(courses: Mapping[str, Course], search: Values) -> Stack:
+    lines = [Series(way, list(enumerate(course.running, start=1))) for way, course in courses.items()]
+    dots = [
+        Series("", list(enumerate(course.single, start=1)), "dots", place)
+        for place, course in enumerate(courses.values())
+    ]
+    left = Lines([*lines, *dots], "text of the stream (dots: single texts)", "speed-up of all so far", baseline=1.0)
+    in_use = [Series("SWIFT's set in use", search.get("steps", ()))]
+    right = Lines(in_use, "step of the search", "matchness", y_limits=(0, 1.02))
+    parts = {part: [course.split[part] for course in courses.values()] for part in PARTS}
+    return Stack([Panels([left, right]), StackedBars(list(courses), parts, "milliseconds of a token")], [2.2, 1])
