@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..measure.estimate import Estimate
-from ..measure.figures import PARTS, Figures
+from ..measure.figures import PARTS, Figures, share
 from ..measure.records import OFF, VERDICTS
 from ..measure.result import Arm, Result
 from .advice import advice, peer_remarks
@@ -65,7 +65,10 @@ CELLS: Mapping[str, Cell] = {
     "x": lambda total: times(total.shown_speedup.value if total.shown_speedup else None),
     "expected": lambda total: times(total.expected["by_ratio"]),
     "expected by c": lambda total: times(total.expected["measured"]),
+    "attention skipped": lambda total: number(total.skipped_attention, ".0%"),
+    "MLP skipped": lambda total: number(total.skipped_mlp, ".0%"),
     "planning": lambda total: number(total.split["optimise"], ".1%"),
+    "recording": lambda total: number(share(total.capture_seconds, total.decode_seconds), ".1%"),
     "outputs": outputs,
 }
 """A figure of an arm by the name of its column, for any table."""

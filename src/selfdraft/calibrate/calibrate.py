@@ -6,7 +6,7 @@ calibration costs at most one step, and asking the same again goes on behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,22 +19,18 @@ from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
-from ..progress import Progress
+from ..progress import Progress, Say, no_progress
+from ..prompts.arrange import digest, hold_out, in_turn
 from ..registry import STRATEGIES, check_settings, find, options_for
 from ..types import FrontierPoint, Prompt
-from .kit import Budget, EngineKit, ScoredTexts, Workshop
-from .practice import practise
-from .texts import digest, hold_out, in_turn
+from .fit_session import Budget, FitSession, ScoredTexts
 from .trials import Trials, methods_of
-
-Say = Callable[[str], None]
 
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 """Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them."""
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
-_STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def calibrate(
     strategies: Sequence[str] = ("prune",),
     options: CalibrateOptions | None = None,
     *,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     say: Say = lambda text: None,
 ) -> Profile:
     """Learn about the engine's model on its device. The engine goes by the profile afterwards."""
@@ -139,8 +135,8 @@ class _Calibration:
     # -------------------------------------------------------------------------------------------- texts
 
     @cached_property
-    def _workshop(self) -> Workshop:
-        return Workshop(self.engine, self.latency, self.num_tokens, self._journal, self.progress)
+    def _session(self) -> FitSession:
+        return FitSession(self.engine, self.num_tokens, self._journal, self.progress)
 
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
@@ -152,7 +148,7 @@ class _Calibration:
     @cached_property
     def _texts(self) -> ScoredTexts:
         self.say(f"letting the model continue {len(self.fitting)} prompts")
-        return self._workshop.write(self.fitting)
+        return self._session.write(self.fitting)
 
     # -------------------------------------------------------------------------------------------- one strategy
 
@@ -165,7 +161,7 @@ class _Calibration:
             self.say(f"{name}: no time is left; {GO_ON}")
             return False
         question = as_json({"options": repr(options), **self.question})
-        found = {"question": question, **self._find(name, options, seconds)}
+        found = {"question": question, **self._find(name, seconds)}
         is_complete = bool(found.get("is_complete", True))
         if not is_complete and self._has_complete(name, question):
             self.say(f"{name}: time is up, and the profile keeps the complete result that it has; {GO_ON}")
@@ -175,10 +171,10 @@ class _Calibration:
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         has_something = "frontier" not in found or any(point.skip for point in points)
         if has_something and self._trial_prompts:
-            methods = [
-                {**method, "settings": {**method.get("settings", {}), **settings}}
-                for method in methods_of(name, points)
-            ]
+            methods = {
+                arm: {**method, "settings": {**method.get("settings", {}), **settings}}
+                for arm, method in methods_of(name, points).items()
+            }
             self._keep(name, {**found, "trials": self._trials.run(methods)})
         return is_complete
 
@@ -186,13 +182,6 @@ class _Calibration:
         """Others are tried only."""
         kind = find("strategy", name)
         return bool(kind.can_fit or kind.learns_online)
-
-    def _find(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
-        """What its fit finds, or what it learns while it generates."""
-        kind = find("strategy", name)
-        if kind.can_fit:
-            return self._fit(name, options, seconds)
-        return self._practise(name, options, seconds) if kind.learns_online else {}
 
     def _circumstances(self, name: str) -> dict[str, Any]:
         """Of the texts it was fitted to; who practises writes its own."""
@@ -217,37 +206,28 @@ class _Calibration:
         """What is there, unless all starts again."""
         return None if self.options.again else self._remember().artefacts.get(name)
 
-    def _fit(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
-        known = self._known(name)
-        journal = self._journal(name, strategy=name, options=repr(options))
-        texts, content = self._texts, known.content if known else None
-        kit = EngineKit(self._workshop, self.fitting, lambda: texts, journal, seconds, f"fitting {name}", content)
-        before = f", going on behind {len(kit.done)} steps" if kit.done else ""
-        self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
-        found = find("strategy", name).fit(kit, options)
-        points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
-        texts.remember({point.skip: point.match for point in points})
-        is_complete = found.get("is_complete", True) and not kit.is_out_of_time
-        return {**found, "seconds": kit.seconds, "is_complete": is_complete}
-
-    def _practise(self, name: str, options: Any, seconds: float) -> dict[str, Any]:
-        """Generate with it until it has learned enough; what it knows is noted behind every text."""
-        known, clock = self._known(name), Budget(seconds)
-        journal = self._journal(name, strategy=name, options=repr(options))
-        known = journal.done.get(_STATE, known)
-        profile = self._remember()
-        others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
-        self.engine.remember(replace(profile, artefacts={**others, **({name: known} if known else {})}))
-        self.say(f"practising {name}, for at most {seconds:.0f} s")
-        return practise(
-            self.engine,
+    def _find(self, name: str, seconds: float) -> dict[str, Any]:
+        """What its fit finds, or what it learns while it generates."""
+        if not self._is_to_be_found(name):
+            return {}
+        known, can_fit = self._known(name), find("strategy", name).can_fit
+        self.say(f"{'fitting' if can_fit else 'practising'} {name}, for at most {seconds:.0f} s")
+        if not can_fit:
+            self._go_by(name, known)
+        return self._session.fit(
             name,
             self.options.settings,
             self.fitting,
-            has_time=lambda: clock.left() > 0,
-            keep=lambda found: journal.record(_STATE, Artefact.of(found)),
-            progress=self.progress,
+            seconds,
+            known=known.content if known else None,
+            texts=self._texts if can_fit else None,
         )
+
+    def _go_by(self, name: str, known: Artefact | None) -> None:
+        """Who practises goes on from what is known of it, or begins again."""
+        profile = self._remember()
+        others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
+        self.engine.remember(replace(profile, artefacts={**others, **({name: known} if known else {})}))
 
     # -------------------------------------------------------------------------------------------- trials
 
@@ -262,6 +242,6 @@ class _Calibration:
             prompts=self._trial_prompts,
             latency=self.latency,
             match=self._texts.match,
-            has_time=lambda: self.budget.left() > 0,
+            seconds_left=self.budget.left,
             progress=self.progress,
         )

@@ -21,7 +21,7 @@ from ..progress import LogProgress, Say
 from ..prompts.arrange import digest
 from ..prompts.tokens import encoded
 from ..types import Prompt
-from .fit_session import FitSession, num_steps
+from .fit_session import PRACTICE_TOKENS, FitSession, num_steps
 
 LENGTHS = (64, 512, 2048)
 """Tokens of context at which passes are timed."""
@@ -58,13 +58,16 @@ def latency_profile(engine: Engine, folder: Path, seconds: float, say: Say) -> P
 
 @dataclass(frozen=True)
 class FitRequest:
-    """`name` tells the fits of one strategy apart; `method`: the strategy and its settings."""
+    """`name` tells the fits of one strategy apart; `method`: the strategy and its settings; `text_tokens`: new ones of
+    each text that it practises with, if it learns by generating.
+    """
 
     name: str
     method: Mapping[str, Any]
     prompts: Sequence[Prompt]
     seconds: float
     num_tokens: int
+    text_tokens: int = PRACTICE_TOKENS
 
     @property
     def strategy(self) -> str:
@@ -96,6 +99,7 @@ def fit_method(engine: Engine, request: FitRequest, folder: Path, say: Say) -> F
     question = {
         "prompts": digest(prompts),
         "tokens": request.num_tokens,
+        "text_tokens": request.text_tokens,
         "seconds": request.seconds,
         "settings": request.settings,
     }
@@ -126,5 +130,6 @@ def _fit(engine: Engine, request: FitRequest, prompts: Sequence[Prompt], say: Sa
             return store.journal(engine.knowledge.key, name, question)
 
         progress = LogProgress(say, request.name)
-        session = FitSession(engine.fork(engine.knowledge.profile), request.num_tokens, journal, progress)
+        own = engine.fork(engine.knowledge.profile)
+        session = FitSession(own, request.num_tokens, journal, progress, request.text_tokens)
         return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)

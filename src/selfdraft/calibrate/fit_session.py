@@ -32,7 +32,6 @@ from ..types import FrontierPoint, Prompt, SkipSet
 from .texts import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
-"""Of each text that a strategy practises with."""
 _STATE = "state"
 _FEWER_TOKENS = 2
 """A fit inside a fit has texts of N times fewer tokens."""
@@ -75,12 +74,16 @@ class ScoredTexts:
 
 @dataclass(frozen=True)
 class FitSession:
-    """What fits share. `journal(name, **question)`: where steps are kept as they are done."""
+    """What fits share. `journal(name, **question)`: where steps are kept as they are done.
+
+    `text_tokens`: new ones of each text that a strategy practises with.
+    """
 
     engine: Engine
     num_tokens: int
     journal: Callable[..., Journal]
     progress: Progress = no_progress
+    text_tokens: int = PRACTICE_TOKENS
 
     @property
     def latency(self) -> LatencyFit:
@@ -133,10 +136,14 @@ class FitSession:
         method = {"strategy": name, "settings": {**settings, name: own}}
         strategy: Any = self.engine.method(**method).strategy
         num_idle, progressed = 0, strategy.progress
+
+        def is_over() -> bool:
+            return strategy.is_settled or budget.left() <= 0
+
         for prompt in itertools.cycle(prompts):
-            if strategy.is_settled or budget.left() <= 0 or num_idle >= len(prompts):
+            if is_over() or num_idle >= len(prompts):
                 break
-            self.engine.generate(prompt.tokens, max_new_tokens=PRACTICE_TOKENS, **method)
+            self.engine.generate(prompt.tokens, max_new_tokens=self.text_tokens, cancel=is_over, **method)
             num_idle = 0 if strategy.progress != progressed else num_idle + 1  # texts may be too short to learn from
             progressed = strategy.progress
             journal.record(_STATE, Artefact.of({**strategy.state(), "is_complete": strategy.is_settled}))

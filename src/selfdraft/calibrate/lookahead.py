@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -16,20 +16,20 @@ from typing import Any
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import Classifier, artefact_name, draft_model
+from ..measure.figures import Figures
+from ..measure.run import Measurement, MeasurePlan
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
-from ..progress import Progress
+from ..progress import Progress, Say, no_progress
+from ..prompts.arrange import hold_out
 from ..registry import options_for
 from ..types import Prompt
-from .kit import Budget
+from .fit_session import Budget
 from .round_seconds import measure_rounds
-from .texts import hold_out
 from .traces import Trace, collect
 from .training import Label, classifier_f1, static_f1, train, tuned
-from .trials import OFF, Total, take_turns
+from .trials import rates
 from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, predicted, rank, shortlist
-
-Say = Callable[[str], None]
 
 USUAL_TOKENS = 128
 """Of each text."""
@@ -57,14 +57,14 @@ class LookaheadOptions:
 class Measured:
     """What decoding with a setting took, and what it takes by replay; without a setting it is plain decoding."""
 
-    total: Total
+    total: Figures
     predicted_seconds: float
     candidate: Candidate | None = None
     is_usual: bool = False
 
     @property
     def seconds_per_token(self) -> float:
-        return self.total.seconds / max(1, self.total.num_tokens)
+        return (self.total.milliseconds or 0.0) / 1000
 
     def to_json(self) -> dict[str, Any]:
         chosen = self.candidate
@@ -74,10 +74,7 @@ class Measured:
             "is_usual": self.is_usual,
             "predicted_ms": 1000 * self.predicted_seconds,
             "measured_ms": 1000 * self.seconds_per_token,
-            "acceptance_rate": self.total.num_accepted / max(1, self.total.num_draft_steps),
-            "mean_generated_length": self.total.num_tokens / max(1, self.total.num_passes),
-            "num_tokens": self.total.num_tokens,
-            "num_prompts": self.total.num_texts,
+            **rates(self.total),
         }
 
 
@@ -129,7 +126,7 @@ class Trained(Tuned):
 def check_tunable(lookahead: str) -> None:
     if lookahead == "disco":
         raise OptionError(
-            "the classifier of 'disco' is tuned when it is trained: use selfdraft train-lookahead instead of tune"
+            "the classifier of 'disco' is tuned when it is trained: use selfdraft calibrate --lookahead disco"
         )
     if lookahead not in TUNABLE:
         raise unknown_name("lookahead to tune", lookahead, TUNABLE)
@@ -155,7 +152,7 @@ def tune(
     prompts: Sequence[Prompt],
     options: LookaheadOptions | None = None,
     *,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     say: Say = lambda text: None,
 ) -> Tuned:
     """The best settings of a lookahead for these drafts; `method` names strategy, drafter, tree and settings."""
@@ -178,7 +175,7 @@ def train_lookahead(
     prompts: Sequence[Prompt],
     options: LookaheadOptions | None = None,
     *,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     say: Say = lambda text: None,
 ) -> Trained:
     """Train the classifier of `disco` for these drafts and keep it in the profile, which the engine goes by then.
@@ -231,7 +228,7 @@ class _Work:
 
     def collect(self, prompts: Sequence[Prompt], purpose: str) -> list[Trace]:
         count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"
-        self.say(f"letting the target continue {count} {purpose}, and the draft propose a token behind each token")
+        self.say(f"letting the target continue {count} {purpose}, and the draft propose a token after each token")
         traces = collect(
             self.engine,
             self.method,
@@ -241,7 +238,7 @@ class _Work:
             has_time=partial(self._has_time, _SHARE_OF_TRACES),
         )
         if len(traces) < len(prompts):
-            self.say(f"time is up behind {len(traces)} of {len(prompts)} prompts; a larger --budget uses more of them")
+            self.say(f"time is up after {len(traces)} of {len(prompts)} prompts; a larger --budget uses more of them")
         if not any(bool(trace.is_drafted.any()) for trace in traces):
             raise OptionError(
                 f"the drafter {self.method['drafter']!r} with the strategy {self.method['strategy']!r} drafted nothing "
@@ -266,9 +263,13 @@ class _Work:
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
         tried = [usual, *others]
         self.say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
-        methods = [OFF, *(candidate.method(self.method) for candidate in tried)]
-        num_tokens = self.options.num_tokens
-        plain, *totals = take_turns(self.engine, methods, prompts, num_tokens, self._has_time, self.progress)
+        methods = {str(candidate): candidate.method(self.method) for candidate in tried}
+        seconds = max(0.0, self._budget.left())
+        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens, seconds=seconds)
+        found = Measurement(self.engine, plan, progress=self.progress).run()
+        if failed := [arm.error for arm in found.arms if arm.error]:
+            raise OptionError(failed[0])
+        plain, *totals = (arm.total for arm in found.arms if arm.total)
         rows = [Measured(total, 1 / one.predicted, one, one is usual) for one, total in zip(tried, totals, strict=True)]
         return [Measured(plain, plain_seconds), *rows]
 
@@ -284,7 +285,7 @@ class _Work:
         static_tokens: int = static.candidate.options["tokens"]
         classifier = tuned(classifier, **best.candidate.options)
         drafter, settings = self.method["drafter"], self.method["settings"]
-        by_way = {"plain": found.plain, "static": static, "disco": best}
+        timed = {"plain": found.plain, "static": static, "disco": best}
         facts = {
             **classifier.values(),
             "drafter": drafter,
@@ -302,7 +303,7 @@ class _Work:
             "f1_static": static_f1(validation, static_tokens),
             "f1_any_static": max(static_f1(validation, length) for length in range(1, self.options.max_tokens + 1)),
             "static_tokens": static_tokens,
-            "seconds_per_token": {name: row.seconds_per_token for name, row in by_way.items()},
+            "seconds_per_token": {name: row.seconds_per_token for name, row in timed.items()},
             "trained": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
         self.store.update(self.engine.knowledge.key, artefact_name(drafter), Artefact(facts, classifier.arrays()))

@@ -23,7 +23,6 @@ from ..progress import Progress
 from ..protocols import Runner
 from ..types import Prompt, StepRecord
 from .replay import RoundSeconds
-from .trials import OFF
 
 _LENGTHS = (1, 2, 4, 8)
 
@@ -60,7 +59,7 @@ def measure_rounds(
     steps: dict[bool, list[StepRecord]] = {True: [], False: []}
     for number, prompt in enumerate((prompts[0], *prompts)):
         progress(number, len(prompts) + 1, "timing rounds")
-        for is_drafting, way in ((False, OFF), (True, drafting)):
+        for is_drafting, way in ((False, {"strategy": "off"}), (True, drafting)):
             generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **way)
             if number:
                 steps[is_drafting].extend(generation.steps)

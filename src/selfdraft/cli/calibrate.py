@@ -1,15 +1,13 @@
-"""`selfdraft calibrate`: learn about a model on this device, once: what passes take, and what may be skipped."""
+"""`selfdraft calibrate`: learn about a model on this device, once: what passes take, what to skip, how far to draft."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
-import sys
 from functools import partial
 from typing import Any
 
-from ..bench.prompts import BenchPrompt
 from ..calibrate.calibrate import (
     GO_ON,
     USUAL_TOKENS,
@@ -18,36 +16,50 @@ from ..calibrate.calibrate import (
     calibrate,
     check_strategies,
 )
+from ..calibrate.lookahead import USUAL_TOKENS as LOOKAHEAD_TOKENS
+from ..calibrate.training import LABELS
+from ..calibrate.tuning import TUNABLE
 from ..engine.engine import Engine
+from ..errors import OptionError
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
-from ..registry import STRATEGIES, check_settings
-from . import terminal
+from ..prompts.tokens import encoded
+from ..registry import DRAFTERS, STRATEGIES, TREES, check_settings
+from ..types import Prompt
+from . import lookahead, terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .profile_text import as_text
-from .prompts import add_label_options, add_prompt_options, for_calibration, read
+from .prompts import add_label_options, add_prompt_options, read
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _TOKENS = f"default: {USUAL_TOKENS}, on a CPU {USUAL_TOKENS_ON_CPU}"
+_FOR_STRATEGIES = ("domain_field", "trial_prompts", "again")
+_FOR_LOOKAHEADS = ("drafter", "tree", "label", "json")
+DEFAULT_STRATEGY, BUDGET = "prune", 1200.0
 
-EXAMPLES = """\
-What passes take is measured, the model continues some prompts, and each strategy is fitted to these texts and tried on
-prompts that were held out. The result, the profile of this model on this device, is kept in the cache folder; every
-command finds it there. What is interrupted, or ended by the budget, goes on when the same command is given again.
+EXAMPLES = f"""\
+Which sub-layers to skip (--strategy): what passes take is measured, the model continues some prompts, and each strategy
+is fitted to these texts and tried on prompts that were held out. The result, the profile of this model on this device,
+is kept in the cache folder; every command finds it there. What is interrupted, or ended by the budget, goes on when the
+same command is given again.
 
+How far to draft (--lookahead):
+{lookahead.EXPLAINED}
 examples:
   selfdraft calibrate                                             the default model, our prompts, strategy prune
   selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code   for code alone
-  selfdraft calibrate --prompts mine.jsonl --budget 1h            JSON lines: {"domain": "chat", "prompt": "..."}
+  selfdraft calibrate --prompts mine.jsonl --budget 1h            JSON lines: {{"domain": "chat", "prompt": "..."}}
   selfdraft calibrate --strategy prune knapspec                   also try knapspec, which needs no fit
   selfdraft calibrate --strategy knn --domain-field task --prompts mine.jsonl    a skip set for each value of "task"
   selfdraft calibrate --strategy knn --prompts code.jsonl math.jsonl             one file per domain
   selfdraft calibrate --strategy knn --prompts any.jsonl --set knn.clusters=4    not labelled: four clusters
   selfdraft calibrate --strategy knn --prompts law.jsonl          adds the domain that its lines name, keeps the others
+  selfdraft calibrate --lookahead disco --strategy prune          train the classifier of disco for the drafts of prune
+  selfdraft calibrate --lookahead confidence --domain code        the best settings of confidence, for code
   selfdraft generate --strategy prune "Hello"                     uses the profile
 """
 
@@ -55,27 +67,37 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "calibrate",
-        help="learn about a model on this device",
-        description="Learn what passes take on this device and which sub-layers a draft may skip; keep it.",
+        help="learn about a model on this device: what to skip, how far to draft",
+        description="Learn what passes take on this device, which sub-layers a draft may skip, how far to draft.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add: Any = parser.add_argument
     add("model", nargs="?", help=MODEL_HELP)
     add_device_options(parser)
-    add("--strategy", metavar="NAME", nargs="+", default=["prune"], help=f"of {', '.join(STRATEGIES)} (default: prune)")
+    add("--strategy", metavar="NAME", nargs="+", help=f"of {', '.join(STRATEGIES)} (default: {DEFAULT_STRATEGY})")
+    names = ", ".join(("disco", *TUNABLE))
+    add("--lookahead", metavar="NAME", help=f"learn how far to draft instead: {names}")
     add_prompt_options(parser)
-    add_label_options(parser)
-    add("--budget", metavar="TIME", type=seconds, default="20m", help="90s, 10m, 1h (default: %(default)s)")
-    add("--tokens", metavar="N", type=count, help=f"fit to so many tokens that the model generates ({_TOKENS})")
-    add(
+    add("--budget", metavar="TIME", type=seconds, help="90s, 10m, 1h (default: 20m; with --lookahead 10m)")
+    add("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable")
+    add("--tokens", metavar="N", type=count, help=f"that the model generates to fit to ({_TOKENS}); with --lookahead: "
+        f"of each text (default: {LOOKAHEAD_TOKENS})")  # fmt: skip
+    group = parser.add_argument_group("with --strategy")
+    add_label_options(group)
+    group.add_argument(
         "--trial-prompts",
         metavar="N",
         type=partial(count, minimum=0),
-        help="try with so many of the prompts held out, a quarter of each domain; 0: try nothing (default: all)",
+        help="try with N of the prompts held out, a quarter of each domain; 0: try nothing (default: all)",
     )
-    add("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a strategy; repeatable")
-    add("--again", action="store_true", help="begin anew, whatever was measured or kept before")
+    group.add_argument("--again", action="store_true", help="start again, whatever was measured or kept before")
+    group = parser.add_argument_group("with --lookahead")
+    group.add_argument("--drafter", metavar="NAME", help=f"what drafts: {', '.join(DRAFTERS)}")
+    group.add_argument("--tree", metavar="NAME", help=f"what is verified beside the draft: {', '.join(TREES)}")
+    labels = "of disco; match: 1 where the draft's token is the target's; tv: 1 - total variation (default: match)"
+    group.add_argument("--label", choices=LABELS, help=labels)
+    group.add_argument("--json", action="store_true", help="print one JSON document as the last line")
     parser.set_defaults(run=run)
 
 
@@ -88,20 +110,37 @@ def seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
+    _check_together(options)
+    return lookahead.run(options) if options.lookahead else _run_strategies(options)
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Options of the other kind of calibration would be ignored."""
+    foreign = _FOR_STRATEGIES if options.lookahead else _FOR_LOOKAHEADS
+    for name in foreign:
+        if getattr(options, name) not in (None, False):
+            flag = name.replace("_", "-")
+            what = "does not go with --lookahead" if options.lookahead else "needs --lookahead NAME"
+            raise OptionError(f"--{flag} {what}; leave it out, or see selfdraft calibrate --help")
+
+
+def _run_strategies(options: argparse.Namespace) -> int:
+    options.strategy = options.strategy or [DEFAULT_STRATEGY]
+    options.budget = options.budget or BUDGET
     prompts = _read_before_loading(options)
     with terminal.Progress() as loaded:
         model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=loaded)
     name = options.model or DEFAULT_MODEL
     engine = Engine(model, tokenizer, profile=None, name=name, strategy="off")
-    asked = [for_calibration(prompt, engine) for prompt in prompts]
+    asked = [encoded(prompt, engine) for prompt in prompts]
     settings = parse_settings(options.set)
     wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again, settings)
     try:
         with terminal.Progress(unit="") as progress:
-            profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=_say)
+            profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=terminal.say)
     except KeyboardInterrupt:
         command = "the same command without --again" if options.again else "the same command"
-        _say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
+        terminal.say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
     print(as_text(profile, engine.runner.num_layers))
     print()
@@ -110,8 +149,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read_before_loading(options: argparse.Namespace) -> list[BenchPrompt]:
-    """Everything that can be wrong with the command is, before it costs the time a model takes to load."""
+def _read_before_loading(options: argparse.Namespace) -> list[Prompt]:
+    """Validate the whole command before the model is loaded."""
     check_strategies(options.strategy)
     check_settings(parse_settings(options.set))
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
@@ -131,7 +170,3 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
         *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
         f'use it with: selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"',
     ]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,79 +1,164 @@
-"""What `selfdraft train-lookahead` and `selfdraft tune` share: options, loading, and how measurements are shown."""
+"""`selfdraft calibrate --lookahead`: how far to draft, for a model and what drafts for it, on this device."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import __version__
-from ..bench.prompts import BenchPrompt
-from ..calibrate.lookahead import USUAL_TOKENS, Measured
+from ..calibrate.lookahead import (
+    USUAL_TOKENS,
+    LookaheadOptions,
+    Measured,
+    Trained,
+    Tuned,
+    check_enough,
+    check_tunable,
+    train_lookahead,
+    tune,
+)
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..fitting import CalibrationPrompt
+from ..lookahead.disco import artefact_name
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..profiles.store import Store
+from ..prompts.tokens import encoded
+from ..types import Prompt
+from ..version import __version__
 from . import terminal
-from .calibrate import seconds
-from .inputs import MODEL_HELP, add_device_options, add_method_options, check_method_names, count, read_method
-from .prompts import add_prompt_options, for_calibration, read
+from .inputs import check_method_names, read_method
+from .prompts import read
 
 DRAFTING_AXES = ("strategy", "drafter", "tree")
+BUDGET = 600.0
+TRAINED = "disco"
+EXPLAINED = """\
+The target continues the prompts, and after each of its tokens the draft, with the strategy and the drafter that you
+name, proposes one; rounds are timed. So it is known what every setting would have done: replay ranks all of them, and
+the best are measured, with the usual one and with plain decoding, in turns.
+  disco        (arXiv:2405.04304) a small network is trained to foretell whether the target will keep a token, then its
+               threshold and most tokens are tuned on prompts held out; kept in the profile, one for each drafter
+  fixed        how many tokens to draft in every round ("static SL-opt" in the DISCO paper)
+  confidence   below which probability of the draft's best token to stop, and the most tokens
+  perplexity   above which perplexity of the draft to stop, and the most tokens
+Others need no tuning: heuristic, adaptive, roc and tpt follow the text. Tune on prompts like those you will ask, but do
+not judge by them: on prompts that a setting was chosen for it looks better than it is.
+"""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
-    add_prompt_options(parser)
-    add("--tokens", metavar="N", type=count, default=USUAL_TOKENS, help="of each text (default: %(default)s)")
-    add("--budget", metavar="TIME", type=seconds, default="10m", help="90s, 10m, 1h (default: %(default)s)")
-    add("--json", action="store_true", help="print one JSON document as the last line")
-    add_method_options(parser, DRAFTING_AXES)
+def run(options: argparse.Namespace) -> int:
+    prompts, method = _read_before_loading(options)
+    with terminal.Progress() as progress:
+        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
+    asked = [encoded(prompt, engine) for prompt in prompts]
+    wanted = LookaheadOptions(options.tokens or USUAL_TOKENS, options.budget or BUDGET, label=options.label or "match")
+    learn = _train if options.lookahead == TRAINED else _tune
+    try:
+        with terminal.Progress(unit="") as progress:
+            text, flags, document = learn(engine, method, asked, wanted, options.lookahead, progress)
+    except KeyboardInterrupt:
+        terminal.say("\ninterrupted: nothing was kept; the profile is as it was")
+        return 130
+    print(text)
+    print(f"use it with: {_generate_command(engine, options, flags)}")
+    if options.json:
+        print(json.dumps({**_circumstances(engine, method, options), **document}, default=str))
+    return 0
 
 
-def read_before_loading(options: argparse.Namespace) -> tuple[list[BenchPrompt], dict[str, Any]]:
-    """The prompts and the method: whatever can be wrong with the command is, before a model is loaded."""
+def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dict[str, Any]]:
+    """Validate the whole command before the model is loaded."""
+    if options.lookahead != TRAINED:
+        check_tunable(options.lookahead)
+        if options.label:
+            raise OptionError(f"--label belongs to --lookahead {TRAINED}; leave it out")
+    if options.strategy and len(options.strategy) > 1:
+        raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
+    options.strategy = options.strategy[0] if options.strategy else None
     method = read_method(options)
     check_method_names(method)
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
-    return read(options), method
+    prompts = read(options)
+    if options.lookahead == TRAINED:
+        check_enough((prompt.domain, prompt.text) for prompt in prompts)
+    return prompts, method
 
 
-def load(
-    options: argparse.Namespace, prompts: Sequence[BenchPrompt], method: dict[str, Any]
-) -> tuple[Engine, list[CalibrationPrompt]]:
-    with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
-    return engine, [for_calibration(prompt, engine) for prompt in prompts]
+Learned = tuple[str, str, dict[str, Any]]
+"""Text, flags that use it, facts."""
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _train(engine: Engine, method: Any, prompts: Any, wanted: LookaheadOptions, name: str, progress: Any) -> Learned:
+    found = train_lookahead(engine, method, prompts, wanted, progress=progress, say=terminal.say)
+    path = Store().path_of(engine.knowledge.key)
+    kept = f"kept in {path} as {artefact_name(found.facts['drafter'])}"
+    rows = [row.to_json() for row in found.rows]
+    facts = {**found.facts, "kept_share": found.counts.kept_share, "rows": rows, "path": str(path)}
+    return f"{_trained_text(found)}\n{kept}", f"--lookahead {name}", facts
+
+
+def _tune(engine: Engine, method: Any, prompts: Any, wanted: LookaheadOptions, name: str, progress: Any) -> Learned:
+    found = tune(engine, method, name, prompts, wanted, progress=progress, say=terminal.say)
+    best = found.fastest(name)
+    assert best.candidate is not None
+    facts = {
+        "best": best.to_json(),
+        "flags": best.candidate.flags,
+        "rows": [row.to_json() for row in found.rows],
+        "num_tokens": found.counts.num_tokens,
+    }
+    return _tuned_text(found, best), best.candidate.flags, facts
 
 
 # ------------------------------------------------------------------------------------------------ what came out
 
 
-def table(rows: Sequence[Measured], best: Measured) -> str:
+def _trained_text(found: Trained) -> str:
+    facts, best = found.facts, found.fastest(TRAINED)
+    plain, static, disco = (f"{1000 * facts['seconds_per_token'][arm]:.2f}" for arm in ("plain", "static", TRAINED))
+    tokens = f"{facts['num_tokens']} to train with, {facts['num_validation_tokens']} held out"
+    kept = f"{found.counts.kept_share:.1%} of the drafted tokens were the target's"
+    own = f"{facts['f1']:.3f} on tokens held out ({facts['f1_at_half']:.3f} at 0.5)"
+    fixed = f"{facts['f1_static']:.3f} of the best fixed length, {facts['static_tokens']}"
+    rows = {
+        "tokens": f"{tokens} ({', '.join(facts['domains'])}); {kept}",
+        "F1": f"{own}; {fixed} (of any length at most {facts['f1_any_static']:.3f})",
+        "tuned": f"threshold {facts['threshold']:g}, at most {terminal.number(facts['max_tokens'], 'token')}",
+        "ms a token": f"disco {disco}, best fixed length {static}, plain decoding {plain}",
+    }
+    lines = [*(f"{label:12}{value}" for label, value in rows.items()), "", _table(found.rows, best), ""]
+    if best.seconds_per_token > found.plain.seconds_per_token:
+        lines.append("plain decoding is faster here: this draft costs more than it saves, however far it goes")
+    return "\n".join(lines)
+
+
+def _tuned_text(found: Tuned, best: Measured) -> str:
+    counts = found.counts
+    drafted = f"{counts.num_drafted} of {counts.num_tokens} tokens had a draft"
+    lines = [f"{drafted}, {counts.kept_share:.1%} of these a right one", "", _table(found.rows, best), ""]
+    if best.seconds_per_token > found.plain.seconds_per_token:
+        lines.append("plain decoding is faster than all of them here; --strategy off decodes plainly")
+    return "\n".join([*lines, f"best: {best.candidate}"])
+
+
+def _table(rows: Sequence[Measured], best: Measured) -> str:
     """Milliseconds a token of plain decoding and of every setting that was tried; the best one is starred."""
     plain = rows[0].seconds_per_token
     labels = [_label(row) for row in rows]
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
-        length, speedup = row.total.num_tokens / max(1, row.total.num_passes), plain / row.seconds_per_token
+        length, speedup = row.total.mean_generated_length or 0.0, plain / row.seconds_per_token
         seconds = f"{1000 * row.predicted_seconds:9.2f}  {1000 * row.seconds_per_token:9.2f}"
         lines.append(f"{'*' if row is best else ' '} {label:{width}}  {seconds}  {speedup:7.2f}x  {length:11.2f}")
-    texts = terminal.number(rows[0].total.num_texts, "prompt")
-    note = f"  (milliseconds a token, {texts} in turns; predicted: by replay)"
-    return "\n".join([*lines, note])
+    texts = terminal.number(rows[0].total.num_prompts, "prompt")
+    return "\n".join([*lines, f"  (milliseconds a token, {texts} in turns; predicted: by replay)"])
 
 
 def _label(row: Measured) -> str:
@@ -82,16 +167,17 @@ def _label(row: Measured) -> str:
     return f"{row.candidate}{' (usual)' if row.is_usual else ''}"
 
 
-def generate_command(engine: Engine, options: argparse.Namespace, lookahead: str) -> str:
+def _generate_command(engine: Engine, options: argparse.Namespace, flags: str) -> str:
     """With what was learned, and what it was learned for."""
     chosen = [f"--{axis} {getattr(options, axis)}" for axis in DRAFTING_AXES if getattr(options, axis)]
     chosen += [f"--set {shlex.quote(text)}" for text in options.set]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
-    parts = [f"selfdraft generate{model}{engine.knowledge.key.options}", *chosen, lookahead, '"Why is the sky blue?"']
-    return " ".join(parts)
+    return " ".join(
+        [f"selfdraft generate{model}{engine.knowledge.key.options}", *chosen, flags, '"Why is the sky blue?"']
+    )
 
 
-def circumstances(engine: Engine, method: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def _circumstances(engine: Engine, method: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     names = engine.names(**method)
     return {
         "version": __version__,

@@ -17,7 +17,7 @@ from ..profiles.searches import Where, read_domains
 from ..profiles.store import Entry, Store, calibrate_command
 from ..strategies.timeline import read_search
 from ..types import SkipSet
-from . import profile_charts, profile_lemma, terminal
+from . import profile_charts, terminal
 from .inputs import MODEL_HELP, add_device_options, count
 from .outputs import check_output, write_file
 from .profile_search_text import WORDS
@@ -34,7 +34,6 @@ examples:
   selfdraft profile plot --output profile.png              the same as a picture
   selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
   selfdraft profile plot --output domains.png --of knn     domains, their anchors and sets; swift: its timeline
-  selfdraft profile lemma                                  does a close state draft the same token?
   selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns again
 """
 _MAKING = {"knn": " --domain-field domain --prompts FILE", "swift": ""}
@@ -66,7 +65,6 @@ def add_parser(commands: Any) -> None:
     plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)
     _add_context(plot)
     _add_action(actions, "remove", "forget what was learned about a model on this device", run_remove)
-    profile_lemma.add_parser(actions)
 
 
 def _add_action(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:

@@ -18,8 +18,7 @@ from ..profiles.searches import KnownDomain, KnownDomains
 from ..strategies.timeline import KnownSearch
 from ..types import SkipSet
 
-MAX_SETS, MAX_STEPS = 6, 8
-VERIFIED = 8
+MAX_SETS, MAX_STEPS, VERIFIED = 6, 8, 8
 SHORTEST, LONGEST = 64, 16384
 """Tokens before a pass, in the panel of seconds."""
 _PHASES = {"optimise": ("optimising", 4), "accelerate": ("accelerating", 2)}
@@ -177,12 +176,8 @@ def knn_picture(found: KnownDomains, clouds: tuple[Cloud, Cloud], num_layers: in
     """A PNG. `clouds`: anchors and samples."""
     by_length = any(one.found and one.found.match is not None for one in found.rows)
     where = f", chosen for {found.num_context} tokens of text" if by_length else ""
-    strips = SkipStrips(
-        domain_strips(found),
-        num_layers,
-        f"layer (sets by {found.search}{where})",
-        title="Which sub-layers draft, by domain",
-    )
+    label, head = f"layer (sets by {found.search}{where})", "Which sub-layers draft, by domain"
+    strips = SkipStrips(domain_strips(found), num_layers, label, head)
     draw = Stack([anchors_chart([one.name for one in found.domains], *clouds), strips], [5.6, 8.9], is_row=True)
     return render(draw, (14.5, 1.6 + 0.58 * max(6, len(found.rows))), title=title)
 
@@ -197,12 +192,8 @@ def anchors_chart(names: Sequence[str], anchors: Cloud, samples: Cloud) -> Scatt
         of_anchors, of_samples = ([(float(x), float(y)) for x, y in flat[owner == domain]] for owner, flat in parts)
         groups.append(Group("", of_samples, color=domain, look="pale"))
         groups.append(Group("", of_anchors, [name], color=domain))
-    return Scatter(
-        groups,
-        f"first principal component ({shares[0]:.0%} of the variance)",
-        f"second ({shares[1]:.0%})",
-        title="Which prompts are alike (pale: prompts; full: anchors)",
-    )
+    labels = f"first principal component ({shares[0]:.0%} of the variance)", f"second ({shares[1]:.0%})"
+    return Scatter(groups, *labels, title="Which prompts are alike (pale: prompts; full: anchors)")
 
 
 def domain_strips(found: KnownDomains) -> list[Strip]:
@@ -269,11 +260,9 @@ def speed(found: KnownSearch) -> Lines:
     share, texts = found.optimise_share, found.texts
     overall = f": {found.overall[-1]:.2f}x" if texts else ": no finished text yet"
     spent = "" if share is None else f" ({share:.1%} of the time spent on optimising)"
+    course = Series("all texts so far", [(one.end, value) for one, value in zip(texts, found.overall, strict=True)])
     return Lines(
-        [
-            Series("all texts so far", [(one.end, value) for one, value in zip(texts, found.overall, strict=True)]),
-            Series("a text", [(one.end, one.speed_up) for one in texts], "dots", 0),
-        ],
+        [course, Series("a text", [(one.end, one.speed_up) for one in texts], "dots", 0)],
         "tokens generated, texts one after the other",
         "speed-up over\nplain decoding",
         unit="x",

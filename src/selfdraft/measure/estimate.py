@@ -115,6 +115,29 @@ def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
     return _summarise(sums, _share, seed)
 
 
+def correlation(
+    values: Sequence[float], others: Sequence[float], than: Sequence[float] | None = None
+) -> Estimate | None:
+    """Pearson's r of two series, or by how much it is above that of `than` and `others`; their members are resampled.
+
+    None: there are few of them, or one series is the same everywhere.
+    """
+    if len(values) < FEW_PROMPTS + 1:
+        return None
+    draws = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
+    rows = np.vstack([np.arange(len(values)), draws])  # the first: as they are
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = _pearson(values, others, rows) - (_pearson(than, others, rows) if than is not None else 0.0)
+    return _interval(float(found[0]), found[1:], len(values)) if np.isfinite(found[0]) else None
+
+
+def _pearson(values: Sequence[float], others: Sequence[float], rows: npt.NDArray[np.int64]) -> Floats:
+    one, other = (np.asarray(series, dtype=float)[rows] for series in (values, others))
+    one, other = (series - series[:, :1] for series in (one, other))  # exactly 0 where all are the same
+    one, other = (series - series.mean(1, keepdims=True) for series in (one, other))
+    return np.asarray((one * other).sum(1) / np.sqrt((one**2).sum(1) * (other**2).sum(1)))
+
+
 def pair(ones: Iterable[Record], others: Iterable[Record]) -> list[tuple[Record, Record]]:
     """Records of the same text."""
     known = {record.text: record for record in others}
@@ -151,9 +174,9 @@ def _resample(sums: Floats, seed: int) -> Floats:
     draw = np.random.default_rng(seed)
     picks = draw.integers(count, size=(NUM_RESAMPLES, count))
     if num_runs == 1:
-        return sums[picks, 0].sum(1)
+        return np.asarray(sums[picks, 0].sum(1))
     runs = draw.integers(num_runs, size=(NUM_RESAMPLES, count, num_runs))
-    return sums[picks[:, :, None], runs].sum((1, 2))
+    return np.asarray(sums[picks[:, :, None], runs].sum((1, 2)))
 
 
 def _interval(value: float, draws: Floats, count: int) -> Estimate:

@@ -13,7 +13,7 @@ from transformers import StoppingCriteriaList
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
-from ..models.load.loading import quiet
+from ..models.load.gguf import quiet
 from .circumstances import device_seconds
 
 T = TypeVar("T")

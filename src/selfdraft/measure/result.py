@@ -80,7 +80,8 @@ class Result:
     @property
     def is_different(self) -> bool:
         """Whether some arm of ours said something else than plain decoding, by more than rounding."""
-        return any(arm.kind != "peer" and arm.total is not None and arm.total.different for arm in self.arms)
+        ours = (arm.total for arm in self.arms if arm.kind != "peer" and arm.total)
+        return any(total.different > 0 for total in ours)
 
     @property
     def plain(self) -> list[Record]:

@@ -173,7 +173,7 @@ class Measurement:
         plan, engine, is_recording = self.plan, self._engine, self._engine.runner.is_recording
         for prompt in plan.prompts:
             encode(prompt, engine)  # raises where it is longer than the context
-        short = encode(WARM_UP, engine)
+        short = encode(WARM_UP if engine.tokenizer else min(plan.prompts, key=lambda one: len(one.tokens)), engine)
         longest = max(plan.longest(prompt, engine) for prompt in plan.prompts)
         texts = [list(itertools.islice(itertools.cycle(short), longest)), short] if is_recording else [short]
         num_tokens = plan.max_new_tokens if is_recording else min(plan.max_new_tokens, WARM_UP_TOKENS)
@@ -271,8 +271,9 @@ class Measurement:
             taken = time.perf_counter()
             records = [self._judge(output, plain, tokens) for output in outputs]
             judged_at = time.perf_counter()
-            times = {"turn_seconds": judged_at - began, "judge_seconds": judged_at - taken}
-            yield from (replace(record, **times) if record.arm == OFF else record for record in records)
+            for record in records:
+                is_plain, taking, judging = record.arm == OFF, judged_at - began, judged_at - taken
+                yield replace(record, turn_seconds=taking, judge_seconds=judging) if is_plain else record
             assert plain.generation is not None
             answers.append(plain.generation.text)
             before_seconds = 0.0

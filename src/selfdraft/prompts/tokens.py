@@ -34,6 +34,8 @@ def encode(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[
 
 def tokens_of(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[int]:
     """As `encode`, however much the model's context holds."""
+    if not prompt.text:  # it was given as tokens
+        return list(prompt.tokens)
     assert len(answers) <= len(prompt.later), f"prompt {prompt.id} has no turn {len(answers) + 1}"
     asked = (prompt.text, *prompt.later)[: len(answers) + 1]
     said = [text for pair in itertools.zip_longest(asked, answers) for text in pair if text is not None]

@@ -8,7 +8,7 @@ spaced layers, and plain decoding is one of the choices: where it was fastest, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,14 +79,20 @@ class _Trying:
             self._measure(_PLAIN, self._prompts[:1])  # whatever is done once is done then
             self._keep(frozenset(), self._measure(_PLAIN, self._prompts))
         is_complete = self._search_on()
-        best = max(self._speeds, key=lambda point: self._speeds[point])
+        drafting = self._fastest(point for point in self._speeds if point)
         return {
-            "skip": str(SkipSet.of_numbers(best)),
-            "tokens_per_second": self._speeds[best],
+            **(self._fastest(self._speeds) or {}),
+            "drafting": drafting,  # the best of those that draft, even where plain decoding was faster
             "plain": self._speeds[frozenset()],
             "num_tried": self._num_tried,
             "is_complete": is_complete,
         }
+
+    def _fastest(self, points: Iterable[frozenset[int]]) -> dict[str, Any] | None:
+        best = max(points, key=lambda point: self._speeds[point], default=None)
+        if best is None:
+            return None
+        return {"skip": str(SkipSet.of_numbers(best)), "tokens_per_second": self._speeds[best]}
 
     @property
     def _num_tried(self) -> int:

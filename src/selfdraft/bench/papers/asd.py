@@ -4,211 +4,130 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from ...passes import PassRequest
+from ...measure.estimate import mean
+from ...prompts.tokens import encode
 from ...protocols import Runner
-from ..prompts import encode
-from ..report import Table, number
-from .cells import (
-    NOT_MEASURED,
-    figure_cell,
-    from_enough,
-    has_few_prompts,
-    is_faster,
-    is_larger,
-    pays,
-    speed,
-    speed_cell,
-    told,
-)
-from .recipe import Effort, Experiment, Found, Recipe, Section, Trend, Unit, Values
-from .swift.lessons import self_sd_lesson
-from .tasks import Task, Tasks
+from ..tables import Table, number
+from .claims import faster, is_above, judged_by
+from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values, prompts_a_task
+from .forms import by_arm, by_unit
+from .swift_methods import self_sd_fit
+from .tasks import Task
 from .workbench import Methods, Workbench
 
 DRAFT_VERIFY, ASD = "D&V", "ASD"
-WAYS = (DRAFT_VERIFY, ASD)
-CODE_RULES = {"every": 4, "last": 3}
-USUAL_LENGTH = 512
-"""Tokens behind which sub-layers are timed."""
-LOOKED_AT = 4
-"""Prompts at least whose similarities are looked at: a prompt takes no more than a prefill."""
-PAPER_PROMPTS, PAPER_CODE_PROMPTS, PAPER_SEARCH_SECONDS = 1000, 164, 11 * 3600
-SLOWER, TIMES_DIFFER = 0.05, 0.05
-"""Who is slower by no more keeps up (the paper's ASD: by 4 % at most); times that are nearer are not told apart."""
+USUAL_LENGTH, LOOKED_AT = 512, 4
+"""Tokens after which sub-layers are timed; prompts at least whose similarities are looked at."""
+KEEPS_UP = "ASD keeps up with draft & verify (slower by less than 5 %; the paper's by 4 % at most) on {task}"
 FEW_SETS = 10
 """Of fewer the best is chance, and tells nothing of draft & verify."""
 
 # ------------------------------------------------------------------------------------------------------ table 1
 
-
-def similarity_units(bench: Workbench) -> Iterable[Unit]:
-    return bench.for_each(["cnn-dm"], lambda task: _similarities(bench, task))
+SIMILARITIES = "cnn-dm"
 
 
 def _similarities(bench: Workbench, task: Task) -> Values:
-    """Of each sub-layer, over all tokens of the prompts; and the seconds of a token's sub-layers."""
-    more = Tasks(bench.prompts, 1, max(LOOKED_AT, bench.scale.learned_prompts), bench.seed).find(task.name)
-    texts = [encode(prompt, bench.engine) for prompt in (more or task).learned]
-    found = [cosines(bench.engine.runner, text) for text in texts]
-    mean = torch.stack(found).mean(0)
-    latency = bench.latency
+    """Of each sub-layer, prompt by prompt, over all of its tokens; and the seconds of a token's sub-layers."""
+    more = bench.task(task.name, 1, max(LOOKED_AT, bench.scale.fit_prompts)) or task
+    found = [cosines(bench.engine.runner, encode(prompt, bench.engine)) for prompt in more.fitting]
+    costs = bench.latency.at(USUAL_LENGTH)
     return {
-        "attention": mean[::2].tolist(),
-        "mlp": mean[1::2].tolist(),
-        "attention_seconds": latency.attention.at(USUAL_LENGTH),
-        "mlp_seconds": latency.mlp_seconds,
-        "num_prompts": len(texts),
+        "cosines": {"attention": [one[::2].tolist() for one in found], "MLP": [one[1::2].tolist() for one in found]},
+        "seconds": {"attention": costs.attention, "MLP": costs.fit.mlp_seconds},
     }
 
 
 def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
-    """Of the hidden states before and behind each sub-layer, mean over tokens: attention 0, MLP 0, attention 1, ..."""
+    """Of the hidden states before and after each sub-layer, mean over tokens: attention 0, MLP 0, attention 1, ..."""
     points = ["embedding", *(f"{kind}{layer}" for layer in range(runner.num_layers) for kind in "am")]
     cache = runner.new_cache(1, len(tokens))
-    captured = runner.forward(PassRequest([list(tokens)], [0], capture=points, needs_scores=False), cache).captured
+    captured = runner.forward([list(tokens)], [0], cache, capture=points, needs_scores=False).captured
     pairs = itertools.pairwise(points)
     means = [torch.cosine_similarity(captured[a].float(), captured[b].float(), dim=-1).mean() for a, b in pairs]
     return torch.stack(means).cpu()
 
 
-def show_similarities(found: Found) -> Section:
-    values = found.units.get("cnn-dm")
-    if values is None:
-        return Section([])
-    kinds = [values["attention"], values["mlp"]]
-    measures: Mapping[str, Callable[[Sequence[float]], float]] = {
-        "minimum": min,
-        "maximum": max,
-        "mean": statistics.mean,
-        "median": statistics.median,
-    }
-    rows = [[f"{name} similarity", *(f"{measure(kind):.3f}" for kind in kinds)] for name, measure in measures.items()]
-    seconds = [values["attention_seconds"], values["mlp_seconds"]]
-    rows.append(["mean time (ms)", *(number(1000 * one, ".4f") for one in seconds)])
-    table = Table("similarity before and behind a sub-layer", ["", "attention", "MLP"], rows)
-    return Section(
-        [table],
-        [Effort("prompts", values["num_prompts"], PAPER_PROMPTS)],
-        [from_enough(trend, values["num_prompts"]) for trend in _claims_of_kinds(kinds)]
-        + [
-            is_larger(
-                "an attention takes longer (microseconds)",
-                ("attention", 1e6 * seconds[0]),
-                ("MLP", 1e6 * seconds[1]),
-                TIMES_DIFFER,
-            )
-        ],
-        [f"seconds are those of one token behind {USUAL_LENGTH} others, the paper's those of a prompt"],
-    )
+MEASURES = {"minimum": min, "maximum": max, "mean": statistics.mean, "median": statistics.median}
 
 
-def _claims_of_kinds(kinds: Sequence[Sequence[float]]) -> Iterator[Trend]:
-    """`kinds`: similarities of attentions and of MLPs."""
-    for name, measure in {"mean": statistics.mean, "median": statistics.median}.items():
-        attention, mlp = map(measure, kinds)
-        claim = f"attentions are more similar than MLPs, by the {name}"
-        yield Trend(claim, attention > mlp, f"{attention:.3f} and {mlp:.3f}")
-    ranges = [max(kind) - min(kind) for kind in kinds]
-    claim = "attentions differ more from each other than MLPs"
-    yield Trend(claim, ranges[0] > ranges[1], f"ranges {ranges[0]:.3f} and {ranges[1]:.3f}")
+def _similarity_table(found: Found) -> Table:
+    rows, kinds = [], found.get(SIMILARITIES, "cosines")
+    if kinds:
+        layers = [[statistics.mean(layer) for layer in zip(*kind, strict=True)] for kind in kinds.values()]
+        rows = [[f"{name} similarity", *(f"{one(kind):.3f}" for kind in layers)] for name, one in MEASURES.items()]
+        seconds = found.get(SIMILARITIES, "seconds").values()
+        rows.append(["mean time (ms)", *(f"{1000 * one:.4f}" for one in seconds)])
+    return Table("similarity before and after a sub-layer", ["", "attention", "MLP"], rows)
+
+
+def _similarity_claims(found: Found) -> Iterator[Judgement | None]:
+    """Each prompt is a draw."""
+    kinds = found.get(SIMILARITIES, "cosines") or {"attention": (), "MLP": ()}
+    for name in ("mean", "median"):
+        gaps = [MEASURES[name](one) - MEASURES[name](other) for one, other in zip(*kinds.values(), strict=True)]
+        yield is_above(f"attentions are more similar than MLPs, by the {name}", mean(gaps), 0.0, "difference")
+    ranges = [[max(one) - min(one) for one in kind] for kind in kinds.values()]
+    gaps = [one - other for one, other in zip(*ranges, strict=True)]
+    yield is_above("attentions differ more from each other than MLPs", mean(gaps), 0.0, "difference of ranges")
 
 
 # ------------------------------------------------------------------------------------------------- tables 3 and 4
 
 
 def _against_draft_verify(
-    bench: Workbench, names: Sequence[str], temperatures: Sequence[float], rules: Mapping[str, int]
+    names: Sequence[str], temperatures: Sequence[float], rules: Mapping[str, int], bench: Workbench
 ) -> Iterable[Unit]:
+    """Draft & verify searches once, on prompts of the first task: one skip set for all."""
+
     def measure(temperature: float, task: Task) -> Values:
-        searched = self_sd_lesson(bench, bench.tasks.find(names[0]) or task, seconds=bench.scale.lesson_seconds)
-        found = bench.compare(_methods(searched["skip"], rules), task.measured, temperature=temperature)
-        return {**found, "searched": searched}
+        first = bench.tasks.find(names[0]) or task
+        searched = self_sd_fit(bench, first.name, first.fitting)
+        found = bench.measure(task, _methods(searched["skip"], rules), temperature=temperature)
+        return {**found, "searched": searched, "task": f"{task.label}, T = {temperature}"}
 
     for temperature in temperatures:
         yield from bench.for_each(names, partial(measure, temperature), prefix=f"T={temperature} ")
 
 
 def _methods(skip: str | None, rules: Mapping[str, int]) -> Methods:
-    """Draft & verify searches once, on prompts of the first task: one skip set (None: none was found) for all."""
+    """`skip`: of draft & verify; None: none was found."""
     adaptive = {"lookahead": "adaptive", "tree": "chain"}
     fixed = {"strategy": "fixed", "settings": {"fixed": {"skip": skip}}, **adaptive}
     asd = {"strategy": "asd", "settings": {"asd": rules}, **adaptive}
     return {**({DRAFT_VERIFY: fixed} if skip else {}), ASD: asd}
 
 
-Judge = Callable[[str, Found, str], Trend]
+def _too_few_sets(found: Found, unit: str) -> str | None:
+    count = found.get(unit, "searched", "num_steps") or 0
+    return f"draft & verify tried few sets: {count}" if count < FEW_SETS else None
 
 
-def _show_against(
-    found: Found, names: Mapping[str, str], temperatures: Sequence[float], paper_prompts: int, judge: Judge
-) -> Section:
-    rows, trends = [], []
-    for temperature in temperatures:
-        for way in WAYS:
-            cells = [speed_cell(found, f"T={temperature} {name}", way) for name in names]
-            if cells != ["-"] * len(names):
-                rows.append([f"{temperature}", way, *cells])
-        for name, title in names.items():
-            unit, where = f"T={temperature} {name}", f"on {title} at T = {temperature}"
-            trends.append(_from_enough_sets(judge(where, found, unit), found, unit))
-            trends.append(pays(f"ASD is faster than plain decoding {where}", found, unit, ASD))
-    table = Table("speed-up", ["T", "method", *names.values()], rows)
-    efforts = [Effort("prompts a task", found.scale.get("prompts"), paper_prompts)]
-    searched = next((values["searched"] for values in found.units.values()), None)
-    if searched:
-        seconds = round(searched["seconds"], 1)
-        efforts.append(Effort("seconds that draft & verify searched", seconds, PAPER_SEARCH_SECONDS))
-    return Section([table], efforts, told(trends), list(_search_notes(searched)))
-
-
-def _search_notes(searched: Mapping[str, Any] | None) -> Iterator[str]:
-    if searched:
+def _search_notes(found: Found) -> Iterator[str]:
+    for searched in [values["searched"] for values in found.units.values()][:1]:
         share = searched["tokens_per_second"] and searched["tokens_per_second"] / searched["plain"]
         yield (
-            f"draft & verify tried {searched['num_steps']} sets and has the fastest, `{searched['skip']}`: "
-            f"{number(share, '.2f')} times the speed of plain decoding while it searched"
+            f"draft & verify searched for {searched['optimise_seconds']:.0f} s (the paper's for 11 hours), tried "
+            f"{searched['num_steps']} sets and has the fastest, `{searched['skip']}`: {number(share, '.2f')} times the "
+            "speed of plain decoding while it searched"
         )
     yield (
         "draft & verify searches on other prompts of the (first) data set; the paper's, of code, on another data set. "
-        "Above T = 0 nothing is cut off (no top-p): the paper does not say"
+        "Above T = 0 nothing is cut off; draft & verify's code has a top-p of 0.85 (code: 0.95)"
     )
 
 
-def _from_enough_sets(trend: Trend, found: Found, unit: str) -> Trend:
-    """Told only where draft & verify has searched at all."""
-    count = found.get(unit, "searched", "num_steps") or 0
-    is_told = trend.because == NOT_MEASURED or count >= FEW_SETS
-    return trend if is_told else Trend(trend.claim, None, f"too few sets tried: {count}")
+SPEEDS = by_unit("speed-up", {DRAFT_VERIFY: DRAFT_VERIFY, ASD: ASD})
+PAYS = faster("ASD is faster than plain decoding on {task}", ASD)
 
 
-def keeps_up(where: str, found: Found, unit: str) -> Trend:
-    """Slower by 5 % at most: told where the interval of ASD lies on one side of that."""
-    claim = f"ASD keeps up with draft & verify {where} (within {SLOWER:.0%})"
-    trend = is_faster(claim, found, (unit, ASD), (unit, DRAFT_VERIFY))
-    own, other = speed(found, unit, ASD), speed(found, unit, DRAFT_VERIFY)
-    if trend.holds or own is None or other is None or has_few_prompts(found, unit, ASD):
-        return trend
-    enough, because = (1 - SLOWER) * other["value"], trend.because.removeprefix("too close: ")
-    if own["low"] <= enough <= own["high"]:
-        return Trend(claim, None, f"too close: {because}")
-    return Trend(claim, own["low"] > enough, because)
-
-
-def wins(where: str, found: Found, unit: str) -> Trend:
-    return is_faster(f"ASD is faster than draft & verify {where}", found, (unit, ASD), (unit, DRAFT_VERIFY))
-
-
-SUMMARIES = {"cnn-dm": "CNN/DM", "xsum": "XSum"}
-CODE = {"humaneval": "HumanEval"}
-TEMPERATURES, CODE_TEMPERATURES = (0.0, 0.2), (0.0, 0.6)
-
-# ------------------------------------------------------------------------------------------------------ table 5
+# ---------------------------------------------------------------------------------------------- table 5, recipe
 
 RULES: Mapping[str, Mapping[str, Any]] = {
     "similarity": {"every": 0, "last": 0},
@@ -216,65 +135,58 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "rules 1 and 2": {"similarity": 2.0},
     "all three": {},
 }
+RULE_NAMES = {name: name for name in RULES}
 
 
-def ablation_units(bench: Workbench) -> Iterable[Unit]:
+def _ablation_units(bench: Workbench) -> Iterable[Unit]:
     methods = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
-    return bench.for_each(["cnn-dm"], lambda task: bench.compare(methods, task.measured))
-
-
-def show_ablation(found: Found) -> Section:
-    unit = "cnn-dm"
-    figures = {
-        "attentions skipped": "skipped_attention",
-        "MLPs skipped": "skipped_mlp",
-        "accepted": "acceptance_rate",
-        "draft cost": "cost_measured",
-    }
-    rows = [
-        [rule, speed_cell(found, unit, rule), *(figure_cell(found, unit, rule, name) for name in figures.values())]
-        for rule in RULES
-        if found.get(unit, rule)
-    ]
-    return Section(
-        [Table("", ["rules", "speed-up", *figures], rows)],
-        [Effort("prompts", found.scale.get("prompts"), PAPER_PROMPTS)],
-        [
-            is_faster(
-                "the similarity alone is faster than rules 1 and 2",
-                found,
-                (unit, "similarity"),
-                (unit, "rules 1 and 2"),
-            ),
-            is_faster("rule 2 helps the similarity", found, (unit, "similarity and rule 2"), (unit, "similarity")),
-            is_faster("rule 1 helps both", found, (unit, "all three"), (unit, "similarity and rule 2")),
-            pays("rules 1 and 2 alone pay", found, unit, "rules 1 and 2"),
-        ],
-        [
-            "skipped: shares of all layers; `-`: no attention was similar enough, nothing is skipped, plain decoding",
-            "accepted: of the drafted tokens; draft cost: seconds of a draft step over those of a plain token, so that "
-            "above 1 a draft step takes longer than what it is to save",
-        ],
-    )
+    return bench.for_each(["cnn-dm"], lambda task: bench.measure(task, methods))
 
 
 RECIPE = Recipe(
     "asd",
     [
-        Experiment("table-1", "similarities and times of sub-layers", similarity_units, show_similarities),
+        Experiment(
+            "table-1",
+            "similarities and times of sub-layers",
+            lambda bench: bench.for_each([SIMILARITIES], partial(_similarities, bench)),
+            [_similarity_table],
+            [judged_by(_similarity_claims)],
+            [Effort("prompts", lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ()), 1000)],
+            [f"seconds are those of one token after {USUAL_LENGTH} others, the paper's those of a prompt"],
+        ),
         Experiment(
             "table-3",
             "against draft & verify, summaries",
-            lambda bench: _against_draft_verify(bench, list(SUMMARIES), TEMPERATURES, {}),
-            lambda found: _show_against(found, SUMMARIES, TEMPERATURES, PAPER_PROMPTS, keeps_up),
+            partial(_against_draft_verify, ("cnn-dm", "xsum"), (0.0, 0.2), {}),
+            [SPEEDS],
+            [faster(KEEPS_UP, ASD, DRAFT_VERIFY, bound=0.95, unless=_too_few_sets), PAYS],
+            [prompts_a_task(1000)],
+            [_search_notes],
         ),
         Experiment(
             "table-4",
             "against draft & verify, code",
-            lambda bench: _against_draft_verify(bench, ["humaneval"], CODE_TEMPERATURES, CODE_RULES),
-            lambda found: _show_against(found, CODE, CODE_TEMPERATURES, PAPER_CODE_PROMPTS, wins),
+            partial(_against_draft_verify, ("humaneval",), (0.0, 0.6), {"every": 4, "last": 3}),
+            [SPEEDS],
+            [faster("ASD is faster than draft & verify on {task}", ASD, DRAFT_VERIFY, unless=_too_few_sets), PAYS],
+            [prompts_a_task(164)],
+            [_search_notes],
         ),
-        Experiment("table-5", "its three rules", ablation_units, show_ablation),
+        Experiment(
+            "table-5",
+            "its three rules",
+            _ablation_units,
+            [by_arm(["speed-up", "attention skipped", "MLP skipped", "accepted", "c", "recording"], RULE_NAMES)],
+            [
+                faster("the similarity alone is faster than rules 1 and 2", "similarity", "rules 1 and 2"),
+                faster("rule 2 helps the similarity", "similarity and rule 2", "similarity"),
+                faster("rule 1 helps both", "all three", "similarity and rule 2"),
+                faster("rules 1 and 2 alone pay", "rules 1 and 2"),
+            ],
+            [prompts_a_task(1000)],
+            ["skipped: shares of all layers; `-`: no attention was similar enough, nothing is skipped, plain decoding"],
+        ),
     ],
     quick_prompts=8,
 )

@@ -25,12 +25,13 @@ Unless = Callable[[Found, str], str | None]
 
 @dataclass(frozen=True)
 class Side:
-    """An arm in a unit, or in one domain of it."""
+    """An arm in a unit, in one domain of it, or on those of its texts that `where` picks."""
 
     unit: str
     arm: str
     domain: str | None = None
     label: str | None = None
+    where: Callable[[Record], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -38,22 +39,36 @@ class Side:
 
     def records(self, found: Found) -> list[Record]:
         measured = found.measured(self.unit)
-        return measured.of(self.arm, self.domain) if measured else []
+        records = measured.of(self.arm, self.domain) if measured else []
+        return records if self.where is None else [record for record in records if self.where(record)]
 
     def plain(self, found: Found) -> list[Record]:
-        return replace(self, arm=OFF).records(found)
+        """Of the same texts, and perhaps of more."""
+        return replace(self, arm=OFF, where=None).records(found)
+
+    def has_texts_of(self, other: Side) -> bool:
+        return (self.unit, self.domain, self.where) == (other.unit, other.domain, other.where)
 
 
 # ------------------------------------------------------------------------------------------------------- three verbs
 
 
 def faster(
-    text: str, one: str, other: str = OFF, *, units: Sequence[str] | None = None, unless: Unless | None = None
+    text: str,
+    one: str,
+    other: str = OFF,
+    *,
+    bound: float = 1.0,
+    units: Sequence[str] | None = None,
+    unless: Unless | None = None,
 ) -> Claim:
-    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task."""
+    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task.
+
+    `bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %.
+    """
 
     def judge(found: Found, unit: str) -> Judgement | None:
-        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other))
+        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other), bound)
 
     return _in_each(judge, units, unless)
 
@@ -117,17 +132,18 @@ def _told(text: str, found: Found, unit: str) -> str:
 # -------------------------------------------------------------------------------------------------- what they stand on
 
 
-def is_faster(text: str, found: Found, one: Side, other: Side) -> Judgement | None:
+def is_faster(text: str, found: Found, one: Side, other: Side, bound: float = 1.0) -> Judgement | None:
     """None: one of them was not measured. In different units each is held against plain decoding of its own."""
     if other.arm == OFF and one.unit == other.unit:
-        return is_above(text, speedup(found, one), 1.0, one.name, unit="x")
+        return is_above(text, speedup(found, one), bound, one.name, unit="x")
     known = [speedup(found, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x")
+    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x", bound)
 
 
-def is_larger(text: str, found: Found, quantity: str, one: Side, other: Side) -> Judgement | None:
+def is_larger(text: str, found: Found, quantity: str | Quantity, one: Side, other: Side) -> Judgement | None:
+    """`quantity`: one of QUANTITIES by its name, or any other."""
     known = [estimate_of(found, quantity, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, QUANTITIES[quantity]), (one, other), known, "")
+    return _compared(text, _ratio_of(found, one, other, _quantity(quantity)), (one, other), known, "")
 
 
 def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -144,12 +160,18 @@ def is_below(text: str, found: Estimate | None, bound: float, label: str, *, uni
 
 
 def speedup(found: Found, side: Side) -> Estimate | None:
+    if side.where is not None:
+        return ratio(side.records(found), side.plain(found), speed, _seed(found, side))
     figures = found.figures(side.unit, side.arm, side.domain)
     return figures.shown_speedup if figures else None
 
 
-def estimate_of(found: Found, quantity: str, side: Side) -> Estimate | None:
-    return estimate(side.records(found), QUANTITIES[quantity], _seed(found, side))
+def estimate_of(found: Found, quantity: str | Quantity, side: Side) -> Estimate | None:
+    return estimate(side.records(found), _quantity(quantity), _seed(found, side))
+
+
+def _quantity(quantity: str | Quantity) -> Quantity:
+    return QUANTITIES[quantity] if isinstance(quantity, str) else quantity
 
 
 def shown(found: Estimate, unit: str = "") -> str:
@@ -161,7 +183,7 @@ def _ratio_of(found: Found, one: Side, other: Side, quantity: Quantity) -> Estim
     """Paired where both ran on the same texts; else speeds are each against plain decoding of their own texts."""
     ones, others = one.records(found), other.records(found)
     seed = _seed(found, one)
-    if one.unit == other.unit and one.domain == other.domain:
+    if one.has_texts_of(other):
         return ratio(ones, others, quantity, seed)
     if quantity is not speed:
         return unpaired_ratio(ones, others, quantity, seed)
@@ -174,13 +196,19 @@ def _seed(found: Found, side: Side) -> int:
 
 
 def _compared(
-    text: str, found: Estimate | None, sides: tuple[Side, Side], known: Sequence[Estimate | None], unit: str
+    text: str,
+    found: Estimate | None,
+    sides: tuple[Side, Side],
+    known: Sequence[Estimate | None],
+    unit: str,
+    bound: float = 1.0,
 ) -> Judgement | None:
     if found is None or None in known:
         return None
     names = [side.name for side in sides] if sides[0].name != sides[1].name else [side.unit for side in sides]
     parts = [f"{name} {one.value:.2f}{unit}" for name, one in zip(names, known, strict=True) if one]
-    return _judgement(text, found.is_above(1.0), found, f"{', '.join(parts)}; ratio {found}")
+    because = f"{', '.join(parts)}; ratio {found}" + ("" if bound == 1.0 else f", against {bound:g}")
+    return _judgement(text, found.is_above(bound), found, because)
 
 
 def _judgement(text: str, outcome: bool | None, found: Estimate, because: str) -> Judgement:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...measure.figures import Figures, Measured
 from ...measure.records import OFF
+from ..charts import Draw
 from ..tables import Table
 
 Values = Mapping[str, Any]
@@ -95,9 +96,9 @@ Claim = Callable[[Found], Iterable[Judgement]]
 
 @dataclass(frozen=True)
 class Plot:
-    """`draw(figure)` gets an empty matplotlib figure; `size` in inches."""
+    """`draw`: one of bench/charts; `size` in inches."""
 
-    draw: Callable[[Any], None]
+    draw: Draw
     alt: str
     size: tuple[float, float] = (8.0, 4.0)
 
@@ -146,9 +147,9 @@ class Recipe:
 # ------------------------------------------------------------------------------------------------------------ efforts
 
 
-def prompts_a_task(paper: float | None) -> Effort:
+def prompts_a_task(paper: float | None, what: str = "prompts a task") -> Effort:
     """In the unit that has fewest."""
-    return Effort("prompts a task", _fewest_prompts, paper)
+    return Effort(what, _fewest_prompts, paper)
 
 
 def new_tokens(paper: float | None) -> Effort:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
+from ...calibrate.fit_session import PRACTICE_TOKENS
 from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...measure.figures import Measured
@@ -110,14 +111,17 @@ class Workbench:
         prompts: Sequence[Prompt],
         seconds: float | None = None,
         num_tokens: int | None = None,
+        text_tokens: int = PRACTICE_TOKENS,
     ) -> Fitted:
         """Fit a strategy to prompts that are not measured; asked the same again, it is read from the folder.
 
-        `name` tells the fits of one strategy apart; `seconds`, `num_tokens`: other than those of the scale. Raises
-        nothing: what could not be fitted has an `error`, and is not tried again in this run.
+        `name` tells the fits of one strategy apart; `seconds`, `num_tokens`: other than those of the scale;
+        `text_tokens`: new ones of a text that it practises with. Raises nothing: what could not be fitted has an
+        `error`, and is not tried again in this run.
         """
         allowed = self.scale.fit_seconds if seconds is None else seconds
-        request = FitRequest(name, dict(method), prompts, allowed, num_tokens or self.scale.fit_tokens)
+        tokens = num_tokens or self.scale.fit_tokens
+        request = FitRequest(name, dict(method), prompts, allowed, tokens, text_tokens)
         if repr(request) not in self._failed:
             fitted = fit_method(self.fork(), request, self.folder, self.say)
             if not fitted.facts["error"]:

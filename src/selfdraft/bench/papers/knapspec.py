@@ -1,0 +1,385 @@
+"""KnapSpec (arXiv:2602.20217): which sub-layers to skip as a knapsack of measured seconds, planned as the text grows.
+
+What is known of the paper here is a summary of it: experiments have names of ours instead of the numbers of its tables,
+and published is only what the summary states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...economics import LatencyFit
+from ...measure.estimate import Estimate, Quantity, mean
+from ...measure.figures import Measured
+from ...measure.records import OFF, Machine, Record
+from ...prompts.arrange import context_prompts
+from ...strategies.knapspec import KnapSpec
+from ...types import Prompt, SkipSet
+from ..charts import Lines, Panels, Series
+from ..tables import Table
+from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
+from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
+from .forms import Column, by_arm
+from .knapspec_states import (
+    CORRELATION,
+    EFFORTS,
+    LEMMA,
+    MIN_COSINE,
+    cell,
+    kept,
+    num_looked_at,
+    references,
+    with_references,
+)
+from .tasks import Task
+from .workbench import Methods, Workbench
+
+SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
+ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
+RIVALS = {OFF: "plain decoding", SWIFT: SWIFT, CLASP: CLASP}
+TASKS, QUICK_TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), ("gsm8k",), (0.0, 0.7)
+NO_LOSS = 0.95
+"""What reaches this share of a speed is as fast."""
+
+# ------------------------------------------------------------------------------------------------------- methods
+
+
+def _tasks(bench: Workbench) -> Sequence[str]:
+    return QUICK_TASKS if bench.scale.is_quick else TASKS
+
+
+def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
+    """It plans whatever that costs."""
+    settings = {"budget": 1.0, "min_tokens": num_looked_at(bench), **changed}
+    return {"strategy": "knapspec", "settings": {"knapspec": settings}}
+
+
+def _methods(bench: Workbench, *names: str) -> Methods:
+    """Each as its paper has it, and with what that pairs it with; FRUGAL is our default, with a budget for planning."""
+    known: dict[str, Mapping[str, Any]] = {
+        SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
+        CLASP: {"strategy": "clasp", "settings": {"clasp": {"budget": 1.0}}},
+        KNAPSPEC: _knapspec(bench),
+        FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {"min_tokens": num_looked_at(bench)}}},
+    }
+    return {name: known[name] for name in names or known}
+
+
+def _always(skip: str) -> dict[str, Any]:
+    """One set, whether it pays or not, with what the paper uses on the other axes."""
+    pairing = KnapSpec.pairs_with
+    return {**pairing, "strategy": "fixed", "settings": {**pairing["settings"], "fixed": {"skip": skip}}}
+
+
+def _measure(bench: Workbench, methods: Methods, task: Task, **asked: Any) -> dict[str, Any]:
+    """With what passes take, for tokens per time."""
+    return {**bench.measure(task, methods, **asked), "latency": bench.latency.to_json()}
+
+
+# ------------------------------------------------------------------------------------------------ tokens per time
+
+
+def pass_seconds(record: Record, fit: LatencyFit) -> float:
+    """What the passes of its rounds take, measured alone; a verification counts as one plain pass."""
+    costs = fit.at(record.num_prompt_tokens + record.num_tokens / 2)
+    saved = record.skipped_attention * costs.attention + record.skipped_mlp * fit.mlp_seconds
+    return record.num_rounds * costs.plain + record.num_draft_passes * costs.draft(SkipSet()) - saved
+
+
+def per_time(found: Found, unit: str) -> Quantity:
+    """TPT: tokens emitted over what their passes take."""
+    measured = found.measured(unit)
+    fit = LatencyFit.from_json(found.get(unit, "latency"), measured.machine.num_layers) if measured else None
+    return lambda record: (record.num_tokens, pass_seconds(record, fit)) if fit else None
+
+
+def _tpt(found: Found, side: Side) -> Estimate | None:
+    return estimate_of(found, per_time(found, side.unit), side)
+
+
+TPT: Column = ("TPT", cell(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
+REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording")
+
+# ---------------------------------------------------------------------------------------------------------- main
+
+
+def _main_units(bench: Workbench) -> Iterable[Unit]:
+    """At quick scale one task is sampled: reading long prompts takes most of the time."""
+
+    def measure(temperature: float, task: Task) -> Values:
+        found = _measure(bench, _methods(bench), task, temperature=temperature)
+        return {**found, "task": f"{task.label}, T = {temperature}"}
+
+    for name in TASKS:
+        for temperature in TEMPERATURES if name in _tasks(bench) else TEMPERATURES[:1]:
+            yield from bench.for_each([name], partial(measure, temperature), prefix=f"T={temperature} ")
+
+
+def _main_claims(found: Found) -> Iterator[Judgement | None]:
+    for unit in found.units:
+        yield from against(found, f"on {found.label(unit)}", partial(Side, unit))
+    for name in TASKS:
+        yield _stays(found, *(Side(f"T={temperature} {name}", KNAPSPEC) for temperature in TEMPERATURES))
+
+
+def against(found: Found, where: str, side: Callable[[str], Side]) -> Iterator[Judgement | None]:
+    """`side`: of an arm, with the unit that it was measured in."""
+    own, others = side(KNAPSPEC), [replace(side(arm), label=title) for arm, title in RIVALS.items()]
+    made = [is_faster(f"KnapSpec is faster than {one.name} {where}", found, own, one) for one in others]
+    known = [(one.value, other) for other in others if (one := _tpt(found, other))]
+    if len(known) == len(others):
+        claim, (_, best) = f"KnapSpec has the most tokens per time {where}", max(known, key=lambda one: one[0])
+        made.append(is_larger(claim, found, per_time(found, own.unit), own, best))
+    figures = found.figures(own.unit, own.arm)
+    remark = "; it chose not to draft" if figures and figures.acceptance_rate is None else ""
+    yield from (one and replace(one, because=one.because + remark) for one in made)
+
+
+def _stays(found: Found, greedy: Side, sampled: Side) -> Judgement | None:
+    """Where there is a speed-up when it does not sample."""
+    claim = f"KnapSpec's speed-up stays when sampling, within 5 %, on {found.label(greedy.unit).split(',')[0]}"
+    made, known = is_faster(claim, found, sampled, greedy, NO_LOSS), speedup(found, greedy)
+    if made and known and not known.is_above(1.0):
+        return replace(made, outcome=None, because=f"there is none to stay: {made.because}")
+    return made
+
+
+# ------------------------------------------------------------------------------------------- pruning, decoupling
+
+PRUNED, UNPRUNED, DECOUPLED, BOUND = "pruned", "not pruned", "decoupled", "bound"
+COSINES, KINDS = {PRUNED: MIN_COSINE, UNPRUNED: -1.0}, {DECOUPLED: False, BOUND: True}
+KINDS_SHOWN = {kind: kind for kind in KINDS}
+PLAN, DECODED, BEST, PLANNED = (
+    [f"{what} {name}" for name in TASKS] for what in ("plan", "decoded", "best set", "planned")
+)
+NUM_TEXTS = 3
+"""After which both kinds plan."""
+
+
+def _pruning_units(bench: Workbench) -> Iterable[Unit]:
+    """At quick scale the main table alone has our default."""
+    bench = with_references(bench, NUM_TEXTS)
+    methods: Methods = {kind: _knapspec(bench, min_cosine=cosine) for kind, cosine in COSINES.items()}
+    ours = {} if bench.scale.is_quick else _methods(bench, FRUGAL)
+    for name in _tasks(bench):
+        yield from bench.for_each([name], partial(_plans, bench), prefix="plan ")
+        yield from bench.for_each([name], partial(_measure, bench, {**methods, **ours}), prefix="decoded ")
+
+
+def _plans(bench: Workbench, task: Task) -> Values:
+    """A plan is a record of one token, so that plans are compared as texts are, and with a plain pass.
+
+    Both kinds plan once without a clock, as the first meets new shapes; then there and back: neither is favoured.
+    """
+    records, promised = [], []
+    for place, prompt in enumerate(task.fitting[:NUM_TEXTS]):
+        text = references(bench, [prompt])
+        seconds, speeds = {OFF: [text.costs.plain] * 3}, {}
+        for kind in (*COSINES, *COSINES, *reversed(COSINES)):
+            began = bench.engine.runner.seconds()
+            speeds[kind] = [one.tokens_per_time for one in text.networks(min_cosine=COSINES[kind])]
+            seconds.setdefault(kind, []).append(bench.engine.runner.seconds() - began)
+        means = {arm: sum(timed[1:]) / 2 for arm, timed in seconds.items()}
+        records += [Record(arm, prompt.id, task.name, place, 0, 1, one, one) for arm, one in means.items()]
+        promised.append(speeds)
+    measured = Measured(records, Machine(bench.latency.num_layers, 1.0))
+    return {MEASURED: measured, "promised": promised, "task": task.label}
+
+
+def _promised(found: Found, unit: str, kind: str) -> list[float]:
+    """Tokens per time of the best sub-network, text by text."""
+    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or ()]
+
+
+def _plain_passes(found: Found, unit: str, kind: str) -> float | None:
+    known = speedup(found, Side(unit, kind))
+    return 1 / known.value if known else None
+
+
+def _not_missed(found: Found) -> Iterator[Judgement | None]:
+    for unit in PLAN:
+        pairs = zip(*(_promised(found, unit, kind) for kind in COSINES), strict=True)
+        lost = mean([100 * (1 - one / other) for one, other in pairs if other])
+        claim = f"what is pruned is not missed (less than 1 % of the expected TPT is lost) on {found.label(unit)}"
+        yield is_below(claim, lost, 1.0, "lost", unit="%")
+
+
+def _nothing_pruned(found: Found, unit: str) -> str | None:
+    return None if any(one[PRUNED] != one[UNPRUNED] for one in found.get(unit, "promised")) else "nothing was pruned"
+
+
+def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
+    bench = with_references(bench)
+    planned: Methods = {kind: _knapspec(bench, bound=is_bound) for kind, is_bound in KINDS.items()}
+    for name in _tasks(bench):
+        yield from bench.for_each([name], partial(_best_sets, bench), prefix="best set ")
+        yield from bench.for_each([name], partial(_measure, bench, planned), prefix="planned ")
+
+
+def _best_sets(bench: Workbench, task: Task) -> Values:
+    """The set of each kind that promises most on a text which is not measured; it drafts whether it pays or not."""
+    texts = references(bench, task.fitting)
+    best = {kind: texts.best(is_bound=is_bound) for kind, is_bound in KINDS.items()}
+    sets = {kind: vars(one) for kind, one in best.items() if one}
+    return {**_measure(bench, {kind: _always(one["skip"]) for kind, one in sets.items()}, task), "sets": sets}
+
+
+def _neither_drafts(found: Found, unit: str) -> str | None:
+    rates = [figures.acceptance_rate for kind in KINDS if (figures := found.figures(unit, kind))]
+    return None if any(rate is not None for rate in rates) else "neither drafts"
+
+
+# ------------------------------------------------------------------------------------------------------ contexts
+
+LENGTHS, QUICK_LENGTHS, MAX_PROMPTS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024), 4
+ARTICLES, QUESTION = "cnn-dm", "Summarise the texts above, one sentence for each."
+
+
+def _context_units(bench: Workbench) -> Iterable[Unit]:
+    """Two for each length, each beside plain decoding: KnapSpec, and those it is held against."""
+    articles, limit = bench.task(ARTICLES, len(bench.prompts), 0), bench.engine.context_length
+    lengths = QUICK_LENGTHS if bench.scale.is_quick else LENGTHS
+    fits = [length for length in lengths if articles and (limit is None or length <= limit)]
+    for names in ([KNAPSPEC, *([] if bench.scale.is_quick else [FRUGAL])], [CLASP, SWIFT]):
+        for length in fits:
+            yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
+    reason = f"the model's context holds {limit} tokens" if articles else bench.tasks.why_missing(ARTICLES)
+    yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
+
+
+def _side(length: int, arm: str) -> Side:
+    return Side(f"{length} others" if arm in (CLASP, SWIFT) else f"{length} {KNAPSPEC}", arm)
+
+
+def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) -> Values:
+    *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
+    best = references(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
+    methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
+    weights = " : ".join(map(str, bench.latency.at(length).weights))
+    return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
+
+
+def long_questions(bench: Workbench, articles: Sequence[Prompt], length: int) -> list[Prompt]:
+    """The same question after other articles each time, at most `length` tokens together; one more than is measured."""
+    count = min(bench.scale.prompts, MAX_PROMPTS) + 1
+    starts = [place * len(articles) // count for place in range(count)]
+    questions = [Prompt(f"question-{place + 1}", "question", QUESTION) for place in range(count)]
+    around = ([one, *articles[start:], *articles[:start]] for one, start in zip(questions, starts, strict=True))
+    return [prompt for others in around for prompt in context_prompts(others, bench.engine, [length], 1)]
+
+
+def _lengths(found: Found) -> list[int]:
+    return sorted({int(unit.split()[0]) for unit in found.units})
+
+
+def _context_table(found: Found) -> Table:
+    weights: Column = ("attention : MLP", lambda found, unit, arm: str(found.get(unit, "weights")))
+    columns: Sequence[Column] = (weights, *REACHED, "tokens/s", "attention skipped", "MLP skipped")
+    units = [_side(length, arm).unit for length in _lengths(found) for arm in (KNAPSPEC, SWIFT)]
+    return by_arm(columns, ARMS, first="length", units=units)(found)
+
+
+def _context_claims(found: Found) -> Iterator[Judgement | None]:
+    for length in _lengths(found):
+        yield from against(found, f"after {length} tokens", partial(_side, length))
+    claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding after the longest texts"
+    known = {length: one for length in _lengths(found) if (one := speedup(found, _side(length, SWIFT)))}
+    for length in list(known)[-1:]:
+        yield is_below(claim, known[length], 1.0, f"after {length} tokens SWIFT", unit="x")
+
+
+def _context_chart(found: Found) -> Plot | None:
+    lengths = _lengths(found)
+
+    def panel(label: str, value: Callable[[Found, Side], Estimate | None]) -> Lines:
+        points = {
+            title: [(length, value(found, _side(length, arm))) for length in lengths] for arm, title in ARMS.items()
+        }
+        ticks = {float(length): f"{length}" for length in lengths}
+        return Lines([Series(*one) for one in points.items()], "tokens of the text", label, log="x", ticks=ticks)
+
+    panels = Panels([panel("speed-up", speedup), panel("TPT (tokens/s)", _tpt)])
+    return Plot(panels, "speed-up and tokens per time by length of the text") if lengths else None
+
+
+# -------------------------------------------------------------------------------------------------------- recipe
+
+NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
+PLAN_COLUMNS: Sequence[Column] = (
+    "ms/token",
+    ("in plain passes", cell(".1f", _plain_passes)),
+    ("expected TPT", cell(".2f", lambda *of: mean(_promised(*of)))),
+)
+SET_COLUMNS: Sequence[Column] = (
+    ("skipped", lambda found, unit, arm: str(found.get(unit, "sets", arm, "skip"))),
+    ("expected accepted", kept("sets", "acceptance", ".1%")),
+    ("drafts", kept("sets", "num_drafted", "d")),
+    ("expected TPT", kept("sets", "tokens_per_time", ".2f")),
+)
+MAIN = Experiment(
+    "main",
+    "against SWIFT and CLaSp, greedy and at temperature 0.7",
+    _main_units,
+    [by_arm([*REACHED, "c"], ARMS)],
+    [judged_by(_main_claims)],
+    [*EFFORTS, NUM_TASKS],
+    ["the paper has four baselines, and nucleus sampling with a top-p that the summary does not state"],
+)
+PRUNING = Experiment(
+    "pruning",
+    "pruning on and off, and the share of time in the DP",
+    _pruning_units,
+    [
+        by_arm(PLAN_COLUMNS, title="a plan alone (off: a plain pass)", units=PLAN),
+        by_arm(REACHED, title="decoding", units=DECODED),
+    ],
+    [
+        faster("a plan is faster with pruning on {task}", PRUNED, UNPRUNED, units=PLAN, unless=_nothing_pruned),
+        judged_by(_not_missed),
+        faster("a plan takes less than ten plain passes on {task}", PRUNED, bound=0.1, units=PLAN),
+        faster("decoding is no slower with pruning on {task}", PRUNED, UNPRUNED, bound=NO_LOSS, units=DECODED),
+    ],
+    EFFORTS,
+    [f"pruned: states with a cosine below {MIN_COSINE}; in both cases at most half of all seconds are skipped"],
+)
+DECOUPLING = Experiment(
+    "decoupling",
+    "attention and MLP apart, or bound to each other",
+    _decoupling_units,
+    [
+        by_arm([*SET_COLUMNS, *REACHED[:3]], KINDS_SHOWN, title="best set", units=BEST),
+        by_arm(REACHED, KINDS_SHOWN, title="as planned", units=PLANNED),
+    ],
+    [
+        faster("the best set of single sub-layers is faster on {task}", DECOUPLED, BOUND, units=BEST),
+        faster(
+            "KnapSpec is faster with single sub-layers on {task}",
+            DECOUPLED,
+            BOUND,
+            units=PLANNED,
+            unless=_neither_drafts,
+        ),
+    ],
+    EFFORTS,
+    ["best set: what either knapsack finds best on a text that is not measured; it always drafts"],
+)
+CONTEXTS = Experiment(
+    "contexts",
+    "speed-up and tokens per time against the length",
+    _context_units,
+    [_context_table],
+    [
+        judged_by(_context_claims),
+        faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
+    ],
+    [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
+    [
+        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not",
+        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs them with",
+    ],
+    _context_chart,
+)
+RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3)

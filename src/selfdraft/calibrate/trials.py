@@ -1,0 +1,113 @@
+"""Trials: how much faster methods are on prompts that nothing was fitted to, and how much faster they should be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..economics import LatencyFit
+from ..engine.engine import Engine
+from ..measure.figures import Figures
+from ..measure.records import Record
+from ..measure.result import Result
+from ..measure.run import Measurement, MeasurePlan
+from ..progress import Progress
+from ..registry import resolve
+from ..types import FrontierPoint, Prompt, SkipSet
+
+NUM_TOKENS = 128
+"""Of each text."""
+_NUM_SETS = 4
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Where methods are tried: `match` tells how often a skip set meets the target's choices."""
+
+    engine: Engine
+    prompts: Sequence[Prompt]
+    latency: LatencyFit
+    match: Callable[[SkipSet], float]
+    seconds_left: Callable[[], float]
+    progress: Progress
+
+    def run(self, methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """A result for each method; where time is up the remaining prompts are left out, the first never."""
+        seconds = max(0.0, self.seconds_left())
+        plan = MeasurePlan(self.prompts, methods, max_new_tokens=NUM_TOKENS, seconds=seconds)
+        found = Measurement(self.engine, plan, progress=self.progress).run()
+        return [self._result(found, name, methods[name]["strategy"]) for name in methods if name in found.all_of.arms]
+
+    def _result(self, found: Result, name: str, strategy: str) -> dict[str, Any]:
+        records, total = found.all_of.of(name), found.all_of.figures(name)
+        assert total is not None
+        skip = usual_skip(records)
+        match, speedup = self.match(skip), total.speedup
+        return {
+            "strategy": strategy,
+            "skip": str(skip),
+            "match": match,
+            "predicted": predict(match, skip, self.latency, _mean_length(records)),
+            "measured": speedup.value if speedup else 1.0,
+            **({"low": speedup.low, "high": speedup.high} if speedup else {}),
+            **rates(total),
+        }
+
+
+def rates(total: Figures) -> dict[str, Any]:
+    """What profiles and documents tell of a method beside its speed."""
+    return {
+        "acceptance_rate": total.acceptance_rate or 0.0,
+        "mean_generated_length": total.mean_generated_length,
+        "num_tokens": total.num_tokens,
+        "num_prompts": total.num_prompts,
+    }
+
+
+def usual_skip(records: Sequence[Record]) -> SkipSet:
+    """Of most draft passes; empty: most rounds were plain."""
+    passes: Counter[str] = Counter()
+    for record in records:
+        passes.update(record.skips or {})
+    if 2 * passes.total() < sum(record.num_rounds for record in records):
+        return SkipSet()
+    return SkipSet.parse(passes.most_common(1)[0][0])
+
+
+def _mean_length(records: Sequence[Record]) -> float:
+    """Of a text while it was written."""
+    return sum(record.num_prompt_tokens + record.num_tokens / 2 for record in records) / max(1, len(records))
+
+
+def predict(match: float, skip: SkipSet, latency: LatencyFit, num_context: float) -> float:
+    """Speed-up over plain decoding of drafting at the best length; 1 where nothing is drafted."""
+    if not skip:
+        return 1.0
+    speeds = latency.at(num_context).speeds(match, skip)
+    return float(speeds[1:].max() / speeds[0])
+
+
+def methods_of(strategy: str, points: Sequence[FrontierPoint] = ()) -> dict[str, dict[str, Any]]:
+    """The strategy itself, and fixed sets spread over its frontier with all else as the strategy has it."""
+    pairing = {name: value for name, value in resolve({"strategy": strategy}).items() if name != "strategy"}
+    spread = thinned([point for point in points if point.skip], _NUM_SETS + 2)
+    fixed = {
+        str(point.skip): {
+            **pairing,
+            "strategy": "fixed",
+            "settings": {**pairing["settings"], "fixed": {"skip": str(point.skip)}},
+        }
+        for point in spread[1:-1] or spread  # at its ends a frontier skips next to nothing, and nearly all
+    }
+    return {strategy: {"strategy": strategy}, **fixed}
+
+
+def thinned(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` of them, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
