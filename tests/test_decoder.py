@@ -288,9 +288,7 @@ def test_capture_with_skipping_and_without_scores():
     )
     assert output.scores.shape[:2] == (1, 0)
     assert torch.equal(output.captured["a2"], output.captured["m1"])
-    assert_same(
-        decoder._head(output.captured["norm"]), expected_scores(reference("llama"), tokens, SkipSet.parse("a2"))
-    )
+    assert_same(decoder.head(output.captured["norm"]), expected_scores(reference("llama"), tokens, SkipSet.parse("a2")))
 
 
 def test_an_unknown_capture_point_is_refused():
@@ -427,7 +425,7 @@ def test_a_hooked_final_norm_keeps_its_own_forward():
     model = copy.deepcopy(pico("llama"))
     _hook(model.model.norm)
     decoder = Decoder(model)
-    assert not isinstance(decoder._final_norm, JoinedNorm)
+    assert not isinstance(decoder.final_norm, JoinedNorm)
     assert_same(run(decoder, tokens_of()), expected_scores(model, tokens_of()))
 
 

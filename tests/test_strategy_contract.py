@@ -19,7 +19,7 @@ from selfdraft.models.eager import EagerRunner
 from selfdraft.options import NoOptions
 from selfdraft.passes import PassRequest
 from selfdraft.protocols import Knowledge, PlanContext
-from selfdraft.registry import STRATEGIES
+from selfdraft.registry import STRATEGIES, find
 from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import OFF
 
@@ -218,3 +218,11 @@ def test_every_text_has_its_own_id_and_ends_once(engine: Engine) -> None:
     strategy = Restless.last
     assert sorted(strategy.prefills) == [0, 1, 2, 3, 4]
     assert strategy.ended == Counter(range(5))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_says_what_it_can(name: str) -> None:
+    kind = find("strategy", name)
+    assert kind.can_fit == (kind.fit is not PlainStrategy.fit)
+    assert kind.learns_online == (kind.state is not PlainStrategy.state)
+    assert kind.learns_online == (kind.is_settled is not PlainStrategy.is_settled)

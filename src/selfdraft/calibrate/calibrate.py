@@ -23,7 +23,7 @@ from ..progress import Progress, Say, no_progress
 from ..prompts.arrange import digest, hold_out, in_turn
 from ..registry import STRATEGIES, check_settings, find, options_for
 from ..types import FrontierPoint, Prompt
-from .fit_session import Budget, FitSession, ScoredTexts
+from .fit_session import Budget, FitSession, ScoredTexts, repair
 from .trials import Trials, methods_of
 
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
@@ -92,7 +92,7 @@ class _Calibration:
         self.question = {"prompts": digest(self.fitting), "num_tokens": self.num_tokens}
 
     def run(self, strategies: Sequence[str]) -> Profile:
-        self._repair()
+        repair(self.store, self.key, self.say)
         self.latency = self._known_latency() or self._measure_latency()
         self._remember()
         names = list(dict.fromkeys(strategies))
@@ -101,11 +101,6 @@ class _Calibration:
             for journal in self._journals:
                 journal.finish()
         return self._remember()
-
-    def _repair(self) -> None:
-        if problem := self.store.repair(self.key):
-            path = self.store.path_of(self.key)
-            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made again")
 
     def _remember(self) -> Profile:
         profile = self.store.load(self.key)

@@ -18,11 +18,16 @@ import torch
 from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
+from ..errors import OptionError
 from ..fitting import Condense
+from ..measure.figures import Measured
+from ..measure.run import Measurement, MeasurePlan
 from ..options import Settings
 from ..profiles.journal import Journal
+from ..profiles.key import ProfileKey
 from ..profiles.profile import Artefact
-from ..progress import Progress, no_progress
+from ..profiles.store import Store
+from ..progress import Progress, Say, no_progress
 from ..prompts.arrange import digest
 from ..protocols import Probe, Runner
 from ..registry import find, options_for
@@ -149,6 +154,33 @@ class FitSession:
             journal.record(_STATE, Artefact.of({**strategy.state(), "is_complete": strategy.is_settled}))
             self.progress(round(100 * strategy.progress), 100, f"practising {name}, percent")
         return {**strategy.state(), "is_complete": strategy.is_settled}
+
+
+def take_turns(
+    engine: Engine,
+    methods: Mapping[str, Mapping[str, Any]],
+    prompts: Sequence[Prompt],
+    num_tokens: int,
+    seconds: float,
+    progress: Progress = no_progress,
+) -> Measured:
+    """Methods by name and plain decoding, prompt by prompt; when `seconds` are over, no other prompt is begun."""
+    measurement = Measurement(
+        engine, MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds), progress=progress
+    )
+    found = measurement.run()
+    if measurement.is_interrupted:
+        raise KeyboardInterrupt
+    for arm in found.arms:
+        if arm.error:
+            raise OptionError(f"{arm.name} cannot run: {arm.error}")
+    return found.all_of
+
+
+def repair(store: Store, key: ProfileKey, say: Say) -> None:
+    """What cannot be written to is found out before it costs any time."""
+    if problem := store.repair(key):
+        say(f"the profile {store.path_of(key)} could not be used ({problem.__cause__}); it is made again")
 
 
 def num_steps(found: Mapping[str, Any] | None) -> int | None:

@@ -1,7 +1,7 @@
 """How far to draft, learned on a device: the best settings of a lookahead, and the classifier of `disco`.
 
-Both go the same way: what would be drafted in texts that the target writes (traces.py), what rounds take
-(round_seconds.py), what promises most by replay, and what is fastest by the clock (tuning.py).
+Both take the same steps: what would be drafted in texts that the target writes (traces.py), what rounds take
+(round_seconds.py), what promises most by replay (tuning.py), and what is fastest by the clock.
 """
 
 from __future__ import annotations
@@ -9,35 +9,33 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import Classifier, artefact_name, draft_model
+from ..measure.estimate import as_json
 from ..measure.figures import Figures
-from ..measure.run import Measurement, MeasurePlan
+from ..measure.records import OFF
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Progress, Say, no_progress
 from ..prompts.arrange import hold_out
 from ..registry import options_for
 from ..types import Prompt
-from .fit_session import Budget
+from .fit_session import Budget, repair, take_turns
 from .round_seconds import measure_rounds
 from .traces import Trace, collect
 from .training import Label, classifier_f1, static_f1, train, tuned
-from .trials import rates
 from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, predicted, rank, shortlist
 
 USUAL_TOKENS = 128
 """Of each text."""
-_NUM_TRIED = 3
+_NUM_TRIED, _NUM_TRIED_STATIC = 3, 2
 """Of the most promising settings."""
-_NUM_TRIED_STATIC = 2
 _NUM_TIMED, _TIMED_TOKENS = 2, 64
-"""Prompts behind which rounds are timed, and how far."""
+"""Prompts after which rounds are timed, and how far."""
 _SHARE_OF_TRACES = 0.5
 """Of the budget, for collecting; the first texts are collected in any case."""
 
@@ -54,27 +52,31 @@ class LookaheadOptions:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Tried:
     """What decoding with a setting took, and what it takes by replay; without a setting it is plain decoding."""
 
-    total: Figures
+    figures: Figures
     predicted_seconds: float
     candidate: Candidate | None = None
     is_usual: bool = False
 
     @property
     def seconds_per_token(self) -> float:
-        return (self.total.milliseconds or 0.0) / 1000
+        return 1 / (self.figures.tokens_per_second or float("inf"))
 
     def to_json(self) -> dict[str, Any]:
-        chosen = self.candidate
+        chosen, figures = self.candidate, self.figures
         return {
             "lookahead": chosen.lookahead if chosen else None,
             "options": dict(chosen.options) if chosen else {},
             "is_usual": self.is_usual,
             "predicted_ms": 1000 * self.predicted_seconds,
             "measured_ms": 1000 * self.seconds_per_token,
-            **rates(self.total),
+            "speedup": as_json(figures.speedup),
+            "acceptance_rate": figures.acceptance_rate or 0.0,
+            "mean_generated_length": figures.mean_generated_length,
+            "num_tokens": figures.num_tokens,
+            "num_prompts": figures.num_prompts,
         }
 
 
@@ -88,11 +90,10 @@ class DraftCounts:
 
     @classmethod
     def of(cls, traces: Sequence[Trace]) -> DraftCounts:
-        num_drafted, num_kept = (
-            sum(int(flags.sum()) for flags in column)
-            for column in zip(*((trace.is_drafted, trace.is_kept) for trace in traces), strict=True)
+        drafted, kept = (
+            sum(int(getattr(trace, flags).sum()) for trace in traces) for flags in ("is_drafted", "is_kept")
         )
-        return cls(sum(map(len, traces)), num_drafted, num_kept)
+        return cls(sum(map(len, traces)), drafted, kept)
 
     @property
     def kept_share(self) -> float:
@@ -103,14 +104,14 @@ class DraftCounts:
 class Tuned:
     """`rows`: plain decoding, then the settings that were tried."""
 
-    rows: Sequence[Measured]
+    rows: Sequence[Tried]
     counts: DraftCounts
 
     @property
-    def plain(self) -> Measured:
+    def plain(self) -> Tried:
         return self.rows[0]
 
-    def fastest(self, lookahead: str) -> Measured:
+    def fastest(self, lookahead: str) -> Tried:
         own = [row for row in self.rows if row.candidate is not None and row.candidate.lookahead == lookahead]
         return min(own, key=lambda row: row.seconds_per_token)
 
@@ -124,12 +125,9 @@ class Trained(Tuned):
 
 
 def check_tunable(lookahead: str) -> None:
-    if lookahead == "disco":
-        raise OptionError(
-            "the classifier of 'disco' is tuned when it is trained: use selfdraft calibrate --lookahead disco"
-        )
-    if lookahead not in TUNABLE:
-        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
+    """Raise where there is nothing to learn for it."""
+    if lookahead != "disco" and lookahead not in TUNABLE:
+        raise unknown_name("lookahead to calibrate", lookahead, [*TUNABLE, "disco"])
 
 
 def check_enough(prompts: Iterable[tuple[str, object]]) -> None:
@@ -156,10 +154,11 @@ def tune(
     say: Say = lambda text: None,
 ) -> Tuned:
     """The best settings of a lookahead for these drafts; `method` names strategy, drafter, tree and settings."""
-    check_tunable(lookahead)
+    if lookahead not in TUNABLE:
+        raise unknown_name("lookahead to tune", lookahead, TUNABLE)
     if not prompts:
         raise OptionError("tuning needs prompts; pass at least one")
-    work = _Work(engine, _complete(engine, method), options or LookaheadOptions(), progress, say)
+    work = LookaheadFit(engine, method, options or LookaheadOptions(), progress, say)
     unique = list({prompt.tokens: prompt for prompt in prompts}.values())
     traces = work.collect(unique, "to tune with")
     replay = work.replay(traces, unique)
@@ -184,8 +183,8 @@ def train_lookahead(
     """
     check_enough((prompt.domain, prompt.tokens) for prompt in prompts)
     options = options or LookaheadOptions()
-    work = _Work(engine, _complete(engine, method), options, progress, say)
-    work.repair()
+    work = LookaheadFit(engine, method, options, progress, say)
+    repair(work.store, engine.knowledge.key, say)
     fitting, held_out = hold_out(prompts)
     validation = work.collect(held_out, "to tune with")
     training = work.collect(fitting, "to train with")
@@ -198,47 +197,30 @@ def train_lookahead(
     return work.keep(rows, classifier, training, validation)
 
 
-def _complete(engine: Engine, method: Mapping[str, Any]) -> dict[str, Any]:
-    """With nothing left open of what drafts; the lookahead is ours to choose."""
-    known = engine.names(**method)
-    return {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
+class LookaheadFit:
+    """The steps, for one method; `method` says what drafts, the lookahead is ours to choose."""
 
-
-@dataclass
-class _Work:
-    engine: Engine
-    method: Mapping[str, Any]
-    options: LookaheadOptions
-    progress: Progress
-    say: Say
-    store: Store = field(default_factory=Store)
-
-    def __post_init__(self) -> None:
-        self._budget = Budget(self.options.budget_seconds)
-
-    def _has_time(self, share: float = 1.0) -> bool:
-        return self._budget.left(share) > 0
-
-    def repair(self) -> None:
-        """What cannot be written to is found out before it costs any time."""
-        key = self.engine.knowledge.key
-        if problem := self.store.repair(key):
-            path = self.store.path_of(key)
-            self.say(f"the profile {path} could not be used ({problem.__cause__}); it is made again")
+    def __init__(
+        self, engine: Engine, method: Mapping[str, Any], options: LookaheadOptions, progress: Progress, say: Say
+    ) -> None:
+        self.engine, self.options, self.store = engine, options, Store()
+        self._progress, self._say, self._budget = progress, say, Budget(options.budget_seconds)
+        known = engine.names(**method)
+        self.method = {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
 
     def collect(self, prompts: Sequence[Prompt], purpose: str) -> list[Trace]:
         count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"
-        self.say(f"letting the target continue {count} {purpose}, and the draft propose a token after each token")
+        self._say(f"letting the target continue {count} {purpose}, and the draft propose a token after each token")
         traces = collect(
             self.engine,
             self.method,
             prompts,
             self.options.num_tokens,
-            lambda done, total, label: self.progress(done, total, f"{label} {purpose}"),
-            has_time=partial(self._has_time, _SHARE_OF_TRACES),
+            lambda done, total, label: self._progress(done, total, f"{label} {purpose}"),
+            has_time=lambda: self._budget.left(_SHARE_OF_TRACES) > 0,
         )
         if len(traces) < len(prompts):
-            self.say(f"time is up after {len(traces)} of {len(prompts)} prompts; a larger --budget uses more of them")
+            self._say(f"time is up after {len(traces)} of {len(prompts)} prompts; a larger --budget uses more of them")
         if not any(bool(trace.is_drafted.any()) for trace in traces):
             raise OptionError(
                 f"the drafter {self.method['drafter']!r} with the strategy {self.method['strategy']!r} drafted nothing "
@@ -249,32 +231,38 @@ class _Work:
     def replay(self, traces: Sequence[Trace], prompts: Sequence[Prompt]) -> Replay:
         num_tokens, max_tokens = min(self.options.num_tokens, _TIMED_TOKENS), self.options.max_tokens
         timed = prompts[:_NUM_TIMED]
-        seconds = measure_rounds(self.engine, self.method, timed, num_tokens, max_tokens, self.progress)
+        seconds = measure_rounds(self.engine, self.method, timed, num_tokens, max_tokens, self._progress)
         return Replay(traces, seconds, max_tokens)
 
     def race(
-        self,
-        usual: Candidate,
-        candidates: Sequence[Candidate],
-        prompts: Sequence[Prompt],
-        plain_seconds: float,
-    ) -> list[Measured]:
+        self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], plain_seconds: float
+    ) -> list[Tried]:
         """Plain decoding, the usual setting and the others, measured in turns."""
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
-        tried = [usual, *others]
-        self.say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
-        methods = {str(candidate): candidate.method(self.method) for candidate in tried}
-        seconds = max(0.0, self._budget.left())
-        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens, seconds=seconds)
-        found = Measurement(self.engine, plan, progress=self.progress).run()
-        if failed := [arm.error for arm in found.arms if arm.error]:
-            raise OptionError(failed[0])
-        plain, *totals = (arm.total for arm in found.arms if arm.total)
-        rows = [Measured(total, 1 / one.predicted, one, one is usual) for one, total in zip(tried, totals, strict=True)]
-        return [Measured(plain, plain_seconds), *rows]
+        tried = {str(one): one for one in (usual, *others)}
+        self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
+        methods = {name: one.method(self.method) for name, one in tried.items()}
+        num_tokens, seconds = self.options.num_tokens, self._budget.left()
+        measured = take_turns(self.engine, methods, prompts, num_tokens, seconds, self._progress)
+        figures = {name: measured.figures(name) for name in (OFF, *tried)}
+        known = {name: one for name, one in figures.items() if one is not None}
+        rows = [Tried(known[name], 1 / one.predicted, one, one is usual) for name, one in tried.items()]
+        return [Tried(known[OFF], plain_seconds), *rows]
+
+    def facts(self, classifier: Classifier) -> dict[str, Any]:
+        """What a profile must say of a classifier, so that it is used for these drafts only."""
+        drafter, strategy, settings = (self.method[name] for name in ("drafter", "strategy", "settings"))
+        return {
+            **classifier.values(),
+            "drafter": drafter,
+            "source": draft_model(options_for("drafter", drafter, settings)),
+            "fingerprint": self.engine.knowledge.key.fingerprint,
+            "strategy": strategy,
+            "strategy_options": repr(options_for("strategy", strategy, settings)),
+        }
 
     def keep(
-        self, rows: Sequence[Measured], classifier: Classifier, training: Sequence[Trace], validation: Sequence[Trace]
+        self, rows: Sequence[Tried], classifier: Classifier, training: Sequence[Trace], validation: Sequence[Trace]
     ) -> Trained:
         """The classifier with the fastest settings goes into the profile, in one piece."""
         counts = DraftCounts.of([*training, *validation])
@@ -284,16 +272,10 @@ class _Work:
         assert static.candidate is not None
         static_tokens: int = static.candidate.options["tokens"]
         classifier = tuned(classifier, **best.candidate.options)
-        drafter, settings = self.method["drafter"], self.method["settings"]
-        timed = {"plain": found.plain, "static": static, "disco": best}
+        by_kind = {"plain": found.plain, "static": static, "disco": best}
         facts = {
-            **classifier.values(),
-            "drafter": drafter,
-            "source": draft_model(options_for("drafter", drafter, settings)),
-            "fingerprint": self.engine.knowledge.key.fingerprint,
-            "strategy": self.method["strategy"],
-            "strategy_options": repr(options_for("strategy", self.method["strategy"], settings)),
-            "settings": json.dumps(settings, default=lambda value: type(value).__name__, sort_keys=True),
+            **self.facts(classifier),
+            "settings": json.dumps(self.method["settings"], default=lambda value: type(value).__name__, sort_keys=True),
             "label": self.options.label,
             "domains": list(dict.fromkeys(trace.domain for trace in training)),
             "num_tokens": sum(map(len, training)),
@@ -303,9 +285,10 @@ class _Work:
             "f1_static": static_f1(validation, static_tokens),
             "f1_any_static": max(static_f1(validation, length) for length in range(1, self.options.max_tokens + 1)),
             "static_tokens": static_tokens,
-            "seconds_per_token": {name: row.seconds_per_token for name, row in timed.items()},
+            "seconds_per_token": {name: row.seconds_per_token for name, row in by_kind.items()},
             "trained": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
-        self.store.update(self.engine.knowledge.key, artefact_name(drafter), Artefact(facts, classifier.arrays()))
-        self.engine.remember(self.store.load(self.engine.knowledge.key))
+        key = self.engine.knowledge.key
+        self.store.update(key, artefact_name(self.method["drafter"]), Artefact(facts, classifier.arrays()))
+        self.engine.remember(self.store.load(key))
         return Trained(rows, counts, classifier, facts)

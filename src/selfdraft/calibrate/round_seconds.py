@@ -6,7 +6,8 @@ measured side by side; the median of its rounds stands for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -19,12 +20,23 @@ from ..lookahead.base import PlainLookahead
 from ..lookahead.learned import Learned
 from ..options import NoOptions
 from ..passes import DraftStats
-from ..progress import Progress
+from ..progress import Progress, no_progress
 from ..protocols import Runner
 from ..types import Prompt, StepRecord
-from .replay import RoundSeconds
 
 _LENGTHS = (1, 2, 4, 8)
+_PLAIN = {"strategy": "off"}
+
+
+@dataclass(frozen=True)
+class RoundSeconds:
+    """What a round takes: `draft` for each drafted token, `verify` of N drafted ones (0: plain decoding)."""
+
+    draft: float
+    verify: Callable[[int], float]
+
+    def of(self, num_drafted: int) -> float:
+        return num_drafted * self.draft + self.verify(num_drafted)
 
 
 class Sweep(PlainLookahead):
@@ -51,7 +63,7 @@ def measure_rounds(
     prompts: Sequence[Prompt],
     num_tokens: int,
     max_tokens: int,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
     sweep = Sweep(lengths_to_measure(engine.runner, max_tokens))
@@ -59,8 +71,8 @@ def measure_rounds(
     steps: dict[bool, list[StepRecord]] = {True: [], False: []}
     for number, prompt in enumerate((prompts[0], *prompts)):
         progress(number, len(prompts) + 1, "timing rounds")
-        for is_drafting, way in ((False, {"strategy": "off"}), (True, drafting)):
-            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **way)
+        for is_drafting, kind in ((False, _PLAIN), (True, drafting)):
+            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **kind)
             if number:
                 steps[is_drafting].extend(generation.steps)
     return fit_rounds(steps[True], steps[False], engine.runner.is_recording)

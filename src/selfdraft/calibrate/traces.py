@@ -1,6 +1,6 @@
-"""Traces: what a drafter would draft behind every prefix of a text that the target wrote, and whether it would be kept.
+"""Traces: what a drafter would draft after every prefix of a text that the target wrote, and whether it would be kept.
 
-DISCO's features and labels (arXiv:2405.04304, appendix D): the target decodes token by token; behind each prefix the
+DISCO's features and labels (arXiv:2405.04304, appendix D): the target decodes token by token; after each prefix the
 draft proposes a single token. While a draft agrees with the target its prefix is the target's, so a trace also tells
 what becomes of longer drafts, up to the first token that is refused.
 """
@@ -21,7 +21,7 @@ from ..engine.sampling import Sampler
 from ..lookahead.base import PlainLookahead
 from ..options import NoOptions
 from ..passes import DraftStats, Outline, States
-from ..progress import Progress
+from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
@@ -51,7 +51,7 @@ class Trace:
         return len(self.is_kept)
 
     def stats(self, index: int, depth: int, number: int = 0) -> DraftStats:
-        """What a lookahead is shown behind the token at `index`, as one row; `number`: of the text.
+        """What a lookahead is shown after the token at `index`, as one row; `number`: of the text.
 
         Of a looked-up draft all that is ever known is the match it began with.
         """
@@ -77,12 +77,12 @@ def collect(
     method: Mapping[str, Any],
     prompts: Sequence[Prompt],
     num_tokens: int,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     *,
     sampling: Mapping[str, Any] | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> list[Trace]:
-    """A trace of at most `num_tokens` behind each prompt; where time is up the remaining prompts are left out.
+    """A trace of at most `num_tokens` after each prompt; where time is up the remaining prompts are left out.
 
     `method` names strategy, drafter and their settings as a call of `Engine.generate` does; what else it names does
     not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
@@ -129,7 +129,7 @@ def _trace(domain: str, parts: Sequence[Part], has_scores: bool) -> Trace:
 
 
 class _Watch(PlainLookahead):
-    """Stops behind the first token of every round and keeps what it was shown of it, in tensors that stay."""
+    """Stops after the first token of every round and keeps what it was shown of it, in tensors that stay."""
 
     Options = NoOptions
     max_tokens = 1
@@ -159,7 +159,7 @@ class _Watch(PlainLookahead):
         return self._kept[device, width]
 
     def take(self) -> DraftStats | None:
-        """What this round was about; asked once behind each."""
+        """What this round was about; asked once after each."""
         found = None
         for kept in self._kept.values():
             if bool(kept["is_new"]):
@@ -267,7 +267,7 @@ def _scored(text: Text, runner: Runner, skip: SkipSet) -> list[Part]:
 
 
 def _through(probe: Probe, skipped: frozenset[int]) -> torch.Tensor:
-    """The stream [1, tokens, hidden] behind the last sub-layer."""
+    """The stream [1, tokens, hidden] after the last sub-layer."""
     states = probe.begin()
     for number in range(probe.num_sublayers):
         states = (probe.skip if number in skipped else probe.run)(number, states)

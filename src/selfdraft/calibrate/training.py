@@ -7,7 +7,7 @@ distributions, which is the chance that rejection sampling keeps a token drawn f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -128,28 +128,43 @@ def _loss(inputs: torch.Tensor, labels: torch.Tensor, arrays: Sequence[torch.Ten
 # ------------------------------------------------------------------------------------------------ how good it is
 
 
-def f1(predicted: torch.Tensor, is_kept: torch.Tensor) -> float:
-    """Of predicting that tokens will be kept: the harmonic mean of precision and recall; 0 where nothing is right."""
+Hits = tuple[int, int]
+"""Of one text: twice the tokens that were rightly said to be kept; tokens said to be kept and tokens kept, together."""
+
+
+def hits(predicted: torch.Tensor, is_kept: torch.Tensor) -> Hits:
     predicted, is_kept = predicted.bool(), is_kept.bool()
-    num_right = int((predicted & is_kept).sum())
-    return 2 * num_right / max(1, int(predicted.sum()) + int(is_kept.sum()))
+    return 2 * int((predicted & is_kept).sum()), int(predicted.sum()) + int(is_kept.sum())
 
 
-def classifier_f1(classifier: Classifier, traces: Sequence[Trace], threshold: float | None = None) -> float:
+def f1(texts: Iterable[Hits]) -> float:
+    """The harmonic mean of precision and recall; 0 where nothing is right."""
+    right, said = map(sum, zip((0, 0), *texts, strict=True))
+    return right / max(1, said)
+
+
+def classifier_hits(classifier: Classifier, trace: Trace, threshold: float | None = None) -> Hits:
     """At its own threshold unless told."""
-    examples = Examples.of(traces, "match", classifier.last_position)
+    examples = Examples.of([trace], "match", classifier.last_position)
     chances = classifier.logits(examples.rows).sigmoid()
-    return f1(chances >= (classifier.threshold if threshold is None else threshold), examples.is_kept)
+    return hits(chances >= (classifier.threshold if threshold is None else threshold), examples.is_kept)
 
 
-def static_f1(traces: Sequence[Trace], num_tokens: int) -> float:
+def static_hits(trace: Trace, num_tokens: int) -> Hits:
     """Of the rule that calls the first `num_tokens` of every round kept, in rounds that end with a refused token."""
-    depths = torch.cat([oracle_depths(trace)[trace.is_drafted] for trace in traces])
-    return f1(depths <= num_tokens, torch.cat([trace.is_kept[trace.is_drafted] for trace in traces]))
+    return hits(oracle_depths(trace)[trace.is_drafted] <= num_tokens, trace.is_kept[trace.is_drafted])
+
+
+def classifier_f1(classifier: Classifier, traces: Iterable[Trace], threshold: float | None = None) -> float:
+    return f1(classifier_hits(classifier, trace, threshold) for trace in traces)
+
+
+def static_f1(traces: Iterable[Trace], num_tokens: int) -> float:
+    return f1(static_hits(trace, num_tokens) for trace in traces)
 
 
 def oracle_depths(trace: Trace) -> torch.Tensor:
-    """[tokens] the how-manieth of its round each token is, from 1, if every round drafts to its first refused token."""
+    """[tokens] the place of each token in its round, from 1, if every round drafts to its first refused token."""
     places = torch.arange(len(trace))
     is_last = ~(trace.is_drafted & trace.is_kept)
     last = torch.where(is_last, places, -1).cummax(0).values

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from ..economics import LatencyFit
 from ..engine.engine import Engine
-from ..measure.figures import Figures
+from ..measure.figures import Measured
 from ..measure.records import Record
-from ..measure.result import Result
-from ..measure.run import Measurement, MeasurePlan
 from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Prompt, SkipSet
+from .fit_session import take_turns
 
 NUM_TOKENS = 128
 """Of each text."""
@@ -37,13 +36,11 @@ class Trials:
 
     def run(self, methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A result for each method; where time is up the remaining prompts are left out, the first never."""
-        seconds = max(0.0, self.seconds_left())
-        plan = MeasurePlan(self.prompts, methods, max_new_tokens=NUM_TOKENS, seconds=seconds)
-        found = Measurement(self.engine, plan, progress=self.progress).run()
-        return [self._result(found, name, methods[name]["strategy"]) for name in methods if name in found.all_of.arms]
+        found = take_turns(self.engine, methods, self.prompts, NUM_TOKENS, self.seconds_left(), self.progress)
+        return [self._result(found, name, method["strategy"]) for name, method in methods.items()]
 
-    def _result(self, found: Result, name: str, strategy: str) -> dict[str, Any]:
-        records, total = found.all_of.of(name), found.all_of.figures(name)
+    def _result(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
+        records, total = found.of(name), found.figures(name)
         assert total is not None
         skip = usual_skip(records)
         match, speedup = self.match(skip), total.speedup
@@ -54,18 +51,11 @@ class Trials:
             "predicted": predict(match, skip, self.latency, _mean_length(records)),
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
-            **rates(total),
+            "acceptance_rate": total.acceptance_rate or 0.0,
+            "mean_generated_length": total.mean_generated_length,
+            "num_tokens": total.num_tokens,
+            "num_prompts": total.num_prompts,
         }
-
-
-def rates(total: Figures) -> dict[str, Any]:
-    """What profiles and documents tell of a method beside its speed."""
-    return {
-        "acceptance_rate": total.acceptance_rate or 0.0,
-        "mean_generated_length": total.mean_generated_length,
-        "num_tokens": total.num_tokens,
-        "num_prompts": total.num_prompts,
-    }
 
 
 def usual_skip(records: Sequence[Record]) -> SkipSet:

@@ -1,8 +1,10 @@
 """Tuning: the settings of a lookahead that decode fastest, by replay first, then by the clock.
 
-Replay (replay.py) tells what every setting of a grid would have done to texts whose traces are known; how many tokens
-a round drafts is a function of where it begins, so it is computed for all beginnings at once. The few best are then
-measured, with the usual setting and with plain decoding, on the same prompts in turns: the fastest measured wins.
+Replay tells what every setting of a grid would have done to texts whose traces are known; how many tokens a round
+drafts is a function of where it begins, so it is computed for all beginnings at once. It is exact as long as a draft
+agrees with the target and reads what the target reads; after its first wrong token a draft would go its own way, and
+the rule is shown the text instead. So it serves to choose settings with, not to report speed: the few best are then
+measured, with the usual setting and with plain decoding, on the same prompts in turns, and the fastest measured wins.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ import torch
 from ..errors import unknown_name
 from ..lookahead.disco import Classifier, Disco, join_features
 from ..lookahead.perplexity import MIN_CONFIDENCE
-from .replay import RoundSeconds
+from .round_seconds import RoundSeconds
 from .traces import Trace
 
 MAX_TOKENS = 15
-"""The longest drafts that are tried: with the token they stand behind, a pass of 16 columns verifies them."""
+"""The longest drafts that are tried: with the token before them, a pass of 16 columns verifies them."""
 CONFIDENCES = (*(step / 20 for step in range(1, 20)), 0.97, 0.98, 0.99, 0.995)
 PERPLEXITIES = (1.005, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 TUNABLE = ("fixed", "confidence", "perplexity")
-"""By `selfdraft tune`; the classifier of `disco` is tuned when it is trained, and the others tune themselves."""
+"""The classifier of `disco` is tuned when it is trained, and the others tune themselves."""
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -65,7 +67,7 @@ class Candidate:
 
 
 class Replay:
-    """Traces behind one another as arrays, and what rounds take: every rule is tried on all of them at once."""
+    """Traces one after another as arrays, and what rounds take: every rule is tried on all of them at once."""
 
     def __init__(self, traces: Sequence[Trace], seconds: RoundSeconds, max_tokens: int = MAX_TOKENS) -> None:
         self.traces, self.max_tokens = traces, max_tokens

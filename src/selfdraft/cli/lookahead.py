@@ -11,8 +11,8 @@ from typing import Any
 from ..calibrate.lookahead import (
     USUAL_TOKENS,
     LookaheadOptions,
-    Measured,
     Trained,
+    Tried,
     Tuned,
     check_enough,
     check_tunable,
@@ -138,7 +138,7 @@ def _trained_text(found: Trained) -> str:
     return "\n".join(lines)
 
 
-def _tuned_text(found: Tuned, best: Measured) -> str:
+def _tuned_text(found: Tuned, best: Tried) -> str:
     counts = found.counts
     drafted = f"{counts.num_drafted} of {counts.num_tokens} tokens had a draft"
     lines = [f"{drafted}, {counts.kept_share:.1%} of these a right one", "", _table(found.rows, best), ""]
@@ -147,21 +147,21 @@ def _tuned_text(found: Tuned, best: Measured) -> str:
     return "\n".join([*lines, f"best: {best.candidate}"])
 
 
-def _table(rows: Sequence[Measured], best: Measured) -> str:
+def _table(rows: Sequence[Tried], best: Tried) -> str:
     """Milliseconds a token of plain decoding and of every setting that was tried; the best one is starred."""
     plain = rows[0].seconds_per_token
     labels = [_label(row) for row in rows]
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
-        length, speedup = row.total.mean_generated_length or 0.0, plain / row.seconds_per_token
+        length, speedup = row.figures.mean_generated_length or 0.0, plain / row.seconds_per_token
         seconds = f"{1000 * row.predicted_seconds:9.2f}  {1000 * row.seconds_per_token:9.2f}"
         lines.append(f"{'*' if row is best else ' '} {label:{width}}  {seconds}  {speedup:7.2f}x  {length:11.2f}")
-    texts = terminal.number(rows[0].total.num_prompts, "prompt")
+    texts = terminal.number(rows[0].figures.num_prompts, "prompt")
     return "\n".join([*lines, f"  (milliseconds a token, {texts} in turns; predicted: by replay)"])
 
 
-def _label(row: Measured) -> str:
+def _label(row: Tried) -> str:
     if row.candidate is None:
         return "plain decoding"
     return f"{row.candidate}{' (usual)' if row.is_usual else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import torch
 
@@ -18,7 +18,7 @@ from .verify import verify
 
 def decode(
     runner: Runner, state: State, method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]
-) -> Iterator[list[StepRecord]]:
+) -> Generator[list[StepRecord], None, None]:
     """Rounds until every sequence is finished; each yields one record per sequence that took part."""
     strategy = method.strategy
     optimise_seconds = 0.0  # since the last round was planned

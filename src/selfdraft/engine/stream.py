@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -40,7 +40,7 @@ class Stream:
         self,
         sequences: Sequence[TextSequence],
         tails: Sequence[TextTail],
-        rounds: Callable[[Callable[[], bool]], Iterator[list[StepRecord]]],
+        rounds: Callable[[Callable[[], bool]], Generator[list[StepRecord], None, None]],
         cancel: Callable[[], bool] | None,
         is_batch: bool,
     ) -> None:
@@ -82,9 +82,7 @@ class Stream:
     def close(self) -> None:
         """Stop here. What was generated so far is kept, marked `cancelled` where it had not finished."""
         self._is_cancelled = True
-        closing = getattr(self._rounds, "close", None)
-        if closing is not None:
-            closing()
+        self._rounds.close()
         for sequence in self._sequences:
             if sequence.finish_reason is None:
                 sequence.finish_reason = "cancelled"

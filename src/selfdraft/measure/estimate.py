@@ -111,8 +111,13 @@ def _of_both(sums: Sequence[Floats], value_of: Callable[[Floats], Floats], seed:
 
 def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
     """Of plain numbers, each as one prompt."""
-    sums = np.array([[[value, 1.0]] for value in values]).reshape(-1, 1, 2)
-    return _summarise(sums, _share, seed)
+    return resampled([(value, 1.0) for value in values], _share, seed)
+
+
+def resampled(rows: Sequence[Sequence[float]], value_of: Callable[[Floats], Floats], seed: int = 0) -> Estimate | None:
+    """Of what follows from sums: `rows` hold what each prompt adds to them; `value_of` reads [resamples, sums]."""
+    sums = np.array(rows, dtype=float)
+    return _summarise(sums.reshape(len(rows), 1, -1), value_of, seed) if len(rows) else None
 
 
 def correlation(

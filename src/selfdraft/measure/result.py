@@ -93,7 +93,7 @@ class Result:
 
     @property
     def is_complete(self) -> bool:
-        return len(self.plain) == self.head.question["num_texts"]
+        return bool(len(self.plain) == self.head.question["num_texts"])
 
     def document(self) -> dict[str, Any]:
         """What `selfdraft bench --json` prints."""

@@ -98,8 +98,13 @@ def choose_count(vectors: Vectors, most: int = MAX_COUNT, seed: int = 0) -> int:
 
 
 def silhouette(vectors: Vectors, labels: Labels) -> float:
-    """The mean of (b - a) / max(a, b): `a` the mean distance (1 - cosine) to the others of its own cluster, `b` the
-    least mean distance to those of another one; 0 for a vector that is alone.
+    """The mean of `silhouettes`."""
+    return float(silhouettes(vectors, labels).mean())
+
+
+def silhouettes(vectors: Vectors, labels: Labels) -> Vectors:
+    """(b - a) / max(a, b) of each: `a` the mean distance (1 - cosine) to the others of its own cluster, `b` the least
+    mean distance to those of another one; 0 for a vector that is alone.
     """
     unit = normalised(vectors.astype(np.float64))
     members = (labels[:, None] == np.unique(labels)[None]).astype(unit.dtype)  # [vectors, clusters]
@@ -108,4 +113,5 @@ def silhouette(vectors: Vectors, labels: Labels) -> float:
     other = np.where(is_own, np.inf, sums / sizes).min(1)
     is_alone = sizes[None].repeat(len(unit), 0)[is_own] == 1
     largest = np.maximum(np.maximum(own, other), np.finfo(unit.dtype).tiny)
-    return float(np.where(is_alone, 0.0, (other - own) / largest).mean())
+    found: Vectors = np.where(is_alone, 0.0, (other - own) / largest)
+    return found

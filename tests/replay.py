@@ -1,8 +1,6 @@
-"""Replay: what a lookahead would have done to texts whose traces are known, and how long that would have taken.
+"""Replay, round by round: what a lookahead would have done to texts whose traces are known.
 
-Exact as long as a draft agrees with the target and reads what the target reads (a model that drafts for itself reads
-the keys and values of its own passes, too). Behind its first wrong token a draft would go its own way; here the rule is
-shown what stands in the text instead. So it serves to choose settings with, not to report speed.
+For any lookahead, and slow: the replay of calibrate/tuning.py, which is fast, is held against it.
 """
 
 from __future__ import annotations
@@ -10,23 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..protocols import Lookahead
-from ..types import Draft, Plan, StepRecord, Verdict
-from .traces import Trace
+from selfdraft.calibrate.round_seconds import RoundSeconds
+from selfdraft.calibrate.traces import Trace
+from selfdraft.protocols import Lookahead
+from selfdraft.types import Draft, Plan, StepRecord, Verdict
 
 Rule = Callable[[Trace, int, int], bool]
-"""Whether to draft on behind the token at a position, as the one of that depth in its round."""
-
-
-@dataclass(frozen=True)
-class RoundSeconds:
-    """What a round takes: `draft` for each drafted token, `verify` of so many (0: plain decoding)."""
-
-    draft: float
-    verify: Callable[[int], float]
-
-    def of(self, num_drafted: int) -> float:
-        return num_drafted * self.draft + self.verify(num_drafted)
+"""Whether to draft on after the token at a position, as the one of that depth in its round."""
 
 
 @dataclass(frozen=True)

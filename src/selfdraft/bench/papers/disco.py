@@ -1,0 +1,346 @@
+"""DISCO (arXiv:2405.04304): how far an oracle drafts, how well a classifier tells, and what a token takes.
+
+The oracle comes first, then the classifier, then what both are for: tables 1, 6 and 2 take most of the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...calibrate.training import f1
+from ...lookahead.oracle import MAX_TOKENS
+from ...measure.estimate import Estimate, Floats, mean, ratio, resampled, speed
+from ...measure.records import OFF
+from ..charts import Lines, Panels, Series
+from ..tables import Table, number
+from . import disco_fit as fit
+from .claims import Side, faster, is_above, is_below, judged_by
+from .disco_fit import DISCO, FITTED, HEURISTIC, ORACLE, PERPLEXITY, STATIC_5, STATIC_OPT, TASKS, per_task
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, prompts_a_task
+from .forms import by_arm
+from .workbench import Workbench
+
+PAPER_PROMPTS = 80
+NUM_BUCKETS, MOST_SHOWN = 20, 16  # longer drafts share the last row of the histogram
+WEAK = 0.3  # a correlation below it
+
+# --------------------------------------------------------------------------------------------------------- figure 2
+
+
+def _example(found: Found) -> dict[str, Mapping[str, Any]]:
+    return {name: texts[0] for name, texts in (found.get("mbpp", "rules") or {}).items()}
+
+
+def _passes(found: Found) -> Table:
+    rows = [
+        [name, str(len(one["kept"])), str(sum(one["drafted"])), " ".join(map(str, one["kept"]))]
+        for name, one in _example(found).items()
+    ]
+    return Table("", ["lookahead", "target passes", "draft passes", "tokens kept, iteration by iteration"], rows)
+
+
+def _draw_example(found: Found) -> Plot | None:
+    if not (rules := _example(found)):
+        return None
+    oracle, static = (list(enumerate(rules[name][kind], 1)) for name, kind in ((ORACLE, "kept"), (STATIC_5, "drafted")))
+    series = [Series(ORACLE, oracle, "bars", 0), Series(STATIC_5, static, "dashed", 5, is_marked=False)]
+    alt = "How far the oracle and a static lookahead draft, iteration by iteration of one text"
+    return Plot(Lines(series, "iteration", "tokens"), alt)
+
+
+# ------------------------------------------------------------------------------------------ table 3, figures 3 to 5
+
+Names = Callable[[Found], Sequence[str]]
+
+
+def kept(found: Found, unit: str) -> list[list[int]]:
+    """Of each text, round by round: how many drafted tokens were kept."""
+    return [one["kept"] for one in (found.get(unit, "rules") or {}).get(ORACLE, [])]
+
+
+def _all(found: Found) -> list[str]:
+    return [unit for unit in found.units if any(kept(found, unit))]
+
+
+def _claim(
+    text: str,
+    sums_of: Callable[[Sequence[int]], Sequence[float]],
+    value_of: Callable[[Floats], Floats],
+    judge: Callable[[str, Estimate | None], Judgement | None],
+    names: Names = _all,
+) -> Claim:
+    """Of each task, by sums over its texts."""
+
+    def claim(found: Found) -> Iterator[Judgement | None]:
+        for unit in names(found):
+            estimate = resampled([sums_of(lengths) for lengths in kept(found, unit)], value_of)
+            yield judge(f"{found.label(unit)}: {text}", estimate)
+
+    return judged_by(claim)
+
+
+def _spread(found: Found) -> Table:
+    rows = []
+    for unit in _all(found):
+        lengths = list(itertools.chain.from_iterable(kept(found, unit)))
+        moments = [f"{moment(lengths):.1f}" for moment in (statistics.fmean, statistics.pstdev)]
+        rows.append([found.label(unit), *moments, str(len(lengths)), str(len(kept(found, unit)))])
+    return Table("tokens kept by the oracle", ["dataset", "mean", "deviation", "iterations", "texts"], rows)
+
+
+VARIES = _claim(
+    "lengths vary widely, by at least half of their mean",
+    lambda text: (len(text), sum(text), sum(length**2 for length in text)),
+    lambda of: np.sqrt(np.maximum(of[:, 2] * of[:, 0] / of[:, 1] ** 2 - 1, 0)),
+    lambda text, found: is_above(text, found, 0.5, "standard deviation over mean"),
+)
+NO_USUAL_LENGTH = _claim(
+    "lengths vary widely, no one of them is right in half of the iterations",
+    lambda text: [text.count(length) for length in range(MAX_TOKENS + 1)],
+    lambda of: of.max(1) / of.sum(1),
+    lambda text, found: is_below(text, found, 0.5, "share of the most frequent length"),
+)
+
+
+def shares(texts: Sequence[Sequence[int]]) -> list[float | None]:
+    """Of rounds that kept N tokens, the last: that many or more; None: longer than any was."""
+    counts = Counter(min(length, MOST_SHOWN) for text in texts for length in text)
+    return [counts[length] / counts.total() if length <= max(counts) else None for length in range(MOST_SHOWN + 1)]
+
+
+def course(texts: Sequence[Sequence[int]]) -> list[float | None]:
+    """The mean in each twentieth of a text's rounds; None: no round falls into it."""
+    buckets: list[list[int]] = [[] for _ in range(NUM_BUCKETS)]
+    for place, length in itertools.chain.from_iterable(map(_places, texts)):
+        buckets[min(int(NUM_BUCKETS * place), NUM_BUCKETS - 1)].append(length)
+    return [statistics.fmean(bucket) if bucket else None for bucket in buckets]
+
+
+def _places(text: Sequence[int]) -> list[tuple[float, int]]:
+    """Round j of n is at j / (n - 1)."""
+    return [(index / max(1, len(text) - 1), length) for index, length in enumerate(text)]
+
+
+def _moments(text: Sequence[int]) -> list[float]:
+    """Of places and lengths: count, x, y, x x, y y, x y; a single round has no place."""
+    terms = [(1.0, x, y, x * x, y * y, x * y) for x, y in (_places(text) if len(text) > 1 else [])]
+    return [sum(column) for column in zip(*terms, strict=True)] or [0.0] * 6
+
+
+def _correlation(of: Floats) -> Floats:
+    """Its size, of such sums; not a number where one of both does not vary."""
+    count, x, y, xx, yy, xy = of.T
+    return np.asarray(np.abs(count * xy - x * y) / np.sqrt((count * xx - x**2) * (count * yy - y**2)))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Numbers of each task, as a table and as bars. `rows`: by place on x."""
+
+    values_of: Callable[[Sequence[Sequence[int]]], Sequence[float | None]]
+    rows: Mapping[float, str]
+    form: str
+    x_label: str
+    y_label: str
+    names: Names = _all
+
+    def table(self, found: Found) -> Table:
+        columns = [self.values_of(kept(found, unit)) for unit in self.names(found)]
+        lines = zip(self.rows.values(), *columns, strict=False)
+        rows = [[row, *(number(one, self.form) for one in numbers)] for row, *numbers in lines if set(numbers) - {None}]
+        return Table(f"{self.y_label} by the oracle", [self.x_label, *map(found.label, self.names(found))], rows)
+
+    def draw(self, found: Found) -> Plot | None:
+        panels = []
+        for place, unit in enumerate(self.names(found)):
+            points = list(zip(self.rows, self.values_of(kept(found, unit)), strict=True))
+            panels.append(
+                Lines([Series("", points, "bars", place)], self.x_label, self.y_label, title=found.label(unit))
+            )
+        size = (8.0, 4.0) if len(panels) == 1 else (10.0, 6.5)
+        alt = f"{self.y_label.capitalize()} by the oracle, over {self.x_label}"
+        return Plot(Panels(panels, columns=min(2, len(panels))), alt, size) if panels else None
+
+
+LENGTHS = {float(length): f"{length}{'+' * (length == MOST_SHOWN)}" for length in range(MOST_SHOWN + 1)}
+PLACES = {(n + 0.5) / NUM_BUCKETS: f"{n / NUM_BUCKETS:.2f}-{(n + 1) / NUM_BUCKETS:.2f}" for n in range(NUM_BUCKETS)}
+HISTOGRAM = Columns(shares, LENGTHS, ".1%", "tokens kept", "share of iterations")
+ORACLE_UNITS = per_task(TASKS, fit.run_oracle)
+
+
+def _course(name: str, title: str, names: Names) -> Experiment:
+    columns = Columns(course, PLACES, ".2f", "place in the text", "mean of tokens kept", names)
+    claim = _claim(
+        "the place in the text goes only weakly with the length",
+        _moments,
+        _correlation,
+        lambda text, found: is_below(text, found, WEAK, "correlation"),
+        names,
+    )
+    notes = [f"by twentieths of a text's iterations (paper: buckets of 0.0001); weak: a correlation below {WEAK}"]
+    kind: dict[str, Any] = {"notes": notes, "chart": columns.draw, "shares": "table-3"}
+    return Experiment(name, title, ORACLE_UNITS, [columns.table], [claim], **kind)
+
+
+# --------------------------------------------------------------------------------------------------------- table 5
+
+F1_RULES = {"static": "F1 static-SL", "disco": "F1 DISCO", "any static": "any static length", "at half": "DISCO at 0.5"}
+F1_BASES = {"static": "the static length that is fastest", "any static": "any static length"}
+
+
+def _f1_table(found: Found) -> Table:
+    rows = [
+        [found.label(unit), *(f"{100 * f1(one['hits'][rule]):.0f}" for rule in F1_RULES), str(one["num_tokens"])]
+        for unit, one in found.units.items()
+    ]
+    return Table("", ["dataset", *F1_RULES.values(), "tokens"], rows)
+
+
+def _tells_better(found: Found) -> Iterator[Judgement | None]:
+    for (unit, one), (base, title) in itertools.product(found.units.items(), F1_BASES.items()):
+        own, other = one["hits"]["disco"], one["hits"][base]
+        rows = [(*mine, *theirs) for mine, theirs in zip(own, other, strict=True)]
+        over = resampled(rows, lambda of: of[:, 0] / of[:, 1] * of[:, 3] / of[:, 2])
+        told = f"{f1(own):.2f} and {f1(other):.2f}, ratio"
+        yield is_above(f"{found.label(unit)}: DISCO's F1 is above that of {title}", over, 1.0, told, unit="x")
+
+
+# -------------------------------------------------------------------------------------------------- tables 1, 6 and 2
+
+RULES = (HEURISTIC, STATIC_5, STATIC_OPT, DISCO, ORACLE)
+SAMPLED_RULES = (STATIC_5, DISCO, PERPLEXITY)
+BASES = (STATIC_OPT, HEURISTIC)
+SAMPLED, GREEDY = "T=1 cnn-dm", "T=0 cnn-dm"
+LATENCY_UNITS = per_task(TASKS, partial(fit.compare, rules=RULES))
+
+
+def _sampled_units(bench: Workbench) -> Iterable[Unit]:
+    for temperature in (1.0, 0.0):
+        measure = partial(fit.compare, rules=SAMPLED_RULES, temperature=temperature)
+        yield from per_task(["cnn-dm"], measure, f"T={temperature:g} ")(bench)
+
+
+def _latencies(rules: Sequence[str]) -> Callable[[Found], Table]:
+    arms = {OFF: "Target", **{rule: rule for rule in rules}}
+    return by_arm(("ms/token", "speed-up", "c"), arms, first="benchmark")
+
+
+def saved(found: Found, unit: str, base: str) -> Estimate | None:
+    """Percent of a rule's time that DISCO saves, on the same prompts."""
+    share = ratio(Side(unit, base).records(found), Side(unit, DISCO).records(found), speed, 0)
+    return share and Estimate(*(100 * (1 - one) for one in (share.value, share.high, share.low)), share.count)
+
+
+def average(found: Found, base: str) -> Estimate | None:
+    """Over tasks, which are resampled; it counts as of no more than the task with fewest prompts has."""
+    known = [one for unit in found.units if (one := saved(found, unit, base))]
+    over_tasks = mean([one.value for one in known])
+    return over_tasks and replace(over_tasks, count=min(over_tasks.count, *(one.count for one in known)))
+
+
+def _gains(found: Found) -> Table:
+    rows = [[found.label(unit), *(_percent(saved(found, unit, base)) for base in BASES)] for unit in found.units]
+    rows += [["Average", *(_percent(average(found, base)) for base in BASES)]] if rows else []
+    return Table("percent of the latency that DISCO saves", ["dataset", *BASES], rows)
+
+
+def _percent(found: Estimate | None) -> str:
+    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]" if found else "-"
+
+
+def _saves(found: Found, base: str) -> Judgement | None:
+    return is_above(f"on average DISCO takes less time than {base}", average(found, base), 0.0, "percent saved")
+
+
+def _fewest(name: str) -> Callable[[Found], float | None]:
+    return lambda found: min((one["fit"][name] for one in found.units.values()), default=None)
+
+
+TRAINING = Effort("prompts to train with", _fewest("num_train"), 374)
+CHOOSING = Effort("prompts to choose settings with", _fewest("num_validation"), 80)
+RECIPE = Recipe(
+    "disco",
+    [
+        Experiment(
+            "figure-2",
+            "oracle and static lookahead in one text",
+            per_task(["mbpp"], partial(fit.run_oracle, most=1, others={STATIC_5: fit.FIVE})),
+            [_passes],
+            notes=[fit.draft_note, "the last token of the oracle's drafts is the one that is refused"],
+            chart=_draw_example,
+        ),
+        Experiment(
+            "table-3",
+            "how far the oracle drafts",
+            ORACLE_UNITS,
+            [_spread],
+            [VARIES],
+            notes=[fit.draft_note, f"an iteration drafts at most {MAX_TOKENS} tokens; the last one ends with its text"],
+        ),
+        _course("figure-3", "the oracle over the iterations, Alpaca", lambda found: list({"alpaca"} & {*_all(found)})),
+        Experiment(
+            "figure-4",
+            "histogram of the oracle's lookahead",
+            ORACLE_UNITS,
+            [HISTOGRAM.table],
+            [NO_USUAL_LENGTH],
+            chart=HISTOGRAM.draw,
+            shares="table-3",
+        ),
+        _course("figure-5", "the oracle over the iterations", _all),
+        Experiment(
+            "table-5",
+            "how well the classifier tells",
+            per_task(FITTED, fit.count_hits),
+            [_f1_table],
+            [judged_by(_tells_better)],
+            [TRAINING, CHOOSING],
+            ["in percent, at the length and the threshold that promised most speed; the prompts chose neither of them"],
+        ),
+        Experiment(
+            "table-1",
+            "latency of each rule, greedy",
+            LATENCY_UNITS,
+            [_latencies(RULES)],
+            [
+                *(faster(f"DISCO is faster than {base} on {{task}}", DISCO, base) for base in RULES[:3]),
+                faster("the oracle is faster than DISCO on {task}", ORACLE, DISCO),
+                faster("DISCO is faster than plain decoding on {task}", DISCO),
+            ],
+            [prompts_a_task(PAPER_PROMPTS), TRAINING, CHOOSING],
+            [fit.draft_note, fit.fit_notes],
+        ),
+        Experiment(
+            "table-6",
+            "what DISCO saves",
+            LATENCY_UNITS,
+            [_gains],
+            [judged_by(lambda found: [_saves(found, base) for base in BASES])],
+            notes=["made of what table 1 measured; the interval of an average is by how tasks differ"],
+            shares="table-1",
+        ),
+        Experiment(
+            "table-2",
+            "with a temperature, and by perplexity",
+            _sampled_units,
+            [_latencies(SAMPLED_RULES)],
+            [
+                faster(f"DISCO is faster than {STATIC_5} on {{task}}", DISCO, STATIC_5, units=[SAMPLED]),
+                faster("DISCO is faster than plain decoding on {task}", DISCO, units=[SAMPLED]),
+                faster("DISCO is faster than going by perplexity on {task}", DISCO, PERPLEXITY, units=[GREEDY]),
+                faster(f"{STATIC_5} is faster than {PERPLEXITY} on {{task}}", STATIC_5, PERPLEXITY, units=[GREEDY]),
+            ],
+            [prompts_a_task(PAPER_PROMPTS)],
+            ["the published speed-up of the perplexity rule is over the greedy target of table 1: read it at T = 0"],
+        ),
+    ],
+    quick_prompts=3,
+)

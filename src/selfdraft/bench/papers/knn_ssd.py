@@ -1,0 +1,410 @@
+"""KNN-SSD (arXiv:2505.16162): a skip set for each domain, chosen by the nearest hidden vector.
+
+What is measured is in knn_ssd_units.py; here is how it is shown: tables, claims, charts, and the experiments.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...measure.estimate import FEW_PROMPTS, Estimate, mean
+from ...measure.records import OFF
+from ...prompts.arrange import RATIOS
+from ..charts import Bars, Group, Scatter
+from ..tables import Table, number
+from . import knn_ssd_units as units
+from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged_by, larger, speedup
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, new_tokens, prompts_a_task
+from .forms import by_arm, by_domain, by_unit
+from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
+from .views import Parts, bars, of, only, stacked, together
+
+ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
+ALL_ARMS = {OFF: OFF, **ARMS}
+UNSEEN_ARMS = {arm: arm for arm in (OFF, MIXED, FIXED, KNN, OWN)}
+SETS = {name: name for name in TASKS}
+BAYES = {arm: arm for arm in (f"{FIXED}, Bayesian", f"{MIXED}, Bayesian")}
+COUNTED, ACCEPTED = ("M", "alpha", "speed-up"), {"M": "accepted length", "alpha": "acceptance rate"}
+STREAMS = [f"r={ratio}" for ratio in RATIOS]
+FIRST, LAST, ALL = STREAMS[0], STREAMS[-1], "all"
+LENGTHS = {128: 2.5, 512: 0.77, 1024: 0.41}
+"""New tokens -> percent of the time that the paper's decision takes."""
+NO_STRUCTURE = 0.25
+"""Groups whose silhouette is no larger do not stand apart, by the usual reading."""
+MATCH = ("match", lambda found, unit, arm: number(found.get(unit, "match", arm), ".3f"))
+SIZES = ("prompts in each", lambda found, unit, arm: ", ".join(map(str, found.get(unit, "sizes"))))
+
+
+def any_value(found: Found, name: str) -> Any:
+    """What is the same in all units that have it."""
+    return next((values[name] for values in found.units.values() if name in values), None)
+
+
+def streams(found: Found) -> Found:
+    """By their ratios, and all as one: they have the same prompts."""
+    known = {name: found.units[name] for name in STREAMS if name in found.units}
+    return only(found, {**known, ALL: together(found, known, "overall")})
+
+
+def left_out(found: Found) -> Found:
+    """All tasks that were left out in turn, as one unit."""
+    return only(found, {ALL: together(found, [units.WITHOUT + name for name in TASKS], "tasks that were left out")})
+
+
+def tasks(found: Found) -> Mapping[str, str]:
+    return found.get(FIRST, "labels") or {}
+
+
+def subtopics(found: Found) -> Mapping[str, str]:
+    return {name: f"{name} ({count})" for name, count in (found.get(MATH_STREAM, "subtopics") or {}).items()}
+
+
+# ------------------------------------------------------------------------------------------------ efforts and notes
+
+
+def _steps(found: Found) -> float | None:
+    fit = any_value(found, "fit")
+    return round(fit["num_steps"] / fit["num_sets"], 1) if fit and fit["num_steps"] is not None else None
+
+
+def _vectors(found: Found) -> float | None:
+    points = any_value(found, "points")
+    return round(statistics.fmean(map(len, points.values())), 1) if points else None
+
+
+FIT = [new_tokens(128), Effort("steps of a domain's search", _steps, 1000)]
+PROMPTS = Effort("prompts a task", lambda found: found.scale.get("prompts"), 40)
+
+
+def set_notes(found: Found) -> Iterator[str]:
+    if nothing := [name for name, skip in (any_value(found, "sets") or {}).items() if not skip]:
+        yield f"no set was found in the time for {', '.join(nothing)}: plain decoding instead"
+
+
+def ratio_notes(found: Found) -> Iterator[str]:
+    shares = [f"{number(found.get(unit, 'changes'), '.0%')} at {unit}" for unit in STREAMS if unit in found.units]
+    yield f"how often the next prompt is of another task: {', '.join(shares)}"
+    if missing := [unit for unit in STREAMS if unit not in found.units]:
+        yield f"not measured: {', '.join(missing)}; a quick run has the first and the last ratio alone"
+
+
+def search_notes(found: Found) -> Iterator[str]:
+    if units.PAPERS_SEARCH not in found.units:
+        yield "the paper's search, Bayesian optimisation, was not measured; a quick run leaves it out"
+    for arm, one in (found.get(units.PAPERS_SEARCH, "tried") or {}).items():
+        share = number(one["tokens_per_second"] and one["tokens_per_second"] / one["plain"], ".2f")
+        tried = f"tried {one['num_steps']} sets of the paper's 1000 and found `{one['skip']}`"
+        yield f"Bayesian optimisation for {arm} {tried}, {share} times as fast as plain decoding there"
+
+
+def vector_notes(found: Found) -> Iterator[str]:
+    spread, apart = any_value(found, "explained"), mean(any_value(found, "silhouettes") or ())
+    if spread is not None:
+        what = f"the picture shows the first two principal components ({spread:.0%} of the spread), the paper's t-SNE"
+        yield f"{what}; silhouette {apart or '-'} (1: groups stand apart, 0: they do not)"
+    if decision := mean([1000 * one for one in found.get(VECTORS, "decision_seconds") or ()]):
+        yield f"a decision takes {decision} ms besides the prefill; shares are of plain tokens after 512 others"
+
+
+# ------------------------------------------------------------------------------------------------ tables and charts
+
+
+def sets_table(found: Found) -> Table:
+    sets = any_value(found, "sets") or {}
+    return Table("sets", ["set of", "sub-layers skipped"], [[name, skip or "nothing"] for name, skip in sets.items()])
+
+
+def routes_table(found: Found) -> Table:
+    labels, routes = found.get(VECTORS, "labels") or {}, found.get(VECTORS, "routes") or {}
+    rows = [[labels[name], *(str(sent.get(other, 0)) for other in labels)] for name, sent in routes.items()]
+    return Table("where prompts are sent", ["prompts of", *labels], rows)
+
+
+def percent_of_time(found: Found, length: int) -> Estimate | None:
+    token = found.get(VECTORS, "token_seconds")
+    return mean([100 * one / (one + length * token) for one in found.get(VECTORS, "decision_seconds") or ()])
+
+
+def subtopic_table(found: Found) -> Table:
+    points = found.get(MATH_VECTORS, "points") or {}
+    first = "subtopic" if found.get(MATH_VECTORS, "is_labelled") else "cluster"
+    return Table("vectors", [first, "prompts"], [[name, str(len(own))] for name, own in points.items()])
+
+
+def routes_cell(found: Found, unit: str, arm: str) -> str:
+    routes = found.get(unit, "routes") if arm == KNN else None
+    return ", ".join(f"{name} {count}" for name, count in (routes or {}).items()) or "-"
+
+
+def matrix_chart(found: Found) -> Plot | None:
+    names = [task for task in TASKS if found.measured(task)]
+    labels = [found.label(task) for task in names]
+    speeds = {f"set of {one}": [speedup(found, Side(task, one)) for task in names] for one in names}
+    matches = {f"set of {one}": [found.get(task, "match", one) for task in names] for one in names}
+    speed = Bars(labels, speeds, y_label="speed-up", unit="x", baseline=1.0)
+    alt = "the set of each task on every task: speed-up, and the share of the target's choices that it meets"
+    return stacked([speed, Bars(labels, matches, y_label="choices met", x_label="task")], alt) if names else None
+
+
+def scatter(found: Found, alt: str) -> Plot | None:
+    points, labels = any_value(found, "points") or {}, any_value(found, "labels") or {}
+    groups = [Group(labels.get(name, name), [(x, y) for x, y in own]) for name, own in points.items()]
+    drawn = Scatter(groups, x_label="first principal component", y_label="second principal component")
+    return Plot(drawn, alt) if groups else None
+
+
+# ---------------------------------------------------------------------------------------------------------- claims
+
+
+def knn_is_faster(unit: str) -> list[Claim]:
+    claims = [faster(f"knn is faster than {arm}", KNN, arm, units=[unit]) for arm in (FIXED, MIXED)]
+    return [*claims, faster("knn is faster than plain decoding", KNN, units=[unit])]
+
+
+def accepts_more(unit: str) -> list[Claim]:
+    texts = {quantity: f"knn has a larger {name} than" for quantity, name in ACCEPTED.items()}
+    arms = (FIXED, MIXED)
+    return [larger(f"{texts[one]} {arm}", one, KNN, arm, units=[unit]) for one in texts for arm in arms]
+
+
+def formula_is_larger(found: Found) -> Judgement | None:
+    """The interval of the clock's speed-up against the formula's value."""
+    figures, text = found.figures(LAST, KNN), "the formula promises more than the clock shows"
+    expected = figures.expected["by_ratio"] if figures else None
+    return is_below(text, figures.speedup, round(expected, 2), KNN, unit="x") if figures and expected else None
+
+
+def first_is_faster(text: str, unit: str, parts: Parts) -> Claim:
+    """That `ssd-fixed` is faster on the first part of a stream, whose set it has, than on the others."""
+
+    def judge(found: Found) -> Judgement | None:
+        first = next(iter(parts(found)), "")
+        others = Side(unit, FIXED, label="others", where=lambda record: record.domain != first)
+        return is_faster(text, found, Side(unit, FIXED, first, parts(found).get(first)), others)
+
+    return judged_by(judge)
+
+
+def is_faster_by_task(found: Found) -> Iterator[Judgement | None]:
+    for task, label in list(tasks(found).items())[1:]:
+        yield is_faster(
+            f"knn is faster than ssd-fixed on {label}", found, Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
+        )
+
+
+def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
+    """Each task is one value: its own set's minus the mean of the others'."""
+
+    def gains(value: Callable[[str, str], float | None]) -> Iterator[float]:
+        for task in TASKS:
+            own, others = value(task, task), [value(task, name) for name in TASKS if name != task]
+            known = [one for one in others if one is not None]
+            if own is not None and known:
+                yield own - statistics.fmean(known)
+
+    def speed(task: str, name: str) -> float | None:
+        known = speedup(found, Side(task, name))
+        return known.value if known else None
+
+    label, match = "own minus others, mean over tasks", list(gains(lambda task, name: found.get(task, "match", name)))
+    yield is_above("a task's own set meets more of the target's choices than the others' do", mean(match), 0.0, label)
+    yield is_above("a task's own set is faster than the others'", mean(list(gains(speed))), 0.0, label)
+
+
+def routing_claims(found: Found) -> Iterator[Judgement | None]:
+    routes = found.get(VECTORS, "routes") or {}
+    own, count = sum(sent.get(name, 0) for name, sent in routes.items()), sum(sum(s.values()) for s in routes.values())
+    if count:
+        yield Judgement("every prompt is sent to its own domain", own == count, f"{own} of {count}")
+    for length, paper in LENGTHS.items():
+        text = f"deciding takes a smaller share of the time than the paper's, of {length} new tokens"
+        yield is_below(text, percent_of_time(found, length), paper, "share", unit="%")
+
+
+def most_are_sent(found: Found) -> Iterator[Judgement | None]:
+    for unit, likely in units.NEW_TASKS.items():
+        routes = found.get(unit, "routes") or {}
+        sent, count = routes.get(likely, 0), sum(routes.values())
+        if likely:
+            share = mean([1.0] * sent + [0.0] * (count - sent))
+            yield is_above(
+                f"most prompts of {found.label(unit)} are sent to {likely}", share, 0.5, f"{sent} of {count}"
+            )
+
+
+def cluster_claims(found: Found) -> Iterator[Judgement | None]:
+    names = [name for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
+    if len(names) > 1:
+        most, fewest = Side(names[-1], KNN), Side(names[0], KNN)
+        yield is_faster(f"{most.unit} are faster than {fewest.unit}", found, most, fewest)
+    seven, five = Side("7 clusters", KNN), Side("5 clusters", KNN)
+    if more := is_faster("seven clusters are not faster than five", found, seven, five):
+        yield replace(more, outcome=None if more.outcome is None else not more.outcome)
+
+
+def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
+    """By the silhouettes of single vectors: in seven clusters against the best other number, and of the subtopics."""
+    apart: Mapping[str, list[float]] = found.get(MATH_VECTORS, "apart_by_count") or {}
+    best = sorted(apart, key=lambda count: -statistics.fmean(apart[count]))
+    seven, others = str(NUM_SUBTOPICS), [count for count in best if count != str(NUM_SUBTOPICS)]
+    if not others:
+        return
+    text, label = f"vectors fall into {seven} groups", f"they stand apart most clearly as {best[0]}"
+    if len(apart.get(seven, ())) < FEW_PROMPTS * NUM_SUBTOPICS:
+        yield Judgement(text, None, f"{TOO_FEW}: {label}")
+    else:
+        gains = [one - other for one, other in zip(apart[seven], apart[others[0]], strict=True)]
+        yield is_above(text, mean(gains), 0.0, f"{label}; silhouette as {seven} minus that as {others[0]}")
+    text = "each subtopic is a group of its own"
+    if found.get(MATH_VECTORS, "is_labelled"):
+        yield is_above(text, mean(found.get(MATH_VECTORS, "silhouettes")), NO_STRUCTURE, "silhouette")
+    else:
+        yield Judgement(text, None, "the prompts do not name their subtopics: K-means sorted them")
+
+
+# ----------------------------------------------------------------------------------------------------- experiments
+
+
+def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **more: Any) -> Experiment:
+    """What is shown of streams that are measured once."""
+    shared = {"units": units.stream_units, "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
+    return Experiment(name, title, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
+
+
+def of_fit(name: str, title: str, measured: Any, tables: Any, claims: Any, **more: Any) -> Experiment:
+    efforts = [prompts_a_task(None), *FIT]
+    return Experiment(name, title, measured, tables, claims, efforts, [set_notes], **more)
+
+
+MATH = units.math_units(MATH_STREAM, units.math_stream)
+RECIPE = Recipe(
+    "knn-ssd",
+    [  # where time is short: a fit, then a stream for each table that shares them, last what is left of them
+        Experiment(
+            "figure-5",
+            "vectors of domains, and routing",
+            units.vector_units,
+            tables=[routes_table],
+            claims=[judged_by(routing_claims)],
+            efforts=[Effort("vectors a domain", _vectors, 1000)],
+            notes=[vector_notes],
+            chart=partial(scatter, alt="vectors of prompts by domain, first two principal components"),
+        ),
+        of_streams(
+            "table-1",
+            "all mix ratios",
+            of(streams, by_arm(("tokens/s", "expected", "speed-up"), ALL_ARMS, first="", units=[ALL])),
+            of(streams, *knn_is_faster(ALL)),
+            "expected: speed-up by M a / ((M - 1)(1 - r) + a)",
+        ),
+        of_streams(
+            "table-7",
+            "what is accepted, by mix ratio",
+            of(streams, *(by_unit(name, ALL_ARMS, title=name) for name in ACCEPTED)),
+            of(streams, *accepts_more(ALL)),
+        ),
+        of_streams(
+            "table-3",
+            "the mix ratio 1, by the clock",
+            [by_arm((*COUNTED, "c"), {**ALL_ARMS, **BAYES}, first="stream", units=[LAST, units.PAPERS_SEARCH])],
+            [*accepts_more(LAST), *knn_is_faster(LAST), judged_by(formula_is_larger)],
+            search_notes,
+            units=units.both_searches_units,
+        ),
+        of_streams(
+            "figure-1",
+            "speed-ups task by task",
+            [by_domain("speed-up", FIRST, ARMS, tasks)],
+            [
+                first_is_faster("ssd-fixed is faster on its own task than on the others", FIRST, tasks),
+                judged_by(is_faster_by_task),
+            ],
+            units=partial(units.stream_units, ratios=[0.0]),
+            chart=bars("speed-ups on a stream that goes task by task", FIRST, tasks, ["speed-up"], list(ARMS)),
+        ),
+        of_streams(
+            "figure-4",
+            "what is accepted, task by task",
+            [by_domain(name, FIRST, ARMS, tasks, title=name) for name in ACCEPTED],
+            accepts_more(FIRST),
+            units=partial(units.stream_units, ratios=[0.0]),
+            chart=bars("accepted length and acceptance rate, task by task", FIRST, tasks, list(ACCEPTED), list(ARMS)),
+        ),
+        Experiment(
+            "figure-2",
+            "the set of each task on every task",
+            units.matrix_units,
+            tables=[
+                by_unit("speed-up", SETS, first="set of", title="speed-up"),
+                by_unit(MATCH, SETS, first="set of", title="share of the target's choices met"),
+                sets_table,
+            ],
+            claims=[judged_by(own_sets_are_better)],
+            efforts=[PROMPTS, *FIT],
+            notes=[set_notes],
+            chart=matrix_chart,
+        ),
+        of_fit(
+            "table-5",
+            "domains that were not fitted to",
+            units.unseen_units,
+            [by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of")],
+            [
+                faster("knn is faster than ssd-mixed on {task}", KNN, MIXED, units=list(units.NEW_TASKS)),
+                faster("knn is faster than plain decoding on {task}", KNN, units=list(units.NEW_TASKS)),
+                judged_by(most_are_sent),
+                *of(
+                    left_out,
+                    faster("knn is faster than another task's set where a task is left out", KNN, FIXED),
+                    faster("to know the task's own set is faster still", OWN, KNN),
+                    faster("knn is faster than plain decoding where a task is left out", KNN),
+                ),
+            ],
+        ),
+        of_fit(
+            "table-6",
+            "the number of clusters, on chat",
+            units.cluster_units,
+            [by_arm((*COUNTED, SIZES), {KNN: KNN}, first="clusters")],
+            [judged_by(cluster_claims)],
+        ),
+        Experiment(
+            "figure-6",
+            "vectors of MATH",
+            units.math_units(MATH_VECTORS, units.math_vectors),
+            tables=[subtopic_table],
+            claims=[judged_by(subtopic_claims)],
+            efforts=[Effort("vectors a subtopic", _vectors, 100)],
+            notes=[vector_notes],
+            chart=partial(scatter, alt="vectors of MATH prompts by subtopic, first two principal components"),
+        ),
+        of_fit(
+            "table-4",
+            "MATH, which has several subtopics",
+            MATH,
+            [by_arm(COUNTED, ALL_ARMS, first="")],
+            knn_is_faster(MATH_STREAM),
+        ),
+        of_fit(
+            "figure-7",
+            "MATH, subtopic by subtopic",
+            MATH,
+            [by_domain("speed-up", MATH_STREAM, ARMS, subtopics)],
+            [first_is_faster("ssd-fixed is faster on the first subtopic than on others", MATH_STREAM, subtopics)],
+            chart=bars("speed-ups on MATH", MATH_STREAM, subtopics, ["speed-up"], list(ARMS), "subtopic"),
+            shares="table-4",
+        ),
+        of_streams(
+            "table-2",
+            "speed-ups by mix ratio",
+            of(streams, *(by_unit(name, ALL_ARMS, title=name) for name in ("expected", "speed-up"))),
+            [faster("knn is faster than ssd-mixed at {unit}", KNN, MIXED, units=[FIRST, LAST])],
+            ratio_notes,
+        ),
+    ],
+    quick_prompts=3,
+)

@@ -1,0 +1,349 @@
+"""What is measured of KNN-SSD: its tasks, the fits of `knn`, the methods that are compared, and all units.
+
+Every domain has one skip set, found by the same search in the same time, and all methods draft alike (chains of up to
+12 tokens that stop below a confidence of 0.8), also where plain decoding would be faster: only the choice of the set
+differs. `ssd-fixed` has the set of the first task, `ssd-mixed` one of all tasks, `knn` that of the nearest domain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...calibrate.fit_once import Fitted
+from ...calibrate.fit_session import ScoredTexts
+from ...calibrate.texts import Told, write
+from ...engine.state import State, TextSequence, prefill
+from ...errors import ProfileError
+from ...measure.estimate import FEW_PROMPTS
+from ...measure.figures import Measured
+from ...measure.records import OFF
+from ...profiles.profile import Artefact
+from ...profiles.searches import Where, read_domains
+from ...progress import no_progress
+from ...prompts.arrange import by_domain, change_share, in_turn, mixed_prompts
+from ...prompts.tokens import encode, encoded
+from ...strategies.anchors import NO_THRESHOLD, Domain, pack, unpack
+from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
+from ...types import Prompt, SkipSet
+from ..charts import plane
+from .experiment import MEASURED, Unit, Values
+from .swift_methods import self_sd_fit
+from .tasks import Task
+from .workbench import Methods, Workbench
+
+TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
+"""A stream begins with the first."""
+NEW_TASKS: Mapping[str, str | None] = {"xsum": "cnn-dm", "math": "gsm8k", "alpaca": None}
+"""Data set -> the task that is most like it."""
+FIXED, MIXED, KNN, OWN, GENERAL = "ssd-fixed", "ssd-mixed", "knn", "own set", "general"
+PAPERS_SEARCH, VECTORS, MATH_STREAM, MATH_VECTORS = "Bayesian r=1.0", "vectors", "MATH stream", "MATH vectors"
+WITHOUT = "without "
+RATIOS_IN_TURN = (0.0, 1.0, 0.3, 0.7)
+"""A quick run has the ends alone: what is between them is the same prompts in another order."""
+NUM_CLUSTERS, MIN_CLUSTERED, NUM_SUBTOPICS, QUICK_SUBTOPICS = (1, 3, 5, 7), 8, 7, 3
+MORE = 3
+"""Times the prompts of the scale are looked at: a vector takes no more than a prefill."""
+SEARCH, USUAL_LENGTH = "prune", 512
+
+
+def tasks_of(bench: Workbench, names: Iterable[str] = TASKS, num_measured: int | None = None) -> list[Task]:
+    """Those that are there; the domain of their prompts is the task."""
+    found = (bench.task(name, num_measured, MORE * bench.scale.fit_prompts) for name in names)
+    return [_as_one_domain(task) for task in found if task is not None]
+
+
+def _as_one_domain(task: Task) -> Task:
+    measured, fitting = ([replace(one, domain=task.name) for one in group] for group in (task.measured, task.fitting))
+    return replace(task, measured=measured, fitting=fitting)
+
+
+def missing_units(bench: Workbench, names: Iterable[str]) -> list[Unit]:
+    return [Unit(name, missing=bench.tasks.why_missing(name)) for name in names if bench.tasks.find(name) is None]
+
+
+def with_tasks(bench: Workbench, name: str, units: Iterable[Unit], names: Iterable[str] = TASKS) -> list[Unit]:
+    """`units`, if there are two of the five tasks at least; else `name` is missing."""
+    too_few = Unit(name, missing=f"it needs prompts of two at least of {', '.join(TASKS)}")
+    return [*missing_units(bench, names), *(units if len(tasks_of(bench)) > 1 else [too_few])]
+
+
+# ------------------------------------------------------------------------------------------------ fits and methods
+
+
+@dataclass(frozen=True)
+class Domains:
+    """What `knn` was fitted to. `sets`: of each domain, then the general one; "": none was found."""
+
+    fitted: Fitted
+    domains: Sequence[Domain]
+    sets: Mapping[str, str]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """For the units that went by it."""
+        return {"fit": {**self.fitted.facts, "num_sets": len(self.sets)}, "sets": self.sets}
+
+    def knows(self, without: str = "") -> Fitted:
+        """As the paper has it: one set a domain, no strangers. `without`: a domain that it shall not know."""
+        domains = [
+            replace(one, found={"frontier": self._points(one)}, threshold=NO_THRESHOLD)
+            for one in self.domains
+            if one.name != without
+        ]
+        content = {**self.fitted.artefacts[KNN].content, **pack(domains)}
+        return replace(self.fitted, artefacts={KNN: Artefact.of(content)})
+
+    def _points(self, domain: Domain) -> list[Mapping[str, Any]]:
+        return [point for point in domain.found["frontier"] if point["skip"] == self.sets[domain.name]]
+
+
+def fit_tasks(bench: Workbench) -> Domains:
+    tasks = tasks_of(bench)
+    return fit(bench, "knn-ssd", in_turn(one for task in tasks for one in task.fitting), len(tasks))
+
+
+def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int, clusters: int = 0) -> Domains:
+    """Each search, the general one included, has the seconds of a fit, and so have the vectors."""
+    scale = bench.scale
+    settings = {"search": SEARCH, "clusters": clusters, "search_prompts": max(len(TASKS), scale.fit_prompts)}
+    method = {"strategy": KNN, "settings": {KNN: settings}}
+    seconds = (num_domains + (num_domains > 1) + 1) * scale.fit_seconds
+    found = bench.fit(name, method, prompts, seconds, max(1, scale.fit_tokens // 2))
+    if found.facts["error"] is not None:
+        raise ProfileError(f"knn could not be fitted: {found.facts['error']}")
+    rows = read_domains(found.values, Where(bench.latency, bench.engine.runner.num_layers, USUAL_LENGTH)).rows
+    sets = {one.name: str(one.found.skip) if one.found else "" for one in rows}
+    return Domains(found, unpack(found.artefacts[KNN].content), sets)
+
+
+def _alike(strategy: str, **options: Any) -> dict[str, Any]:
+    settings = {strategy: options, "confidence": {"threshold": 0.8}}
+    return {"strategy": strategy, "lookahead": "confidence", "drafter": "self", "tree": "chain", "settings": settings}
+
+
+KNN_METHOD = _alike(KNN, search=SEARCH, always=True)
+
+
+def one_set(skip: str | None) -> dict[str, Any]:
+    """Nothing to skip: plain decoding."""
+    return _alike("fixed", skip=skip) if skip else {"strategy": OFF}
+
+
+def three_methods(known: Domains, first: str) -> Methods:
+    """`first`: the domain whose set `ssd-fixed` has."""
+    return {FIXED: one_set(known.sets[first]), MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
+
+
+class Routed(NamedTuple):
+    """Where `knn` sends a prompt. `seconds`: of the decision, without the prefill."""
+
+    prompt: Prompt
+    route: str
+    seconds: float
+
+
+def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[Routed]:
+    engine = bench.fork([knows])
+    runner, strategy = engine.runner, engine.method(**KNN_METHOD).strategy
+    routed = []
+    for place, prompt in enumerate(prompts):
+        tokens = encode(prompt, engine)
+        state = State([TextSequence(place, tokens, 1)], runner.new_cache(1, len(tokens)))
+        seconds = prefill(runner, state, strategy)
+        routed.append(Routed(prompt, str(strategy.report(place)["domain"]), seconds))
+        strategy.end(place)
+    return routed
+
+
+def routes(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> dict[str, int]:
+    return dict(Counter(one.route for one in route(bench, knows, prompts)))
+
+
+# ------------------------------------------------------------------------- streams: tables 1, 2, 3 and 7, figures 1, 4
+
+
+def stream_units(bench: Workbench, ratios: Sequence[float] = RATIOS_IN_TURN) -> list[Unit]:
+    wanted = ratios[:2] if bench.scale.is_quick else ratios
+    return with_tasks(bench, "streams", [Unit(f"r={ratio}", partial(_stream, bench, ratio)) for ratio in wanted])
+
+
+def _stream(bench: Workbench, ratio: float) -> Values:
+    tasks, known = tasks_of(bench), fit_tasks(bench)
+    prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
+    measured = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
+    labels, changes = {task.name: task.label for task in tasks}, change_share([one.domain for one in prompts])
+    return {MEASURED: measured, "changes": changes, "labels": labels, **known.values}
+
+
+def both_searches_units(bench: Workbench) -> list[Unit]:
+    """The ratio 1 with our search; then with the paper's, which finds nothing in the seconds of a quick run."""
+    has_more = not bench.scale.is_quick and len(tasks_of(bench)) > 1
+    units = [Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))] if has_more else []
+    return [*stream_units(bench, [1.0]), *units]
+
+
+def _by_papers_search(bench: Workbench) -> Values:
+    """Of each search the fastest set that drafts, as in the paper."""
+    tasks = tasks_of(bench)
+    prompts = {FIXED: tasks[0].fitting, MIXED: in_turn(one for task in tasks for one in task.fitting)}
+    tried = {arm: self_sd_fit(bench, f"knn-{arm}", own) for arm, own in prompts.items()}
+    methods = {f"{arm}, Bayesian": one_set(tried[arm]["skip"]) for arm in tried}
+    stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
+    return {MEASURED: bench.compare(methods, stream), "tried": tried}
+
+
+# ----------------------------------------------------------------------------------------- domains: figures 2 and 5
+
+
+def matrix_units(bench: Workbench) -> list[Unit]:
+    """The set of each task on every task."""
+    return with_tasks(bench, "sets", [Unit(task.name, partial(_on_task, bench, task)) for task in tasks_of(bench)])
+
+
+def _on_task(bench: Workbench, task: Task) -> Values:
+    """An arm by the name of each set; sets that are the same are measured once.
+
+    `match`: how often each meets the target's choice, given the text.
+    """
+    known = fit_tasks(bench)
+    skips = {one.name: skip for one in known.domains if (skip := known.sets[one.name])}
+    found = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
+    named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
+    prompts = [encoded(prompt, bench.engine) for prompt in task.measured]
+    texts = write(bench.engine, prompts, bench.scale.tokens, Told(no_progress, 0, 0, ""))
+    scored = ScoredTexts(bench.engine.runner, [text for text in texts if text.num_generated])
+    match = {name: scored.match(SkipSet.parse(skip)) for name, skip in skips.items() if scored.texts}
+    measured = Measured([*found.of(OFF), *named], found.machine, found.seed)
+    return {MEASURED: measured, "task": task.label, "match": match, **known.values}
+
+
+def num_routed(bench: Workbench) -> int:
+    """Prompts of a task, to see where they are sent."""
+    return max(MORE, bench.scale.prompts) if bench.scale.is_quick else MORE * bench.scale.prompts
+
+
+def vector_units(bench: Workbench) -> list[Unit]:
+    return with_tasks(bench, VECTORS, [Unit(VECTORS, partial(_vectors, bench))])
+
+
+def _vectors(bench: Workbench) -> Values:
+    """Vectors that were fitted to, and where other prompts are sent. The first decision has something to set up."""
+    known, tasks = fit_tasks(bench), tasks_of(bench, num_measured=num_routed(bench))
+    routed = route(bench, known.knows(), [one for task in tasks for one in task.measured])
+    sent = {task.name: Counter(one.route for one in routed if one.prompt.domain == task.name) for task in tasks}
+    return {
+        **flat_vectors(known.domains),
+        "routes": {name: dict(counts) for name, counts in sent.items()},
+        "decision_seconds": [one.seconds for one in routed[1:]],
+        "token_seconds": bench.latency.at(USUAL_LENGTH).plain,
+        "labels": {task.name: task.label for task in tasks},
+        **known.values,
+    }
+
+
+def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
+    """For a picture; `silhouettes`: of each vector, 1: domains stand apart, 0: they do not."""
+    vectors = np.concatenate([one.samples for one in domains]).astype(np.float32)
+    owners = np.repeat(np.arange(len(domains)), [len(one.samples) for one in domains])
+    flat = plane(vectors)
+    points = {one.name: flat.points[owners == place].round(5).tolist() for place, one in enumerate(domains)}
+    apart = silhouettes(vectors, owners).tolist() if len(domains) > 1 else []
+    return {"points": points, "explained": sum(flat.shares), "silhouettes": apart}
+
+
+# -------------------------------------------------------------------------- unseen prompts and clusters: tables 5, 6
+
+
+def unseen_units(bench: Workbench) -> list[Unit]:
+    """Data sets that are not among the tasks, then each task as if it were not."""
+    new = [Unit(task.name, partial(_new_task, bench, task)) for task in tasks_of(bench, NEW_TASKS)]
+    left_out = [Unit(WITHOUT + task.name, partial(_left_out, bench, task)) for task in tasks_of(bench)]
+    return with_tasks(bench, "unseen", [*new, *left_out], [*NEW_TASKS, *TASKS])
+
+
+def _new_task(bench: Workbench, task: Task) -> Values:
+    known = fit_tasks(bench)
+    methods = {MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
+    (more,) = tasks_of(bench, [task.name], num_routed(bench))
+    sent = routes(bench, known.knows(), more.measured)
+    return {**bench.measure(task, methods, knows=[known.knows()]), "routes": sent, **known.values}
+
+
+def _left_out(bench: Workbench, task: Task) -> Values:
+    """`knn` without the task's anchors and set; `ssd-fixed`: the set of the first other task."""
+    known = fit_tasks(bench)
+    knows, other = known.knows(task.name), next(one.name for one in known.domains if one.name != task.name)
+    methods = {FIXED: one_set(known.sets[other]), KNN: KNN_METHOD, OWN: one_set(known.sets[task.name])}
+    found = {**bench.measure(task, methods, knows=[knows]), "task": f"{task.label}, left out"}
+    return {**found, "routes": routes(bench, knows, task.measured), **known.values}
+
+
+def clusters_name(count: int) -> str:
+    return "1 cluster" if count == 1 else f"{count} clusters"
+
+
+def cluster_units(bench: Workbench) -> list[Unit]:
+    scale = bench.scale
+    task = bench.task("alpaca", 2 * scale.prompts, max(MIN_CLUSTERED, 2 * MORE * scale.fit_prompts))
+    if task is None:
+        return missing_units(bench, ["alpaca"])
+    counts = NUM_CLUSTERS[:2] if scale.is_quick else NUM_CLUSTERS
+    return [Unit(clusters_name(count), partial(_clustered, bench, _as_one_domain(task), count)) for count in counts]
+
+
+def _clustered(bench: Workbench, task: Task, count: int) -> Values:
+    """One cluster: the set of all prompts, which comes with every number of clusters."""
+    num_domains = max(count, NUM_CLUSTERS[1])
+    known = fit(bench, f"knn-ssd-chat-{num_domains}", task.fitting, num_domains, clusters=num_domains)
+    method = KNN_METHOD if count > 1 else one_set(known.sets[GENERAL])
+    measured = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
+    sizes = [one.num_vectors for one in known.domains]
+    return {MEASURED: measured, "sizes": sizes if count > 1 else [sum(sizes)], **known.values}
+
+
+# ---------------------------------------------------------------------- MATH and its subtopics: table 4, figures 6, 7
+
+
+def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values]) -> Callable[[Workbench], list[Unit]]:
+    """Subtopics are the prompts' domains where these name them (algebra, geometry, ...); else K-means finds as many."""
+
+    def units(bench: Workbench) -> list[Unit]:
+        count = QUICK_SUBTOPICS if bench.scale.is_quick else NUM_SUBTOPICS
+        num_fit = max(MORE * bench.scale.fit_prompts, 4 * count)
+        task = bench.task("math", max(bench.scale.prompts, FEW_PROMPTS * count), num_fit)
+        if task is None:
+            return missing_units(bench, ["math"])
+        asked = (len(by_domain(task.fitting)),) if is_labelled(task) else (count, count)
+        return [Unit(name, lambda: measure(bench, task, fit(bench, "knn-ssd-math", task.fitting, *asked)))]
+
+    return units
+
+
+def is_labelled(task: Task) -> bool:
+    return len(by_domain(task.fitting)) > 1
+
+
+def math_stream(bench: Workbench, task: Task, known: Domains) -> Values:
+    """Subtopic by subtopic, as the prompts say, else as `knn` sorts them; `ssd-fixed` has the set of the first."""
+    prompts = task.measured
+    if not is_labelled(task):
+        prompts = [replace(one.prompt, domain=one.route) for one in route(bench, known.knows(), prompts)]
+    found = by_domain(prompts)
+    order = [one.name for one in known.domains if one.name in found]
+    stream = [one for name in order for one in found[name]]
+    measured = bench.compare(three_methods(known, order[0]), stream, knows=[known.knows()])
+    return {MEASURED: measured, "subtopics": {name: len(found[name]) for name in order}, **known.values}
+
+
+def math_vectors(bench: Workbench, task: Task, known: Domains) -> Values:
+    """`apart_by_count`: silhouettes of the vectors in each number of clusters."""
+    vectors = np.concatenate([one.samples for one in known.domains]).astype(np.float32)
+    counts = range(2, min(MAX_COUNT, len(np.unique(vectors, axis=0)) - 1) + 1)
+    apart = {str(count): silhouettes(vectors, kmeans(vectors, count).labels).tolist() for count in counts}
+    return {**flat_vectors(known.domains), "apart_by_count": apart, "is_labelled": is_labelled(task)}

@@ -1,0 +1,168 @@
+"""The recipe of DISCO: all its tables and figures on a pico model, and what they say of numbers made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import papers
+from selfdraft.bench.papers import disco, disco_fit
+from selfdraft.bench.papers.disco import RECIPE
+from selfdraft.bench.papers.experiment import MEASURED, Found
+from selfdraft.bench.papers.published import published
+from selfdraft.bench.papers.render import Section, as_text
+from selfdraft.bench.papers.units import read_units
+from selfdraft.bench.papers.workbench import Workbench
+
+EXPERIMENTS = {one.id: one for one in RECIPE.experiments}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Workbench, dict[str, Section]]:
+    folder = tmp_path_factory.mktemp("disco")
+    bench = papers.new_bench(folder / "fits")
+    return folder / "result.jsonl", bench, papers.run(RECIPE, bench, folder / "result.jsonl")
+
+
+def test_every_table_and_figure(whole: tuple[Path, Workbench, dict[str, Section]]) -> None:
+    file, _, sections = whole
+    assert set(sections) == {*(f"table-{n}" for n in (1, 2, 3, 5, 6)), *(f"figure-{n}" for n in (2, 3, 4, 5))}
+    for name, one in sections.items():
+        assert one.tables, name
+        assert all(len(row) == len(table.header) for table in one.tables for row in table.rows), name
+        assert ("published (" in as_text(one, papers.HEAD)) == (name in published("disco").tables), name
+        assert name.startswith("table") or one.experiment.chart(one.found), name
+        assert name == "figure-2" or one.judgements, name
+    rows = sections["table-1"].tables[0].rows
+    assert [row[1] for row in rows] == [row[1] for row in published("disco").tables["table-1"].rows]
+    assert rows[6][0] == "HumanEval (code), transfer learning"
+    assert [row[0] for row in sections["table-2"].tables[0].rows][::4] == [
+        f"CNN/DM (summarise), T = {t}" for t in (1, 0)
+    ]
+    assert [len(sections[name].tables[0].rows) for name in ("table-3", "table-5", "table-6")] == [4, 3, 5]
+    assert [len(sections[name].tables[0].header) for name in ("figure-3", "figure-5")] == [2, 5]
+    kept = [line.experiment for line in read_units(file)[1] if line.missing is None]
+    assert {name: kept.count(name) for name in kept} == {
+        "figure-2": 1,
+        "table-3": 4,
+        "table-5": 3,
+        "table-1": 4,
+        "table-2": 2,
+    }
+
+
+def test_nothing_is_fitted_or_measured_twice(
+    whole: tuple[Path, Workbench, dict[str, Section]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bench, _ = whole
+    before = file.read_text()
+    monkeypatch.setattr(disco_fit, "_fit", lambda *_: pytest.fail("it was there"))
+    monkeypatch.setattr(Workbench, "compare", lambda *_, **__: pytest.fail("it was there"))
+    papers.run(RECIPE, bench, file)
+    assert file.read_text() == before
+    own, transferred = disco_fit.fitted(bench, "mbpp"), disco_fit.fitted(bench, "humaneval")
+    assert own.facts == transferred.facts
+    assert {prompt.id for prompt in disco_fit.unseen(bench, "humaneval").measured}.isdisjoint(
+        prompt.id for prompt in disco_fit.fit_prompts(bench, "mbpp")
+    )
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_anything_may_be_missing(whole: tuple[Path, Workbench, dict[str, Section]], name: str) -> None:
+    one = whole[2][name]
+    for unit, values in one.found.units.items():
+        rest = {other: kept for other, kept in one.found.units.items() if other != unit}
+        for found in (Found({}), Found(rest, {unit: "no"}), Found({unit: values})):
+            assert all(table(found) for table in one.experiment.tables)
+            one.experiment.judge(found)
+            one.experiment.remarks(found)
+            assert [effort.ours(found) for effort in one.experiment.efforts] is not None
+
+
+def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
+    """No code: neither MBPP nor what it teaches; of one domain a single prompt is left to fit with."""
+    bench = papers.new_bench(tmp_path, {"summarise": ["tellmemore", "inshort:abc"]})
+    missing = {unit.name: unit.missing for unit in EXPERIMENTS["table-1"].units(bench)}
+    assert "there are no prompts of MBPP" in str(missing["mbpp"])
+    assert "there are no prompts of HumanEval" in str(missing["humaneval"])
+    assert missing["cnn-dm"] is None
+    found = papers.run(RECIPE, bench, tmp_path / "file.jsonl", ["table-5"])["table-5"]
+    assert "at least two different prompts of one domain" in found.found.missing["cnn-dm"]
+
+
+def test_which_sub_layers_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [("", 1.0), ("a1", 0.95), ("a1,m2", 0.8), ("a1-2,m2", 0.6)]
+    frontier = [{"skip": skip, "lost": 0.1, "match": match} for skip, match in points]
+    assert disco_fit.chosen_skip(frontier) == "a1,m2"
+    assert disco_fit.chosen_skip([frontier[0], frontier[3]]) == "a1-2,m2"
+    assert disco_fit.chosen_skip(frontier[:1]) == disco_fit.chosen_skip([]) == ""
+    monkeypatch.setattr(disco_fit, "chosen_skip", lambda frontier: "")
+    method = disco_fit.draft(papers.new_bench(tmp_path))
+    assert disco_fit.told_draft(method) == "the model itself without every fourth layer"
+
+
+# -------------------------------------------------------------------------------------------------- made by hand
+
+
+def lengths(*texts: list[int]) -> dict[str, Any]:
+    return {"task": "a task", "rules": {"oracle": [{"kept": text} for text in texts]}}
+
+
+def outcomes(name: str, **units: Any) -> list[bool | None]:
+    return [judgement.outcome for judgement in EXPERIMENTS[name].judge(Found(units))]
+
+
+def test_how_far_the_oracle_drafts() -> None:
+    units = {"mbpp": lengths(*[[0, 20] * 5] * 4), "alpaca": lengths([3] * 20, [3] * 10, [3, 4] * 5)}
+    (table,) = (table(Found(units)) for table in EXPERIMENTS["table-3"].tables)
+    assert table.rows == [["a task", "10.0", "10.0", "40"], ["a task", "3.1", "0.3", "40"]]
+    assert outcomes("table-3", **units) == [True, False]
+    assert outcomes("table-3", mbpp=lengths([7]), alpaca=lengths([0, 20] * 40)) == [None, None], "too few prompts"
+
+
+def test_histogram() -> None:
+    assert disco.shares([[0], [0], [1, 40]]) == [0.5, 0.25, *[0.0] * 14, 0.25]
+    assert outcomes("figure-4", mbpp=lengths([0], [0], [1, 40]), alpaca=lengths(*[[2] * 10] * 4)) == [None, False]
+    assert outcomes("figure-4", mbpp=lengths(*[list(range(16, 26))] * 5)) == [True], "they share a row, none is usual"
+
+
+def test_place_and_length() -> None:
+    assert disco.course([list(range(40))])[:2] == [0.5, 2.5]
+    courses = {"mbpp": list(range(40)), "cnn-dm": [1, 9] * 200, "alpaca": [3, 3, 3], "humaneval": [4]}
+    units = {name: lengths(course, course, course) for name, course in courses.items()}
+    assert outcomes("figure-5", **units) == [False, True], "what does not vary claims nothing"
+    assert outcomes("figure-3", alpaca=units["mbpp"]) == [False]
+
+
+def test_f1() -> None:
+    def found(static: float, own: float, num_prompts: int = 8) -> list[bool | None]:
+        hits = {"static": static, "disco": own, "any static": 0.8, "at half": 0.9}
+        rows = {rule: [[round(100 * value), 100]] * num_prompts for rule, value in hits.items()}
+        unit = {"task": "a task", "hits": rows, "num_tokens": 400}
+        return outcomes("table-5", mbpp=unit)
+
+    assert found(0.76, 0.88) == [True, True]
+    assert found(0.6, 0.8) == [True, None]
+    assert found(0.5, 0.65) == [True, False]
+    assert found(0.76, 0.88, num_prompts=1) == [None, None]
+
+
+def test_what_is_saved() -> None:
+    """Table 6 is made of table 1 as in the paper; an average is clear by how tasks differ."""
+    names = {"MBPP": "mbpp", "HumanEval, transfer learning": "humaneval", "CNN/DM": "cnn-dm", "Alpaca": "alpaca"}
+    speeds: dict[str, dict[str, float]] = {}
+    for benchmark, method, milliseconds, _ in published("disco").tables["table-1"].rows:
+        arm = "off" if method == "Target" else str(method)
+        speeds.setdefault(names[str(benchmark)], {})[arm] = 1000 / float(str(milliseconds))
+    units = {name: {"task": name, MEASURED: papers.measured(own)} for name, own in speeds.items()}
+    ours = EXPERIMENTS["table-6"].tables[0](Found(units)).rows
+    theirs = published("disco").tables["table-6"].rows
+    for mine, paper in zip(ours, theirs, strict=True):
+        assert [float(cell.split()[0]) for cell in mine[1:]] == pytest.approx(paper[1:], abs=0.06)
+    assert outcomes("table-6", **units) == [True, True]
+    assert outcomes("table-6", mbpp=units["mbpp"]) == [None, None], "one task"
+    few = {**units, "mbpp": {"task": "", MEASURED: papers.measured(speeds["mbpp"], num_prompts=1)}}
+    assert outcomes("table-6", **few) == [None, None]
+    assert outcomes("table-1", mbpp=units["mbpp"]) == [True] * 5
