@@ -36,25 +36,25 @@ def name_of(page: Path) -> str:
 def commands_of(text: str) -> Iterator[str]:
     """Lines of code that begin with `selfdraft`, their continuations joined, and whole commands in the text."""
     lines = iter(text.splitlines())
+    is_fenced = False
     for line in lines:
+        is_fenced ^= line.startswith("```")
         code = line.strip().removeprefix("$ ")
-        if code.startswith("selfdraft "):
+        if code.startswith("selfdraft ") and (is_fenced or line.startswith("    ")):
             while code.endswith("\\"):
                 code = f"{code[:-1]} {next(lines).strip()}"
             yield code
     for code in re.findall(r"`(selfdraft [^`]+)`", text.replace("\n", " ")):
-        if not PLACEHOLDERS.search(code):
+        if not PLACEHOLDERS.search(code) and (len(code.split()) > 2 or code.split()[1] not in NAMES):
             yield code
 
 
+NAMES = {command.__name__.rpartition(".")[2] for command in COMMANDS}
 COMMANDS_SHOWN = [(name_of(page), command) for page in PAGES for command in commands_of(text_of(page))]
 
 
 def test_there_are_commands_of_every_kind() -> None:
-    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
-    assert {shlex.split(command)[1] for _, command in COMMANDS_SHOWN} >= names
-    in_readme = {shlex.split(command)[1] for page, command in COMMANDS_SHOWN if page == "README.md"}
-    assert in_readme >= names
+    assert {command.split()[1] for page, command in COMMANDS_SHOWN if page == "README.md"} == NAMES
     assert len(COMMANDS_SHOWN) > 50
 
 
@@ -91,7 +91,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], link
 
 
-@pytest.mark.parametrize("page", LINKED, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in LINKED if page.name != "CONTRIBUTING.md"], ids=name_of)
 def test_the_language_is_plain(page: Path) -> None:
     assert not OLD_WORDS.findall(text_of(page))
 
