@@ -124,7 +124,7 @@ def test_a_benchmark_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_strategy(sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     name, place = re.findall(r'`"(alternate)": "(.*?)"`', PAGE)[0]
     module = run_as(place.partition(":")[0], example("A strategy"), monkeypatch)
-    assert module.__doc__ and module.__doc__.startswith(f"`{name}`")
+    assert str(module.__doc__).startswith(f"`{name}`")
     monkeypatch.setitem(STRATEGIES, name, place)
     engine = Engine(pico("llama"), profile=None)
     prompts = [[3, 1, 4, 1, 5, 9], [7], [2, 7, 1, 8, 2, 8]]

@@ -1,7 +1,7 @@
 """Calibration: measure latency, fit the strategies, try them, and keep all of it in the profile.
 
 Each result is kept as soon as it is there: steps of a fit in a journal, whole fits in the profile. So whatever ends a
-calibration costs at most one step, and asking the same again goes on behind it.
+calibration costs at most one step, and asking the same again goes on after it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NOTHING_TO_LEARN = ("off", "fixed")
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """`num_tokens`: fit to so many, None: as many as the device is good for. `num_trial_prompts`: try with so many of
-    the prompts held out, None: with all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
+    """`num_tokens`: to fit to, None: as many as the device is good for. `num_trial_prompts`: how many of the prompts
+    held out to try with, None: all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
     """
 
     budget_seconds: float = 1200.0
@@ -148,7 +148,7 @@ class _Calibration:
     # -------------------------------------------------------------------------------------------- one strategy
 
     def _learn(self, name: str, num_left: int) -> bool:
-        """Whether it is complete: else the journal is kept, to go on with. It and those behind it share the time."""
+        """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
         settings = {name: dict(self.options.settings.get(name, {}))}
         options = options_for("strategy", name, settings)
         seconds = self.budget.left(_SHARE_OF_FIT) / num_left
