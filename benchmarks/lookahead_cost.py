@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 import selfdraft
-from selfdraft.measure.circumstances import commit, device_name
 from selfdraft.cli.outputs import write_file
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, Disco
+from selfdraft.measure.circumstances import commit, device_name
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import DraftStats, NoiseKey
 from selfdraft.registry import LOOKAHEADS, find

@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration knows the seconds of a pass and times none."""
+    """The seconds of a pass are known; none is timed."""
     import learned
 
     learned.know_latency(monkeypatch)

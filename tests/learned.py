@@ -48,8 +48,10 @@ def latency(**changed: Any) -> LatencyFit:
 
 
 def know_latency(patch: pytest.MonkeyPatch) -> None:
-    """Calibration times nothing."""
-    patch.setattr("selfdraft.calibrate.calibrate.measure", lambda runner, **options: latency())
+    """Neither calibration nor an engine without a profile times anything."""
+    for place in ("calibrate.calibrate", "engine.knowledge"):
+        measure = f"selfdraft.{place}.measure"
+        patch.setattr(measure, lambda runner, *told, **options: latency(num_layers=runner.num_layers))
 
 
 def classifier(**changed: Any) -> Classifier:
@@ -70,7 +72,7 @@ def classifier(**changed: Any) -> Classifier:
 
 
 def disco(drafter: str, **changed: Any) -> Artefact:
-    """What `selfdraft train-lookahead` would keep."""
+    """What `selfdraft calibrate --lookahead disco` would keep."""
     made = classifier()
     facts = {"drafter": drafter, "strategy": "uniform", "settings": "{}", "label": "match", "domains": ["chat"]}
     scores = {"num_tokens": 512, "f1": 0.9, "f1_static": 0.8, "trained": "2026-01-01"}

@@ -185,7 +185,7 @@ def test_list_shows_the_catalogue(home: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    "command", ["", "generate", "profile", "profile lemma", "verify", "info", "bench", "pull", "list"]
+    "command", ["", "generate", "profile", "verify", "info", "bench", "pull", "list"]
 )
 def test_help_teaches_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):

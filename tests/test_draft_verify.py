@@ -46,9 +46,7 @@ class PlantedKit:
         self.asked: list[tuple[Mapping[str, Any], list[str], int]] = []
         self.shares: list[float] = []
 
-    def tokens_per_second(
-        self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int
-    ) -> float:
+    def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         self.asked.append((method, [prompt.id for prompt in prompts], num_tokens))
         if method == {"strategy": "off"}:
             return PLAIN_SPEED

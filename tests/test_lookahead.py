@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from pico import pico
 from selfdraft import Engine, OptionError, Plan, StepRecord
-from selfdraft.bench.lookahead.oracle import Oracle
 from selfdraft.calibrate.replay import RoundSeconds, replay
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.tuning import Replay, rank
@@ -24,6 +23,7 @@ from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.heuristic import NUM_PLACES, Heuristic
 from selfdraft.lookahead.learned import Learned, RunningProduct
+from selfdraft.lookahead.oracle import Oracle
 from selfdraft.lookahead.perplexity import Perplexity
 from selfdraft.lookahead.roc import Roc, best_threshold
 from selfdraft.lookahead.tpt import EDGES, Chances, Costs, Tpt

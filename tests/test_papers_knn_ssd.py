@@ -105,8 +105,8 @@ def test_a_domain_that_is_left_out_is_not_known(bench: Workbench) -> None:
     assert [*known.sets] == [*TASKS, "general"]
     (task,) = tasks_of(bench, ["gsm8k"])
     assert not {one.id for one in task.measured} & {one.id for one in task.fitting}
-    assert {one.route for one in route(bench, known.knows(), task.measured)} == {"gsm8k"}
-    assert "gsm8k" not in {one.route for one in route(bench, known.knows("gsm8k"), task.measured)}
+    assert {domain for domain, _ in route(bench, known.knows(), task.measured)} == {"gsm8k"}
+    assert "gsm8k" not in {domain for domain, _ in route(bench, known.knows("gsm8k"), task.measured)}
     for one in unpack(known.knows("gsm8k").artefacts[KNN].content):
         assert one.name != "gsm8k"
         assert [point["skip"] for point in one.found["frontier"]] == [known.sets[one.name]]
@@ -147,7 +147,8 @@ def test_streams_are_judged_as_one() -> None:
     units = {"r=0.0": made({"a": {**arms, KNN: 2.0}}), "r=1.0": made({"a": {**arms, KNN: 1.0}}, first=7)}
     found = knn_ssd.streams(Found(units))
     figures = found.figures(knn_ssd.ALL, KNN)
-    assert figures is not None and figures.speedup is not None
+    assert figures is not None
+    assert figures.speedup is not None
     assert (figures.speedup.value, figures.speedup.count) == (pytest.approx(4 / 3), 4)
     assert list(outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 1.4}})}).values()) == [True, True, True]
     assert list(outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 0.9}})}).values()) == [False, False, False]
@@ -201,7 +202,9 @@ def test_tasks_that_were_left_out_are_judged_as_one() -> None:
 def test_clusters() -> None:
     def judged(seven: float) -> list[bool | None]:
         speeds = {"1 cluster": 1.05, "5 clusters": 1.2, "7 clusters": seven}
-        return list(outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()}).values())
+        return list(
+            outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()}).values()
+        )
 
     assert judged(1.1) == [True, True]
     assert judged(1.3) == [True, False]

@@ -1,35 +1,27 @@
-"""`selfdraft profile`: profiles as users see them, and lemma 4.1 of KnapSpec on real states."""
+"""`selfdraft profile`: profiles as users see them."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import json
-import math
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import learned
-from pico import FAMILIES, NUM_LAYERS, pico
-from selfdraft import Engine, SkipSet
-from selfdraft.calibrate import lemma
-from selfdraft.calibrate.lemma import Judged, Lemma
-from selfdraft.calibrate.texts import Text
+from pico import NUM_LAYERS, pico
+from selfdraft import SkipSet
 from selfdraft.cli import profile_charts
 from selfdraft.cli.main import main
 from selfdraft.economics import LatencyFit, Line
-from selfdraft.errors import OptionError, UnsupportedModelError
+from selfdraft.errors import OptionError
 from selfdraft.profiles.contents import read_sets
 from selfdraft.profiles.key import ProfileKey
 from selfdraft.profiles.profile import SCHEMA, Artefact, Profile
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import Knowledge, PlanContext
-from selfdraft.strategies.knapsack import Candidate
 from selfdraft.strategies.prune import Prune
 
 TRIAL = {"skip": "a1,m2", "strategy": "fixed", "match": 0.8, "predicted": 1.3, "measured": 1.27}
@@ -246,162 +238,6 @@ class TestPlot:
         monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
         assert main(["profile", "plot", folder, "--output", "profile.png"]) == 2
         assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
-
-
-# ------------------------------------------------------------------------------------------------ lemma 4.1
-
-CIRCLE = torch.eye(2)
-"""Two words at right angles: |w_0 - w_1|^2 = 2."""
-
-
-def at(degrees: float, length: float = 1.0) -> torch.Tensor:
-    return length * torch.tensor([math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]).double()
-
-
-class TestLemma:
-    def test_by_hand(self) -> None:
-        """x = (3, 0): margin 3, |x|^2 = 9, so the cosine may lack 9 / (2 * 9 * 2) = 1/4: 41.4 degrees."""
-        states = torch.stack([at(0, 0.2), at(41.3, 7.0), at(41.5), at(-44.9), at(46.0), at(180.0)])[:, None]
-        found = lemma.check(at(0, 3.0)[None], states, CIRCLE)
-        assert found.allowed.tolist() == pytest.approx([0.25])
-        assert found.is_close[:, 0].tolist() == [True, True, False, False, False, False]
-        assert found.is_same[:, 0].tolist() == [True, True, True, True, False, False]
-        assert found.cosines[1, 0].item() == pytest.approx(math.cos(math.radians(41.3)))
-        assert not found.violations.any()
-
-    def test_where_two_words_tie_there_is_no_choice_to_keep(self) -> None:
-        found = lemma.check(at(45)[None], at(45)[None, None], CIRCLE)
-        assert not found.is_close.any()
-
-    def test_a_vocabulary_in_parts_is_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Against the definition, written down plainly."""
-        generator = torch.Generator().manual_seed(5)
-        head = torch.randn(101, 16, generator=generator)
-        target = torch.randn(7, 16, generator=generator)
-        others = target + 0.02 * torch.randn(9, 7, 16, generator=generator)
-        scores = target.double() @ head.double().T
-        best = scores.topk(2, dim=-1)
-        distances = torch.cdist(head.double()[best.indices[:, 0]], head.double()).amax(-1)
-        margins = best.values[:, 0] - best.values[:, 1]
-        allowed = margins.square() / (2 * target.double().square().sum(-1) * distances.square())
-        cosines = torch.cosine_similarity(others.double(), target.double(), dim=-1)
-        for size in (lemma._CHUNK_BYTES, 8 * 3 * (16 + 70)):
-            monkeypatch.setattr(lemma, "_CHUNK_BYTES", size)
-            found = lemma.check(target, others, head)
-            torch.testing.assert_close(found.allowed, allowed)
-            torch.testing.assert_close(found.cosines, cosines)
-            assert found.is_close.tolist() == (cosines >= 1 - allowed).tolist()
-            assert (
-                found.is_same.tolist() == ((others.double() @ head.double().T).argmax(-1) == scores.argmax(-1)).tolist()
-            )
-            assert found.is_close.any()
-            assert not found.is_close.all()
-
-    @pytest.mark.parametrize("family", FAMILIES)
-    def test_on_pico_models(self, family: str) -> None:
-        found = examined(family)
-        assert not lemma.counterexamples([found])
-        total = lemma.table([found], 2 * NUM_LAYERS)[-1]
-        assert 0.3 < total.same_share < 1, "else nothing is put to the test"
-        assert total.num_networks == NUM_LAYERS
-        assert [one.weight for one in found.candidates] == [1, 2, 3, 4, 5]
-
-    def test_premises_hold_and_are_kept(self) -> None:
-        """Of all pico models together, so that the test above is not empty."""
-        shares = [lemma.table([examined(family)], 2 * NUM_LAYERS)[-1].premise_share for family in FAMILIES]
-        assert sum(share > 0 for share in shares) > len(FAMILIES) / 3
-
-    def test_a_state_of_its_own(self) -> None:
-        """x' = x: the premise holds wherever there is a choice, and so does the conclusion."""
-        generator = torch.Generator().manual_seed(1)
-        states, head = torch.randn(20, 32, generator=generator), torch.randn(112, 32, generator=generator)
-        found = lemma.check(states, states[None], head)
-        assert found.is_close.all()
-        assert found.is_same.all()
-        assert found.cosines.tolist() == [[1.0] * 20]
-
-    def test_the_table(self) -> None:
-        """Rows by share: weights 1 and 2 of 20 are up to 10 %, weight 3 is up to 20 %."""
-        candidates = [Candidate(frozenset([weight]), weight, 1.0) for weight in (1, 2, 3)]
-        cosines = torch.tensor([[0.9, 1.0], [0.8, 0.9], [0.5, 0.7]]).double()
-        is_close = torch.tensor([[True, True], [False, False], [True, False]])
-        is_same = torch.tensor([[True, True], [True, False], [False, False]])
-        judged = [Judged(candidates, lemma.Check(cosines, is_close, is_same, torch.tensor([0.1, 0.3]).double()))]
-        first, second, total = lemma.table(judged, 20)
-        assert first == lemma.Row(0.1, 2, 4, pytest.approx(0.9), 0.5, 0.75, 0)
-        assert second == lemma.Row(0.2, 1, 2, pytest.approx(0.6), 0.5, 0.0, 1)
-        assert total == lemma.Row(None, 3, 6, pytest.approx(0.8), 0.5, 0.5, 1)
-        (one,) = lemma.counterexamples(judged)
-        assert (one.text, one.token, one.skip, one.needed) == (0, 0, "m1", pytest.approx(0.9))
-
-    def test_models_it_says_nothing_about(self) -> None:
-        model: Any = copy.deepcopy(pico("llama"))
-        bare = model.lm_head
-        model.lm_head = torch.nn.Linear(32, 112).requires_grad_(False)
-        with pytest.raises(UnsupportedModelError, match="the head of LlamaForCausalLM has a bias"):
-            Lemma(model)
-        model.lm_head = bare
-        bare.register_forward_hook(lambda module, inputs, output: 2 * output.roll(1, -1))
-        with pytest.raises(UnsupportedModelError, match="gives other scores than its weight"):
-            Lemma(model).examine(continued(model))
-        with pytest.raises(UnsupportedModelError, match="the model has 2 layers"):
-            Lemma(pico("llama", num_hidden_layers=2))
-
-
-@cache
-def examined(family: str) -> Judged:
-    return Lemma(pico(family)).examine(continued(pico(family)))
-
-
-def continued(model: Any) -> Text:
-    prompt = [3, 1, 4, 1, 5, 9]
-    written = Engine(model, strategy="off", profile=None).generate(prompt, max_new_tokens=16).tokens
-    return Text((*prompt, *written), len(prompt))
-
-
-class TestLemmaCommand:
-    FEW = ("--texts", "2", "--tokens", "6")
-
-    @pytest.fixture(autouse=True)
-    def prompts(self, tmp_path: Path) -> list[str]:
-        """Short ones: a pico model's context is short."""
-        file = tmp_path / "prompts.jsonl"
-        file.write_text(
-            "".join(json.dumps({"domain": "d", "prompt": text}) + "\n" for text in ("abcabc", "xyz", "1+2"))
-        )
-        return ["--prompts", str(file), *self.FEW]
-
-    def test_a_table(self, folder: str, prompts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "lemma", folder, *prompts]) == 0
-        output = capsys.readouterr().out
-        assert f"{folder} (cpu, float32): 12 tokens in 2 texts" in output
-        rows = {line[:12].strip(): line[12:].split() for line in output.splitlines()}
-        for share in ("up to 10%", "up to 20%", "up to 30%", "up to 40%", "up to 50%"):
-            assert rows[share][:2] == ["2", "12"]
-        assert rows["all"][:2] == ["10", "60"]
-        assert rows["all"][-1] == "0"
-        assert "The premise holds in " in output
-
-    def test_a_document(self, folder: str, prompts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "lemma", folder, "--json", *prompts]) == 0
-        document = json.loads(capsys.readouterr().out)
-        assert (document["num_texts"], document["num_tokens"], document["counterexamples"]) == (2, 12, [])
-        assert [row["up_to"] for row in document["rows"]] == [0.1, 0.2, 0.3, 0.4, 0.5]
-        assert sum(row["num_pairs"] for row in document["rows"]) == document["total"]["num_pairs"] == 60
-
-    def test_a_violation(
-        self, folder: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """With a bound that lets anything through, every other choice is a counterexample."""
-        monkeypatch.setattr(lemma, "allowed_gap", lambda margin, length, widest: torch.full_like(margin, 2.0))
-        assert main(["profile", "lemma", folder, "--json", *prompts]) == 1
-        total = json.loads(capsys.readouterr().out)["total"]
-        assert total["premise_share"] == 1
-        assert total["num_violations"] == round((1 - total["same_share"]) * total["num_pairs"]) > 0
-        assert main(["profile", "lemma", folder, *prompts]) == 1
-        output = capsys.readouterr().out
-        assert f"The lemma is violated in {total['num_violations']} of 60 pairs" in output
-        assert "another choice" in output
 
 
 def test_a_fit_survives_the_profile() -> None:

@@ -34,7 +34,7 @@ from selfdraft.registry import DRAFTERS
 from selfdraft.types import Prompt
 from tape import TapeRecorder
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "untimed")
 
 PROMPTS = [
     Prompt("a1", "a", tokens=(5, 6, 7, 8)),
@@ -43,6 +43,7 @@ PROMPTS = [
     Prompt("b2", "b", tokens=(9, 9, 3)),
 ]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
+COMMAND = ["calibrate", "--lookahead", "disco"]
 QUICK = LookaheadOptions(num_tokens=6, max_tokens=3)
 
 
@@ -94,7 +95,7 @@ class TestTraces:
             assert_alike(found, one)
 
     def test_temperature_changes_the_text_not_what_is_seen(self) -> None:
-        """Behind the same prefix the draft shows the same, however its token is drawn."""
+        """After the same prefix the draft shows the same, however its token is drawn."""
         engine, sampling = new_engine(), {"temperature": 0.9, "seed": 3}
         (found,) = collect(engine, UNIFORM, PROMPTS[:1], 20, sampling=sampling)
         prompt = PROMPTS[0].tokens
@@ -108,7 +109,7 @@ class TestTraces:
             torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
         assert 0 < found.is_kept.sum() < 20
 
-    def test_the_separate_model_behind_every_prefix(self) -> None:
+    def test_the_separate_model_after_every_prefix(self) -> None:
         engine, small = new_engine(), Engine(SETTINGS["model"]["source"], strategy="off")
         (found,) = collect(engine, {"drafter": "model"}, PROMPTS[:1], 16)
         text = [*PROMPTS[0].tokens, *engine.generate(PROMPTS[0].tokens, max_new_tokens=16, strategy="off").tokens]
@@ -360,9 +361,9 @@ class TestTrainLookahead:
         many = [Prompt(str(n), "a", tokens=(n + 1, n + 2)) for n in range(9)]
         short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
         found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)
-        assert any("time is up behind 1 of 2 prompts" in line for line in said)
+        assert any("time is up after 1 of 2 prompts" in line for line in said)
         assert found.facts["num_tokens"] == found.facts["num_validation_tokens"] == 6
-        assert all(row.total.num_texts == 1 for row in found.rows)
+        assert all(row.figures.num_prompts == 1 for row in found.rows)
 
     @pytest.mark.parametrize("where", ["train", "take_turns"])
     def test_an_interruption_leaves_the_profile_as_it_was(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +381,7 @@ class TestTrainLookahead:
         assert path.read_bytes() == before
         assert Store().load(engine.knowledge.key) is not None
 
-    def test_a_damaged_profile_is_made_anew_and_named(self) -> None:
+    def test_a_damaged_profile_is_made_again_and_named(self) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
         Store().update(engine.knowledge.key, "disco-self", learned.disco("self"))
         path = Store().path_of(engine.knowledge.key)
@@ -412,7 +413,7 @@ def use(profile_part: Artefact | None, **method: Any) -> Any:
     return Engine(pico("llama"), name="pico model", profile=known).method(lookahead="disco", **method).lookahead
 
 
-COMMAND = r"selfdraft train-lookahead 'pico model' --strategy uniform --drafter self"
+TRAIN = r"selfdraft calibrate 'pico model' --lookahead disco --strategy uniform --drafter self"
 
 
 def without(*names: str) -> Artefact:
@@ -454,7 +455,7 @@ class TestRefusals:
         with pytest.raises(ProfileError) as raised:
             use(part)
         assert message in str(raised.value)
-        assert str(raised.value).endswith(COMMAND)
+        assert str(raised.value).endswith(TRAIN)
 
     def test_another_draft_model_is_another_drafter(self) -> None:
         small = pico("llama", num_hidden_layers=2)
@@ -471,8 +472,8 @@ class TestRefusals:
             use(None, strategy="fixed", drafter="lookup", settings=settings)
         command = str(raised.value).partition("Run: ")[2]
         assert command == (
-            "selfdraft train-lookahead 'pico model' --strategy fixed --drafter lookup --set fixed.skip=a1,m2 "
-            "--set lookup.max_ngram=4"
+            "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "
+            "--set fixed.skip=a1,m2 --set lookup.max_ngram=4"
         )
 
     def test_another_strategy_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -481,7 +482,7 @@ class TestRefusals:
             "disco was trained with clasp Uniform.Options(ratio=0.25), not with uniform Uniform.Options(ratio=0.25)"
             in caplog.text
         )
-        assert COMMAND.replace("'", "") in caplog.text.replace("'", "")
+        assert TRAIN.replace("'", "") in caplog.text.replace("'", "")
 
     def test_other_skip_sets_of_the_same_strategy_are_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         part = learned.disco("self", strategy="uniform")
@@ -493,7 +494,9 @@ class TestRefusals:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
         train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
         assert Engine(pico("llama"), lookahead="disco", **UNIFORM)
-        with pytest.raises(ProfileError, match="selfdraft train-lookahead other --strategy uniform --drafter self"):
+        with pytest.raises(
+            ProfileError, match="selfdraft calibrate other --lookahead disco --strategy uniform --drafter self"
+        ):
             Engine(pico("qwen2"), lookahead="disco", name="other")
 
 
@@ -503,18 +506,7 @@ class TestRefusals:
 class TestCommand:
     def test_train_show_use(self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         method = ["--set", "uniform.ratio=0.4"]
-        command = [
-            "train-lookahead",
-            folder,
-            "--prompts",
-            prompts,
-            "--tokens",
-            "10",
-            "--label",
-            "tv",
-            *method,
-            "--json",
-        ]
+        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "10", "--label", "tv", *method, "--json"]
         assert main(command) == 0
         output = capsys.readouterr()
         *report, last = output.out.splitlines()
@@ -545,7 +537,7 @@ class TestCommand:
         assert "disco-self" in capsys.readouterr().out
 
     def test_one_domain(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        command = ["train-lookahead", folder, "--prompts", prompts, "--tokens", "8", "--domain", "code"]
+        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "8", "--domain", "code"]
         assert main([*command, "--drafter", "ngram-pool", "--set", "ngram-pool.window=0", "--json"]) == 0
         document = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert document["domains"] == ["code"]
@@ -557,8 +549,8 @@ class TestCommand:
         def interrupted(*values: Any, **more: Any) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(module, "take_turns", interrupted)
-        assert main(["train-lookahead", folder, "--prompts", prompts, "--tokens", "8"]) == 130
+        monkeypatch.setattr("selfdraft.calibrate.fit_session.run_whole", interrupted)
+        assert main([*COMMAND, folder, "--prompts", prompts, "--tokens", "8"]) == 130
         assert "nothing was kept" in capsys.readouterr().err
         assert not list(home.rglob("*.json"))
         assert not list(home.rglob("*.tmp"))
@@ -581,20 +573,12 @@ class TestCommand:
     def test_errors_come_before_the_model(
         self, arguments: list[str], message: str, refused: Callable[..., str]
     ) -> None:
-        assert message in refused("train-lookahead", *arguments)
+        assert message in refused(*COMMAND, *arguments)
 
     def test_one_prompt_is_too_few(self, tmp_path: Path, refused: Callable[..., str]) -> None:
         file = tmp_path / "one.jsonl"
         file.write_text('{"domain": "a", "prompt": "b"}\n' * 2)
-        assert "at least two different prompts of one domain" in refused("train-lookahead", "--prompts", str(file))
-
-    def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit, match="0"):
-            main(["train-lookahead", "--help"])
-        output = capsys.readouterr().out
-        assert "selfdraft train-lookahead --domain code" in output
-        assert "--strategy NAME" in output
-        assert "--acceptance" not in output
+        assert "at least two different prompts of one domain" in refused(*COMMAND, "--prompts", str(file))
 
 
 def test_a_classifier_that_cannot_be_read_does_not_hide_the_others() -> None:

@@ -1,9 +1,9 @@
-"""Tuning: replay against its specification, known best settings, what rounds take, and `selfdraft tune`."""
+"""Tuning: replay against its specification, known best settings, what rounds take, and the command."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,17 +21,19 @@ from selfdraft.calibrate.lookahead import LookaheadOptions, tune
 from selfdraft.calibrate.replay import RoundSeconds, replay
 from selfdraft.calibrate.round_seconds import Sweep, fit_rounds, lengths_to_measure, measure_rounds
 from selfdraft.calibrate.traces import collect
-from selfdraft.calibrate.trials import Total
 from selfdraft.calibrate.tuning import TUNABLE, Candidate, Replay, next_place, predicted, rank, shortlist
 from selfdraft.cli.main import main
 from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.disco import Disco
 from selfdraft.lookahead.fixed import Fixed
 from selfdraft.lookahead.perplexity import Perplexity
+from selfdraft.measure.records import Head, Record
+from selfdraft.measure.result import Result
+from selfdraft.measure.run import MeasurePlan
 from selfdraft.types import Draft, Plan, Prompt, StepRecord, Verdict
 from test_train_lookahead import made_trace
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "untimed")
 
 PROMPTS = [Prompt(str(number), "a", tokens=(number + 1, 7, number + 3)) for number in range(3)]
 UNIFORM = {"strategy": "uniform", "settings": {"uniform": {"ratio": 0.4}}}
@@ -76,7 +78,7 @@ class TestReplay:
 
     @pytest.mark.parametrize(("drafter", "tokens"), [("self", 1), ("lookup", 1), ("lookup", 4), ("model", 4)])
     def test_its_rounds_are_those_of_decoding(self, drafter: str, tokens: int) -> None:
-        """Of `self` only rounds of one token: behind more, it reads the keys and values of its own passes."""
+        """Of `self` only rounds of one token: after more, it reads the keys and values of its own passes."""
         settings = {**SETTINGS, "fixed": {"tokens": tokens}}
         engine = Engine(pico("llama"), profile=None, settings=settings, lookahead="fixed", drafter=drafter)
         prompt = Prompt("", "", tokens=(2, 7, 1, 8, 2, 8, 1, 8, 2, 8))
@@ -125,7 +127,7 @@ class TestKnownBest:
         known = Replay(traces, RoundSeconds(0.4, lambda count: 1.0))
         best = rank(lookahead, known, learned.classifier() if lookahead == "disco" else None)[0]
         assert best.predicted > rank("fixed", known)[0].predicted
-        perfect = 6 / (2 * 1.0 + (3 + 2) * 0.4)  # the most it drafts is 3, and behind an unsure token it stops
+        perfect = 6 / (2 * 1.0 + (3 + 2) * 0.4)  # the most it drafts is 3, and after an unsure token it stops
         assert best.predicted == pytest.approx(perfect)
         if lookahead == "confidence":
             assert 0.2 < best.options["threshold"] <= 0.9
@@ -197,6 +199,21 @@ def engine() -> Engine:
     return Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
 
 
+def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[MeasurePlan]:
+    """Plain decoding and each setting take these; what was asked for."""
+    plans: list[MeasurePlan] = []
+
+    def run_whole(engine: Engine, plan: MeasurePlan, *values: Any) -> Result:
+        plans.append(plan)
+        names = ["off", *plan.methods]
+        records = [Record(name, "p", "a", 0, 3, 10, taken, taken) for name, taken in zip(names, seconds, strict=False)]
+        head = Head({"seed": 0}, {}, {"num_layers": 5, "beta": 1.0}, [{"name": name} for name in names])
+        return Result(head, records)
+
+    monkeypatch.setattr("selfdraft.calibrate.fit_session.run_whole", run_whole)
+    return plans
+
+
 class TestTune:
     @pytest.mark.parametrize("lookahead", TUNABLE)
     def test_a_table_of_settings(self, engine: Engine, lookahead: str) -> None:
@@ -207,32 +224,25 @@ class TestTune:
         assert usual.is_usual
         assert 1 <= len(others) <= 3
         assert all(row.candidate is not None and row.candidate.lookahead == lookahead for row in others)
-        assert all(row.total.num_texts == 3 and row.total.num_tokens == 36 for row in found.rows)
+        assert all(row.figures.num_prompts == 3 and row.figures.num_tokens == 36 for row in found.rows)
         assert (found.counts.num_tokens, found.counts.num_drafted) == (36, 36)
         assert 0 < found.counts.kept_share < 1
-        assert set(told) == {"collecting drafts to tune with", "timing rounds", "trying it"}
+        assert set(told) == {"collecting drafts to tune with", "timing rounds", "methods warmed up", "texts measured"}
         best = found.fastest(lookahead).candidate
         assert best is not None
         text = engine.generate([5, 6], max_new_tokens=20, **best.method(UNIFORM)).tokens
         assert text == engine.generate([5, 6], max_new_tokens=20, strategy="off").tokens
 
     def test_the_fastest_measured_wins(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[Any] = []
-
-        def clocked(engine: Engine, methods: Any, *values: Any) -> list[Total]:
-            asked.extend(methods)
-            seconds = [4.0, 3.0, 5.0, 2.0, 3.5][: len(methods)]
-            return [Total(num_texts=1, num_tokens=10, num_passes=10, seconds=taken) for taken in seconds]
-
-        monkeypatch.setattr(module, "take_turns", clocked)
+        plans = clocked(monkeypatch, [4.0, 3.0, 5.0, 2.0, 3.5])
         found = tune(engine, UNIFORM, "confidence", PROMPTS, QUICK)
-        assert asked[0] == {"strategy": "off"}
-        assert asked[1]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 12}, "the usual one"
+        asked = list(plans[0].methods.values())
+        assert asked[0]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 12}, "the usual one"
         best = found.fastest("confidence")
         assert best is found.rows[3]
         assert best.candidate is not None
-        assert asked[3]["settings"]["confidence"] == dict(best.candidate.options)
-        assert asked[3]["settings"]["uniform"] == {"ratio": 0.4}
+        assert asked[2]["settings"]["confidence"] == dict(best.candidate.options)
+        assert asked[2]["settings"]["uniform"] == {"ratio": 0.4}
 
     def test_a_strategy_of_the_same_name_keeps_its_options(self, engine: Engine) -> None:
         method = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
@@ -244,12 +254,12 @@ class TestTune:
 
     def test_no_text_counts_twice(self, engine: Engine) -> None:
         again = Prompt("again", "b", tokens=PROMPTS[0].tokens)
-        assert tune(engine, UNIFORM, "fixed", [PROMPTS[0], again], QUICK).rows[0].total.num_texts == 1
+        assert tune(engine, UNIFORM, "fixed", [PROMPTS[0], again], QUICK).rows[0].figures.num_prompts == 1
 
     @pytest.mark.parametrize(
         ("lookahead", "message"),
         [
-            ("disco", "use selfdraft train-lookahead instead of tune"),
+            ("disco", "use selfdraft calibrate --lookahead disco"),
             ("confidenc", "unknown lookahead to tune 'confidenc'. Did you mean 'confidence'?"),
             ("tpt", "Known: confidence, fixed, perplexity"),
         ],
@@ -276,8 +286,8 @@ def prompts(tmp_path: Path) -> str:
 
 class TestCommand:
     def test_a_table_and_what_to_type(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        command = ["tune", folder, "--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4", "--json"]
-        assert main([*command, "--lookahead", "perplexity"]) == 0
+        asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4", "--json"]
+        assert main(["calibrate", "--lookahead", "perplexity", folder, *asked]) == 0
         output = capsys.readouterr()
         *report, last = output.out.splitlines()
         document = json.loads(last)
@@ -295,40 +305,13 @@ class TestCommand:
     def test_slower_than_plain_is_said(
         self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def clocked(engine: Engine, methods: Any, *values: Any) -> list[Total]:
-            return [
-                Total(num_texts=1, num_tokens=10, num_passes=9, seconds=1.0 + number) for number in range(len(methods))
-            ]
-
-        monkeypatch.setattr(module, "take_turns", clocked)
-        assert main(["tune", folder, "--prompts", prompts, "--tokens", "8"]) == 0
+        clocked(monkeypatch, [1.0, 2.0, 3.0, 4.0, 5.0])
+        assert main(["calibrate", "--lookahead", "confidence", folder, "--prompts", prompts, "--tokens", "8"]) == 0
         assert "plain decoding is faster than all of them here" in capsys.readouterr().out
 
     def test_interrupted(
         self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "take_turns", mock.Mock(side_effect=KeyboardInterrupt))
-        assert main(["tune", folder, "--prompts", prompts, "--tokens", "8"]) == 130
+        monkeypatch.setattr("selfdraft.calibrate.fit_session.run_whole", mock.Mock(side_effect=KeyboardInterrupt))
+        assert main(["calibrate", "--lookahead", "confidence", folder, "--prompts", prompts, "--tokens", "8"]) == 130
         assert "interrupted" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--lookahead", "disco"], "use selfdraft train-lookahead instead of tune"),
-            (["--lookahead", "fixd"], "Did you mean 'fixed'?"),
-            (["--strategy", "off"], "the strategy 'off' drafts nothing"),
-            (["--set", "fixed.tokens=0"], "fixed.tokens must be at least 1"),
-            (["--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        ],
-    )
-    def test_errors_come_before_the_model(
-        self, arguments: list[str], message: str, refused: Callable[..., str]
-    ) -> None:
-        assert message in refused("tune", *arguments)
-
-    def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit, match="0"):
-            main(["tune", "--help"])
-        output = capsys.readouterr().out
-        assert "selfdraft tune --lookahead confidence" in output
-        assert "perplexity" in output

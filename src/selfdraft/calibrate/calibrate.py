@@ -1,7 +1,7 @@
 """Calibration: measure latency, fit the strategies, try them, and keep all of it in the profile.
 
 Each result is kept as soon as it is there: steps of a fit in a journal, whole fits in the profile. So whatever ends a
-calibration costs at most one step, and asking the same again goes on after it.
+calibration costs at most one step, and asking the same again goes on from there.
 """
 
 from __future__ import annotations

@@ -106,7 +106,6 @@ def fit_method(engine: Engine, request: FitRequest, folder: Path, say: Say) -> F
     facts = {"strategy": request.strategy, "allowed_seconds": request.seconds, "num_prompts": len(prompts)}
 
     def fit() -> dict[str, Any]:
-        say(f"fitting {request.name}, for at most {request.seconds:.0f} s")
         began = engine.runner.seconds()
         found = _fit(engine, request, prompts, say)
         seconds = engine.runner.seconds() - began
@@ -131,5 +130,5 @@ def _fit(engine: Engine, request: FitRequest, prompts: Sequence[Prompt], say: Sa
 
         progress = LogProgress(say, request.name)
         own = engine.fork(engine.knowledge.profile)
-        session = FitSession(own, request.num_tokens, journal, progress, request.text_tokens)
+        session = FitSession(own, request.num_tokens, journal, progress, request.text_tokens, say)
         return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)

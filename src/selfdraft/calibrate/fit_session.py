@@ -21,7 +21,7 @@ from ..engine.state import State, TextSequence, prefill
 from ..errors import OptionError
 from ..fitting import Condense
 from ..measure.figures import Measured
-from ..measure.run import Measurement, MeasurePlan
+from ..measure.run import MeasurePlan, run_whole
 from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.key import ProfileKey
@@ -89,6 +89,7 @@ class FitSession:
     journal: Callable[..., Journal]
     progress: Progress = no_progress
     text_tokens: int = PRACTICE_TOKENS
+    say: Say = lambda text: None
 
     @property
     def latency(self) -> LatencyFit:
@@ -116,9 +117,12 @@ class FitSession:
         options = options_for("strategy", strategy, settings)
         journal = self.journal(name, strategy=strategy, options=repr(options))
         if not kind.can_fit:
+            self.say(f"practising {name}, for at most {seconds:.0f} s")
             return self._practise(strategy, settings, prompts, Budget(seconds), journal)
         write = (lambda: texts) if texts is not None else (lambda: self.write(prompts))
         kit = EngineKit(self, prompts, write, journal, seconds, f"fitting {name}", known)
+        before = f", going on after {len(kit.done)} steps" if kit.done else ""
+        self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
         found = kind.fit(kit, options)
         if texts is not None:
             points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
@@ -165,12 +169,8 @@ def take_turns(
     progress: Progress = no_progress,
 ) -> Measured:
     """Methods by name and plain decoding, prompt by prompt; when `seconds` are over, no other prompt is begun."""
-    measurement = Measurement(
-        engine, MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds), progress=progress
-    )
-    found = measurement.run()
-    if measurement.is_interrupted:
-        raise KeyboardInterrupt
+    plan = MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds)
+    found = run_whole(engine, plan, progress)
     for arm in found.arms:
         if arm.error:
             raise OptionError(f"{arm.name} cannot run: {arm.error}")

@@ -146,6 +146,8 @@ def run(options: argparse.Namespace) -> int:
         model, tokenizer = loading.load(options.model, **where)
         peer_model = loading.load(options.peer_model, **where)[0] if options.peer_model else None
     engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL)
+    if profile := engine.knowledge.profile:
+        terminal.say(profile.summary)
     plan = MeasurePlan(
         prompts=[*prompts, *_long_prompts(options, prompts, engine)],
         methods=methods,

@@ -79,7 +79,7 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
-    method = read_method(options)
+    method = {name: value for name, value in read_method(options).items() if name != "lookahead"}  # it is learned
     check_method_names(method)
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")

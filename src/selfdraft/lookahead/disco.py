@@ -2,7 +2,7 @@
 
 C_i = FFN(top-10 probabilities of the draft, their entropy, position in the generated text); drafting goes on while C_i
 is at least a threshold, up to a maximum. The classifier is trained for one model and one drafter by `selfdraft
-train-lookahead`, which also tunes both numbers on the latency of other prompts; the profile keeps it.
+calibrate --lookahead disco`, which also tunes both numbers on the latency of other prompts; the profile keeps it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def draft_model(drafter_options: Any) -> str:
 
 def train_command(knowledge: Knowledge, drafted_by: DraftedBy) -> str:
     """What trains a classifier for these drafts: their settings are named where they are not the defaults."""
-    parts = [knowledge.command("train-lookahead"), "--strategy", drafted_by.strategy, "--drafter", drafted_by.drafter]
+    drafts = f"--strategy {drafted_by.strategy} --drafter {drafted_by.drafter}"
+    parts = [f"{knowledge.command('calibrate')} --lookahead disco {drafts}"]
     by_method = {
         drafted_by.strategy: drafted_by.strategy_options,
         drafted_by.drafter: drafted_by.drafter_options,

@@ -1,7 +1,7 @@
 """`fixed`: always draft the same number of tokens (static lookahead).
 
 The usual rule (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is compared with as "static SL".
-`selfdraft tune` finds the best number for a model and its prompts ("static SL-opt").
+`selfdraft calibrate --lookahead fixed` finds the best number for a model and its prompts ("static SL-opt").
 """
 
 from __future__ import annotations

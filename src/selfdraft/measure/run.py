@@ -313,5 +313,14 @@ class Measurement:
         return judged(output.record, self._engine.compare(prompt, plain.tokens, output.tokens, **call))
 
 
+def run_whole(engine: Engine, plan: MeasurePlan, progress: Progress = no_progress) -> Result:
+    """For whom the first texts of an interrupted run are not a result: the interruption goes on."""
+    measurement = Measurement(engine, plan, progress=progress)
+    result = measurement.run()
+    if measurement.is_interrupted:
+        raise KeyboardInterrupt
+    return result
+
+
 def _numbers(first: int, prompt: Prompt) -> range:
     return range(first, first + 1 + len(prompt.later))

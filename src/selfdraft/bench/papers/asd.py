@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from ...measure.estimate import mean
+from ...passes import PassRequest
 from ...prompts.tokens import encode
 from ...protocols import Runner
 from ..tables import Table, number
@@ -21,7 +22,7 @@ from .swift_methods import self_sd_fit
 from .tasks import Task
 from .workbench import Methods, Workbench
 
-DRAFT_VERIFY, ASD = "D&V", "ASD"
+DRAFT_VERIFY, ASD, SIMILARITIES = "D&V", "ASD", "cnn-dm"
 USUAL_LENGTH, LOOKED_AT = 512, 4
 """Tokens after which sub-layers are timed; prompts at least whose similarities are looked at."""
 KEEPS_UP = "ASD keeps up with draft & verify (slower by less than 5 %; the paper's by 4 % at most) on {task}"
@@ -29,8 +30,6 @@ FEW_SETS = 10
 """Of fewer the best is chance, and tells nothing of draft & verify."""
 
 # ------------------------------------------------------------------------------------------------------ table 1
-
-SIMILARITIES = "cnn-dm"
 
 
 def _similarities(bench: Workbench, task: Task) -> Values:
@@ -48,13 +47,18 @@ def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
     """Of the hidden states before and after each sub-layer, mean over tokens: attention 0, MLP 0, attention 1, ..."""
     points = ["embedding", *(f"{kind}{layer}" for layer in range(runner.num_layers) for kind in "am")]
     cache = runner.new_cache(1, len(tokens))
-    captured = runner.forward([list(tokens)], [0], cache, capture=points, needs_scores=False).captured
+    captured = runner.forward(PassRequest([list(tokens)], [0], capture=points, needs_scores=False), cache).captured
     pairs = itertools.pairwise(points)
     means = [torch.cosine_similarity(captured[a].float(), captured[b].float(), dim=-1).mean() for a, b in pairs]
     return torch.stack(means).cpu()
 
 
-MEASURES = {"minimum": min, "maximum": max, "mean": statistics.mean, "median": statistics.median}
+MEASURES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "minimum": min,
+    "maximum": max,
+    "mean": statistics.mean,
+    "median": statistics.median,
+}
 
 
 def _similarity_table(found: Found) -> Table:
@@ -62,8 +66,7 @@ def _similarity_table(found: Found) -> Table:
     if kinds:
         layers = [[statistics.mean(layer) for layer in zip(*kind, strict=True)] for kind in kinds.values()]
         rows = [[f"{name} similarity", *(f"{one(kind):.3f}" for kind in layers)] for name, one in MEASURES.items()]
-        seconds = found.get(SIMILARITIES, "seconds").values()
-        rows.append(["mean time (ms)", *(f"{1000 * one:.4f}" for one in seconds)])
+        rows.append(["mean time (ms)", *(f"{1000 * one:.4f}" for one in found.get(SIMILARITIES, "seconds").values())])
     return Table("similarity before and after a sub-layer", ["", "attention", "MLP"], rows)
 
 
@@ -136,12 +139,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "all three": {},
 }
 RULE_NAMES = {name: name for name in RULES}
-
-
-def _ablation_units(bench: Workbench) -> Iterable[Unit]:
-    methods = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
-    return bench.for_each(["cnn-dm"], lambda task: bench.measure(task, methods))
-
+METHODS = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
 
 RECIPE = Recipe(
     "asd",
@@ -176,7 +174,7 @@ RECIPE = Recipe(
         Experiment(
             "table-5",
             "its three rules",
-            _ablation_units,
+            lambda bench: bench.for_each(["cnn-dm"], lambda task: bench.measure(task, METHODS)),
             [by_arm(["speed-up", "attention skipped", "MLP skipped", "accepted", "c", "recording"], RULE_NAMES)],
             [
                 faster("the similarity alone is faster than rules 1 and 2", "similarity", "rules 1 and 2"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,8 +32,6 @@ PAPER_PROMPTS = 80
 NUM_BUCKETS, MOST_SHOWN = 20, 16  # longer drafts share the last row of the histogram
 WEAK = 0.3  # a correlation below it
 
-# --------------------------------------------------------------------------------------------------------- figure 2
-
 
 def _example(found: Found) -> dict[str, Mapping[str, Any]]:
     return {name: texts[0] for name, texts in (found.get("mbpp", "rules") or {}).items()}
@@ -52,8 +50,7 @@ def _draw_example(found: Found) -> Plot | None:
         return None
     oracle, static = (list(enumerate(rules[name][kind], 1)) for name, kind in ((ORACLE, "kept"), (STATIC_5, "drafted")))
     series = [Series(ORACLE, oracle, "bars", 0), Series(STATIC_5, static, "dashed", 5, is_marked=False)]
-    alt = "How far the oracle and a static lookahead draft, iteration by iteration of one text"
-    return Plot(Lines(series, "iteration", "tokens"), alt)
+    return Plot(Lines(series, "iteration", "tokens"), "How far the oracle and a static lookahead draft in one text")
 
 
 # ------------------------------------------------------------------------------------------ table 3, figures 3 to 5
@@ -176,8 +173,13 @@ HISTOGRAM = Columns(shares, LENGTHS, ".1%", "tokens kept", "share of iterations"
 ORACLE_UNITS = per_task(TASKS, fit.run_oracle)
 
 
+def _figure(name: str, title: str, shown: Columns, claim: Claim, notes: Sequence[str] = ()) -> Experiment:
+    parts = (ORACLE_UNITS, [shown.table], [claim])
+    return Experiment(name, title, *parts, notes=notes, chart=shown.draw, shares="table-3")
+
+
 def _course(name: str, title: str, names: Names) -> Experiment:
-    columns = Columns(course, PLACES, ".2f", "place in the text", "mean of tokens kept", names)
+    shown = Columns(course, PLACES, ".2f", "place in the text", "mean of tokens kept", names)
     claim = _claim(
         "the place in the text goes only weakly with the length",
         _moments,
@@ -186,11 +188,8 @@ def _course(name: str, title: str, names: Names) -> Experiment:
         names,
     )
     notes = [f"by twentieths of a text's iterations (paper: buckets of 0.0001); weak: a correlation below {WEAK}"]
-    kind: dict[str, Any] = {"notes": notes, "chart": columns.draw, "shares": "table-3"}
-    return Experiment(name, title, ORACLE_UNITS, [columns.table], [claim], **kind)
+    return _figure(name, title, shown, claim, notes)
 
-
-# --------------------------------------------------------------------------------------------------------- table 5
 
 F1_RULES = {"static": "F1 static-SL", "disco": "F1 DISCO", "any static": "any static length", "at half": "DISCO at 0.5"}
 F1_BASES = {"static": "the static length that is fastest", "any static": "any static length"}
@@ -222,10 +221,10 @@ SAMPLED, GREEDY = "T=1 cnn-dm", "T=0 cnn-dm"
 LATENCY_UNITS = per_task(TASKS, partial(fit.compare, rules=RULES))
 
 
-def _sampled_units(bench: Workbench) -> Iterable[Unit]:
-    for temperature in (1.0, 0.0):
-        measure = partial(fit.compare, rules=SAMPLED_RULES, temperature=temperature)
-        yield from per_task(["cnn-dm"], measure, f"T={temperature:g} ")(bench)
+def _sampled_units(bench: Workbench) -> list[Unit]:
+    measure = partial(fit.compare, rules=SAMPLED_RULES)
+    each = [per_task(["cnn-dm"], partial(measure, temperature=t), f"T={t:g} ") for t in (1.0, 0.0)]
+    return [unit for units in each for unit in units(bench)]
 
 
 def _latencies(rules: Sequence[str]) -> Callable[[Found], Table]:
@@ -236,7 +235,10 @@ def _latencies(rules: Sequence[str]) -> Callable[[Found], Table]:
 def saved(found: Found, unit: str, base: str) -> Estimate | None:
     """Percent of a rule's time that DISCO saves, on the same prompts."""
     share = ratio(Side(unit, base).records(found), Side(unit, DISCO).records(found), speed, 0)
-    return share and Estimate(*(100 * (1 - one) for one in (share.value, share.high, share.low)), share.count)
+    if share is None:
+        return None
+    value, low, high = (100 * (1 - one) for one in (share.value, share.high, share.low))
+    return Estimate(value, low, high, share.count)
 
 
 def average(found: Found, base: str) -> Estimate | None:
@@ -247,13 +249,10 @@ def average(found: Found, base: str) -> Estimate | None:
 
 
 def _gains(found: Found) -> Table:
-    rows = [[found.label(unit), *(_percent(saved(found, unit, base)) for base in BASES)] for unit in found.units]
-    rows += [["Average", *(_percent(average(found, base)) for base in BASES)]] if rows else []
+    gains = {found.label(unit): [saved(found, unit, base) for base in BASES] for unit in found.units}
+    gains |= {"Average": [average(found, base) for base in BASES]} if gains else {}
+    rows = [[name, *(str(one or "-") for one in ones)] for name, ones in gains.items()]
     return Table("percent of the latency that DISCO saves", ["dataset", *BASES], rows)
-
-
-def _percent(found: Estimate | None) -> str:
-    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]" if found else "-"
 
 
 def _saves(found: Found, base: str) -> Judgement | None:
@@ -286,15 +285,7 @@ RECIPE = Recipe(
             notes=[fit.draft_note, f"an iteration drafts at most {MAX_TOKENS} tokens; the last one ends with its text"],
         ),
         _course("figure-3", "the oracle over the iterations, Alpaca", lambda found: list({"alpaca"} & {*_all(found)})),
-        Experiment(
-            "figure-4",
-            "histogram of the oracle's lookahead",
-            ORACLE_UNITS,
-            [HISTOGRAM.table],
-            [NO_USUAL_LENGTH],
-            chart=HISTOGRAM.draw,
-            shares="table-3",
-        ),
+        _figure("figure-4", "histogram of the oracle's lookahead", HISTOGRAM, NO_USUAL_LENGTH),
         _course("figure-5", "the oracle over the iterations", _all),
         Experiment(
             "table-5",

@@ -40,8 +40,6 @@ MIN_MATCH = 0.7
 _LEAST_FIT_PROMPTS = 8  # of a task, where it has as many: fewer tokens would teach a classifier nothing
 _DRAFT_SHARE = 3.0  # times the seconds of other fits: this one is for all tasks
 
-# ------------------------------------------------------------------------------------------------------ prompts
-
 
 def fit_prompts(bench: Workbench, name: str) -> Sequence[Prompt]:
     """That a task, or its teacher, is fitted to."""
@@ -100,9 +98,8 @@ def draft(bench: Workbench) -> dict[str, Any]:
 
 def chosen_skip(frontier: Sequence[Mapping[str, Any]]) -> str:
     """The cheapest draft that is right as often as the paper's; where none is, the one that skips least."""
-    points = sorted(
-        (point for point in map(FrontierPoint.from_json, frontier) if point.skip), key=lambda one: len(one.skip)
-    )
+    points = [point for point in map(FrontierPoint.from_json, frontier) if point.skip]
+    points.sort(key=lambda point: len(point.skip))
     chosen = [*points[:1], *(point for point in points if point.match >= MIN_MATCH)]
     return str(chosen[-1].skip) if chosen else ""
 
@@ -112,9 +109,6 @@ def draft_note(found: Found) -> Iterator[str]:
         method = values.get("method") or values["fit"]["method"]
         skip = method["settings"].get("fixed", {}).get("skip", "every fourth layer")
         yield f"all tasks are drafted by the model itself without {skip}"
-
-
-# ------------------------------------------------------------------------------------------------ what tasks teach
 
 
 def fitted(bench: Workbench, name: str) -> Fitted:
@@ -166,12 +160,14 @@ def methods(known: Fitted, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def fit_notes(found: Found) -> Iterator[str]:
     for unit, one in found.units.items():
-        fit, fixed, perplexity = one["fit"], *(one["fit"]["best"][name] for name in ("fixed", "perplexity"))
-        yield (
-            f"{unit}: {fit['match']:.0%} of drafted tokens were right where it was fitted; chosen there: {STATIC_OPT} "
-            f"{fixed['tokens']}, {PERPLEXITY} {perplexity['threshold']:g} up to {perplexity['max_tokens']}, "
-            f"DISCO {fit['threshold']:g} up to {fit['max_tokens']}"
-        )
+        fit, best = one["fit"], one["fit"]["best"]
+        chosen = {STATIC_OPT: best["fixed"], PERPLEXITY: best["perplexity"], DISCO: fit}
+        told = [f"{name} {_spelled(options)}" for name, options in chosen.items()]
+        yield f"{unit}: {fit['match']:.0%} of drafted tokens were right where it was fitted; chosen: {', '.join(told)}"
+
+
+def _spelled(options: Mapping[str, Any]) -> str:
+    return str(options.get("tokens") or f"{options['threshold']:g} up to {options['max_tokens']}")
 
 
 # ------------------------------------------------------------------------------------------------- what is measured

@@ -6,6 +6,7 @@ and published is only what the summary states.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from ...strategies.knapspec import KnapSpec
 from ...types import Prompt, SkipSet
 from ..charts import Lines, Panels, Series
 from ..tables import Table
+from . import forms
 from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
 from .forms import Column, by_arm
@@ -191,7 +193,7 @@ def _plans(bench: Workbench, task: Task) -> Values:
 
 def _promised(found: Found, unit: str, kind: str) -> list[float]:
     """Tokens per time of the best sub-network, text by text."""
-    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or ()]
+    return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or () if kind in one]
 
 
 def _plain_passes(found: Found, unit: str, kind: str) -> float | None:
@@ -241,11 +243,11 @@ ARTICLES, QUESTION = "cnn-dm", "Summarise the texts above, one sentence for each
 def _context_units(bench: Workbench) -> Iterable[Unit]:
     """Two for each length, each beside plain decoding: KnapSpec, and those it is held against."""
     articles, limit = bench.task(ARTICLES, len(bench.prompts), 0), bench.engine.context_length
-    lengths = QUICK_LENGTHS if bench.scale.is_quick else LENGTHS
+    lengths, own = (QUICK_LENGTHS, [KNAPSPEC]) if bench.scale.is_quick else (LENGTHS, [KNAPSPEC, FRUGAL])
     fits = [length for length in lengths if articles and (limit is None or length <= limit)]
-    for names in ([KNAPSPEC, *([] if bench.scale.is_quick else [FRUGAL])], [CLASP, SWIFT]):
-        for length in fits:
-            yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
+    for names, length in itertools.product((own, [CLASP, SWIFT]), fits):
+        assert articles is not None
+        yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
     reason = f"the model's context holds {limit} tokens" if articles else bench.tasks.why_missing(ARTICLES)
     yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
 
@@ -309,7 +311,7 @@ def _context_chart(found: Found) -> Plot | None:
 
 NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
 PLAN_COLUMNS: Sequence[Column] = (
-    "ms/token",
+    ("ms", lambda found, unit, arm: forms.cell(found, unit, arm, "ms/token")),
     ("in plain passes", cell(".1f", _plain_passes)),
     ("expected TPT", cell(".2f", lambda *of: mean(_promised(*of)))),
 )

@@ -14,14 +14,14 @@ from typing import Any
 from ...measure.estimate import FEW_PROMPTS, Estimate, mean
 from ...measure.records import OFF
 from ...prompts.arrange import RATIOS
-from ..charts import Bars, Group, Scatter
+from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
 from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged_by, larger, speedup
 from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, new_tokens, prompts_a_task
-from .forms import by_arm, by_domain, by_unit
+from .forms import by_arm, by_domain, by_unit, domain_bars
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
-from .views import Parts, bars, of, only, stacked, together
+from .views import any_value, of, only, together
 
 ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
 ALL_ARMS = {OFF: OFF, **ARMS}
@@ -37,11 +37,6 @@ NO_STRUCTURE = 0.25
 """Groups whose silhouette is no larger do not stand apart, by the usual reading."""
 MATCH = ("match", lambda found, unit, arm: number(found.get(unit, "match", arm), ".3f"))
 SIZES = ("prompts in each", lambda found, unit, arm: ", ".join(map(str, found.get(unit, "sizes"))))
-
-
-def any_value(found: Found, name: str) -> Any:
-    """What is the same in all units that have it."""
-    return next((values[name] for values in found.units.values() if name in values), None)
 
 
 def streams(found: Found) -> Found:
@@ -147,7 +142,8 @@ def matrix_chart(found: Found) -> Plot | None:
     matches = {f"set of {one}": [found.get(task, "match", one) for task in names] for one in names}
     speed = Bars(labels, speeds, y_label="speed-up", unit="x", baseline=1.0)
     alt = "the set of each task on every task: speed-up, and the share of the target's choices that it meets"
-    return stacked([speed, Bars(labels, matches, y_label="choices met", x_label="task")], alt) if names else None
+    panels = Panels([speed, Bars(labels, matches, y_label="choices met")], columns=1, share_x=True)
+    return Plot(panels, alt, (8.0, 7.0)) if names else None
 
 
 def scatter(found: Found, alt: str) -> Plot | None:
@@ -167,8 +163,7 @@ def knn_is_faster(unit: str) -> list[Claim]:
 
 def accepts_more(unit: str) -> list[Claim]:
     texts = {quantity: f"knn has a larger {name} than" for quantity, name in ACCEPTED.items()}
-    arms = (FIXED, MIXED)
-    return [larger(f"{texts[one]} {arm}", one, KNN, arm, units=[unit]) for one in texts for arm in arms]
+    return [larger(f"{texts[one]} {arm}", one, KNN, arm, units=[unit]) for one in texts for arm in (FIXED, MIXED)]
 
 
 def formula_is_larger(found: Found) -> Judgement | None:
@@ -178,7 +173,7 @@ def formula_is_larger(found: Found) -> Judgement | None:
     return is_below(text, figures.speedup, round(expected, 2), KNN, unit="x") if figures and expected else None
 
 
-def first_is_faster(text: str, unit: str, parts: Parts) -> Claim:
+def first_is_faster(text: str, unit: str, parts: Callable[[Found], Mapping[str, str]]) -> Claim:
     """That `ssd-fixed` is faster on the first part of a stream, whose set it has, than on the others."""
 
     def judge(found: Found) -> Judgement | None:
@@ -191,9 +186,8 @@ def first_is_faster(text: str, unit: str, parts: Parts) -> Claim:
 
 def is_faster_by_task(found: Found) -> Iterator[Judgement | None]:
     for task, label in list(tasks(found).items())[1:]:
-        yield is_faster(
-            f"knn is faster than ssd-fixed on {label}", found, Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
-        )
+        knn, fixed = Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
+        yield is_faster(f"knn is faster than ssd-fixed on {label}", found, knn, fixed)
 
 
 def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
@@ -229,11 +223,8 @@ def most_are_sent(found: Found) -> Iterator[Judgement | None]:
     for unit, likely in units.NEW_TASKS.items():
         routes = found.get(unit, "routes") or {}
         sent, count = routes.get(likely, 0), sum(routes.values())
-        if likely:
-            share = mean([1.0] * sent + [0.0] * (count - sent))
-            yield is_above(
-                f"most prompts of {found.label(unit)} are sent to {likely}", share, 0.5, f"{sent} of {count}"
-            )
+        text, share = f"most prompts of {found.label(unit)} are sent to {likely}", [1.0] * sent + [0.0] * (count - sent)
+        yield is_above(text, mean(share), 0.5, f"{sent} of {count}, share") if likely else None
 
 
 def cluster_claims(found: Found) -> Iterator[Judgement | None]:
@@ -276,6 +267,7 @@ def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **m
 
 
 def of_fit(name: str, title: str, measured: Any, tables: Any, claims: Any, **more: Any) -> Experiment:
+    """What is shown of methods with fitted sets."""
     efforts = [prompts_a_task(None), *FIT]
     return Experiment(name, title, measured, tables, claims, efforts, [set_notes], **more)
 
@@ -324,7 +316,7 @@ RECIPE = Recipe(
                 judged_by(is_faster_by_task),
             ],
             units=partial(units.stream_units, ratios=[0.0]),
-            chart=bars("speed-ups on a stream that goes task by task", FIRST, tasks, ["speed-up"], list(ARMS)),
+            chart=domain_bars(["speed-up"], FIRST, list(ARMS), tasks, "speed-ups on a stream that goes task by task"),
         ),
         of_streams(
             "figure-4",
@@ -332,20 +324,18 @@ RECIPE = Recipe(
             [by_domain(name, FIRST, ARMS, tasks, title=name) for name in ACCEPTED],
             accepts_more(FIRST),
             units=partial(units.stream_units, ratios=[0.0]),
-            chart=bars("accepted length and acceptance rate, task by task", FIRST, tasks, list(ACCEPTED), list(ARMS)),
+            chart=domain_bars(list(ACCEPTED), FIRST, list(ARMS), tasks, "M and acceptance rate, task by task"),
         ),
-        Experiment(
+        of_fit(
             "figure-2",
             "the set of each task on every task",
             units.matrix_units,
-            tables=[
+            [
                 by_unit("speed-up", SETS, first="set of", title="speed-up"),
                 by_unit(MATCH, SETS, first="set of", title="share of the target's choices met"),
                 sets_table,
             ],
-            claims=[judged_by(own_sets_are_better)],
-            efforts=[PROMPTS, *FIT],
-            notes=[set_notes],
+            [judged_by(own_sets_are_better)],
             chart=matrix_chart,
         ),
         of_fit(
@@ -395,7 +385,7 @@ RECIPE = Recipe(
             MATH,
             [by_domain("speed-up", MATH_STREAM, ARMS, subtopics)],
             [first_is_faster("ssd-fixed is faster on the first subtopic than on others", MATH_STREAM, subtopics)],
-            chart=bars("speed-ups on MATH", MATH_STREAM, subtopics, ["speed-up"], list(ARMS), "subtopic"),
+            chart=domain_bars(["speed-up"], MATH_STREAM, list(ARMS), subtopics, "speed-ups on MATH by subtopic"),
             shares="table-4",
         ),
         of_streams(

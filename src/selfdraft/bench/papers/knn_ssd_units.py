@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -91,16 +91,13 @@ class Domains:
 
     def knows(self, without: str = "") -> Fitted:
         """As the paper has it: one set a domain, no strangers. `without`: a domain that it shall not know."""
-        domains = [
-            replace(one, found={"frontier": self._points(one)}, threshold=NO_THRESHOLD)
-            for one in self.domains
-            if one.name != without
-        ]
+        domains = []
+        for one in self.domains:
+            points = [point for point in one.found["frontier"] if point["skip"] == self.sets[one.name]]
+            if one.name != without:
+                domains.append(replace(one, found={"frontier": points}, threshold=NO_THRESHOLD))
         content = {**self.fitted.artefacts[KNN].content, **pack(domains)}
         return replace(self.fitted, artefacts={KNN: Artefact.of(content)})
-
-    def _points(self, domain: Domain) -> list[Mapping[str, Any]]:
-        return [point for point in domain.found["frontier"] if point["skip"] == self.sets[domain.name]]
 
 
 def fit_tasks(bench: Workbench) -> Domains:
@@ -140,15 +137,8 @@ def three_methods(known: Domains, first: str) -> Methods:
     return {FIXED: one_set(known.sets[first]), MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
 
 
-class Routed(NamedTuple):
-    """Where `knn` sends a prompt. `seconds`: of the decision, without the prefill."""
-
-    prompt: Prompt
-    route: str
-    seconds: float
-
-
-def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[Routed]:
+def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
+    """Where `knn` sends each prompt, and the seconds of the decision, without the prefill."""
     engine = bench.fork([knows])
     runner, strategy = engine.runner, engine.method(**KNN_METHOD).strategy
     routed = []
@@ -156,13 +146,13 @@ def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[Ro
         tokens = encode(prompt, engine)
         state = State([TextSequence(place, tokens, 1)], runner.new_cache(1, len(tokens)))
         seconds = prefill(runner, state, strategy)
-        routed.append(Routed(prompt, str(strategy.report(place)["domain"]), seconds))
+        routed.append((str(strategy.report(place)["domain"]), seconds))
         strategy.end(place)
     return routed
 
 
 def routes(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> dict[str, int]:
-    return dict(Counter(one.route for one in route(bench, knows, prompts)))
+    return dict(Counter(domain for domain, _ in route(bench, knows, prompts)))
 
 
 # ------------------------------------------------------------------------- streams: tables 1, 2, 3 and 7, figures 1, 4
@@ -235,12 +225,15 @@ def vector_units(bench: Workbench) -> list[Unit]:
 def _vectors(bench: Workbench) -> Values:
     """Vectors that were fitted to, and where other prompts are sent. The first decision has something to set up."""
     known, tasks = fit_tasks(bench), tasks_of(bench, num_measured=num_routed(bench))
-    routed = route(bench, known.knows(), [one for task in tasks for one in task.measured])
-    sent = {task.name: Counter(one.route for one in routed if one.prompt.domain == task.name) for task in tasks}
+    prompts = [one for task in tasks for one in task.measured]
+    routed = route(bench, known.knows(), prompts)
+    sent: dict[str, Counter[str]] = {task.name: Counter() for task in tasks}
+    for prompt, (domain, _) in zip(prompts, routed, strict=True):
+        sent[prompt.domain][domain] += 1
     return {
         **flat_vectors(known.domains),
-        "routes": {name: dict(counts) for name, counts in sent.items()},
-        "decision_seconds": [one.seconds for one in routed[1:]],
+        "routes": sent,
+        "decision_seconds": [seconds for _, seconds in routed[1:]],
         "token_seconds": bench.latency.at(USUAL_LENGTH).plain,
         "labels": {task.name: task.label for task in tasks},
         **known.values,
@@ -333,7 +326,8 @@ def math_stream(bench: Workbench, task: Task, known: Domains) -> Values:
     """Subtopic by subtopic, as the prompts say, else as `knn` sorts them; `ssd-fixed` has the set of the first."""
     prompts = task.measured
     if not is_labelled(task):
-        prompts = [replace(one.prompt, domain=one.route) for one in route(bench, known.knows(), prompts)]
+        routed = route(bench, known.knows(), prompts)
+        prompts = [replace(one, domain=domain) for one, (domain, _) in zip(prompts, routed, strict=True)]
     found = by_domain(prompts)
     order = [one.name for one in known.domains if one.name in found]
     stream = [one for name in order for one in found[name]]

@@ -14,7 +14,7 @@ from ...measure.records import OFF
 from ...strategies.swift_search import SwiftOptions
 from .claims import Side, at_least, faster, is_below, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
-from .forms import by_arm, curves
+from .forms import Column, by_arm, curves
 from .swift_figures import FIGURES
 from .swift_methods import (
     FIRST_TASK,
@@ -72,8 +72,7 @@ def less_than_expected(found: Found) -> Judgements:
     """By the paper's formula with c = 1 - r, of the same records."""
     for task in found.units:
         figures = found.figures(task, SWIFT)
-        expected = figures and figures.expected["by_ratio"]
-        if figures and expected is not None:
+        if figures and (expected := figures.expected["by_ratio"]):
             text = f"less is gained than expected on {found.label(task)}"
             yield is_below(text, figures.speedup, round(expected, 2), SWIFT, unit="x")
 
@@ -121,7 +120,7 @@ NO_ACCURACY = "the prompts come without tests, and what a model wrote is never e
 def code_units(bench: Workbench) -> Iterable[Unit]:
     """Greedy; and sampled with the paper's acceptance, by rejection, and with ours, which keeps the plain text."""
 
-    def measure(methods: Methods, row: str, sampling: Mapping[str, float], task: Task) -> Values:
+    def measure(methods: Methods, row: str, sampling: Mapping[str, Any], task: Task) -> Values:
         values = searched(bench, task, methods, swift_fit(bench, task), **sampling)
         return {**values, "task": f"{task.label}, {row}"}
 
@@ -250,18 +249,14 @@ def _why_equal(found: Found, usual: Side, other: Side) -> str | None:
     return "both found the same set" if drafted_alike(found, usual, other) else None
 
 
+STEP_COLUMNS = [of_search(f"ms a {one}", "optimise_seconds", ".2f", f"num_{one}s") for one in ("step", "token")]
 TABLE_9 = Experiment(
     "table-9",
     "the window that sets are judged by",
     window_units,
     [
         by_arm(
-            [
-                *("M", "alpha", "speed-up"),
-                of_search("ms a step", "optimise_seconds", ".2f", "num_steps"),
-                of_search("ms a token", "optimise_seconds", ".2f", "num_tokens"),
-                of_search("steps", "num_steps", "d"),
-            ],
+            ["M", "alpha", "speed-up", *STEP_COLUMNS, of_search("steps", "num_steps", "d")],
             {window_side(window).arm: str(window) for window in WINDOWS},
             first="",
             units=[window_side(window).unit for window in sorted(WINDOWS)],
@@ -326,14 +321,15 @@ def latency_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def latency_claims(found: Found) -> Judgements:
-    own, *others = [Side(FIRST_TASK, arm) for arm in (SWIFT, *SEARCH_SHARES) if found.figures(FIRST_TASK, arm)] or [
-        None
-    ]
-    if own and others:
-        yield is_faster("SWIFT is faster than Self-SD after its longest search", found, own, others[-1])
-        text, is_same = "Self-SD gains by a longer search", drafted_alike(found, others[0], others[-1])
-        judgement = is_faster(text, found, others[-1], others[0])
-        yield Judgement(text, None, "it found no better set") if is_same else judgement
+    sides = [Side(FIRST_TASK, arm) for arm in SEARCH_SHARES]
+    known = [side for side in sides if found.figures(FIRST_TASK, side.arm)]
+    for longest in known[-1:]:
+        text = "SWIFT is faster than Self-SD after its longest search"
+        yield is_faster(text, found, Side(FIRST_TASK, SWIFT), longest)
+    for longest in known[1:][-1:]:
+        text, is_same = "Self-SD gains by a longer search", drafted_alike(found, known[0], longest)
+        same = Judgement(text, None, "it found no better set")
+        yield same if is_same else is_faster(text, found, longest, known[0])
 
 
 def latency_sides(found: Found) -> dict[str, dict[float, Side]]:
@@ -347,17 +343,12 @@ def self_sd_effort(what: str, key: str, paper: float) -> Effort:
     return Effort(what, lambda found: found.get(FIRST_TASK, "searches", SELF_SD, key), paper)
 
 
+NEEDS: Column = ("plug-and-play", lambda found, unit, arm: NEEDS_NOTHING[arm])
 TABLE_10 = Experiment(
     "table-10",
     "other methods that skip layers",
     layer_skipping_units,
-    [
-        by_arm(
-            [("plug-and-play", lambda found, unit, arm: NEEDS_NOTHING[arm]), "r", "M", "alpha", "speed-up", "c"],
-            {name: name for name in NEEDS_NOTHING},
-            first="",
-        )
-    ],
+    [by_arm([NEEDS, "r", "M", "alpha", "speed-up", "c"], {name: name for name in NEEDS_NOTHING}, first="")],
     [
         faster("SWIFT is faster than Self-SD", SWIFT, SELF_SD),
         faster("SWIFT is faster than Self-SD with siblings", SWIFT, with_siblings(SELF_SD)),
@@ -376,9 +367,7 @@ TABLE_10 = Experiment(
     ],
 )
 STEPS, SECONDS = of_search("steps", "num_steps", "d"), of_search("seconds", "optimise_seconds", ".1f")
-SECONDS_NOTE = (
-    "seconds: of Self-SD the whole search; of SWIFT that of scoring candidates alone, as its texts are needed anyway"
-)
+SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidates alone, as its texts are needed anyway"
 TABLE_12 = Experiment(
     "table-12",
     "Self-SD at similar times",

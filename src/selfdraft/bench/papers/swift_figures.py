@@ -212,11 +212,11 @@ FIGURE_7 = Experiment(
     "a stream that changes its task, against Self-SD",
     shift_units,
     [
-        by_domain(name, SHIFT, {arm: arm for arm in SHIFT_ARMS}, labels_of, title=f"{name}, in this order")
-        for name in ("x", "alpha")
+        by_domain(name, SHIFT, {arm: arm for arm in SHIFT_ARMS}, labels_of, title=f"{title}, in this order")
+        for name, title in (("x", SPEEDUP), ("alpha", "alpha"))
     ],
     [judged_by(shift_claims), faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
-    efforts(prompts=2500),
+    efforts(prompts=2500, what="prompts of all tasks"),
     [
         "Self-SD and SWIFT searched on other prompts of the first task beforehand; in the paper SWIFT searches on the "
         "first texts of the stream",

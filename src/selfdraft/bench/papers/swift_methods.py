@@ -191,10 +191,12 @@ def labels_of(found: Found) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- efforts
 
 
-def efforts(prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS) -> list[Effort]:
-    """The paper's: `prompts` a task, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
+def efforts(
+    prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS, what: str = "prompts a task"
+) -> list[Effort]:
+    """The paper's: `prompts`, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
     return [
-        prompts_a_task(prompts),
+        prompts_a_task(prompts, what),
         Effort("new tokens of a text at most", _most_tokens, tokens),
         Effort("steps of SWIFT's search", _mean_steps, steps),
         Effort("seconds it may take", lambda found: found.scale.get("fit_seconds")),

@@ -195,12 +195,16 @@ def option_claims(found: Found) -> Judgements:
         judgement = is_faster(text, found, replace(one, where=where), replace(other, where=where))
         yield Judgement(text, None, reason) if judgement and reason else judgement
     # What suggestions take shows even where none of them drafts; one search may be over sooner, by chance.
-    both = [replace(side, where=is_searching).records(found) for side in (usual, seldom)]
-    dearer = ratio(*both, lambda record: (record.optimise_seconds, record.num_tokens), 0)
+    more, less = (replace(side, where=is_searching).records(found) for side in (usual, seldom))
+    dearer = ratio(more, less, lambda record: (record.optimise_seconds, record.num_tokens), 0)
     yield is_above("a longer interval makes optimisation cheaper", dearer, 1.0, "usual over twice", unit="x")
 
 
-HALVES = [on_texts(f"{name} half", lambda found, n=n: halves(found)[n]) for n, name in enumerate(("first", "second"))]
+def half(name: str, place: int) -> Column:
+    return on_texts(f"{name} half", lambda found: halves(found)[place])
+
+
+HALVES = [half("first", 0), half("second", 1)]
 OPTIONS = {arm: arm for arm in (USUAL, FEWER, SELDOM)}
 FIGURE_8A = Experiment(
     "figure-8a",

@@ -14,7 +14,7 @@ from ...calibrate.fit_session import PRACTICE_TOKENS
 from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...measure.figures import Measured
-from ...measure.run import Measurement, MeasurePlan
+from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
 from ...types import Prompt
 from .experiment import MEASURED, Unit, Values
@@ -156,7 +156,7 @@ class Workbench:
             seed=self.seed,
             runs=runs or self.scale.runs,
         )
-        return Measurement(self.fork(knows), plan).run().all_of
+        return run_whole(self.fork(knows), plan).all_of
 
     def measure(self, task: Task, methods: Methods, **asked: Any) -> dict[str, Any]:
         """A unit's values: `compare` on a task's prompts, and the task's label."""
