@@ -19,7 +19,7 @@ from selfdraft.types import SkipSet
 layers = st.frozensets(st.integers(0, 40))
 SHARED = {
     *("__init__", "anchors", "base", "bayes", "domains", "elimination", "kmeans", "knapsack", "learned", "matching"),
-    *("pace", "replanning", "swift_search", "timeline"),
+    *("draft_switch", "oracle", "replanning", "swift_search", "timeline"),
 }
 """What several methods use."""
 METHOD_AXES = ("strategy", "lookahead", "drafter")
