@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from pico import FAMILIES, NUM_LAYERS, pico
+from pico import FAMILIES, NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.papers import knapspec_states as states
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.calibrate.texts import Text
+from selfdraft.cli.main import main
 from selfdraft.errors import UnsupportedModelError
 
 CIRCLE = torch.eye(2)
@@ -133,3 +136,19 @@ def test_models_it_says_nothing_about() -> None:
         examine(model)
     with pytest.raises(UnsupportedModelError, match="the model has 2 layers"):
         examine(pico("llama", num_hidden_layers=2))
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was `profile lemma` names it."""
+    assert main(["profile", "lemma"]) == 2
+    assert "`selfdraft reproduce knapspec --experiments lemma`" in capsys.readouterr().err
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path / "home"))
+    pico("llama").save_pretrained(tmp_path / "model")
+    letter_tokenizer().save_pretrained(tmp_path / "model")
+    lines = [json.dumps({"domain": "d", "prompt": text}) for text in ("abcabc", "xyz", "1+2")]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
+    asked = ["--experiments", "lemma", "--prompts", str(tmp_path / "prompts.jsonl"), "--quick"]
+    assert main(["reproduce", "knapspec", str(tmp_path / "model"), *asked]) == 0
+    output = capsys.readouterr().out
+    assert "a state that is close enough, by the premise, makes the target's choice (0 violations in " in output
+    assert "up to 50%" in output
