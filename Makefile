@@ -4,8 +4,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
+MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
 
-.PHONY: demo test test-full check fmt clean
+.PHONY: demo test test-full check fmt results clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +35,10 @@ check: $(INSTALLED)  ## Lint and types
 fmt: $(INSTALLED)  ## Format and fix what can be fixed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+results: $(INSTALLED)  ## docs/results/methods.md from what was measured; the pictures need matplotlib
+	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
+	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

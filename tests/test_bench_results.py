@@ -1,72 +1,119 @@
-"""The runs of `selfdraft bench` that are kept with the sources: whole, exact, and what the docs show."""
+"""The runs of `selfdraft bench` that are kept with the sources: whole, exact, and what README and docs show."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from selfdraft.bench.harness.figures import document
-from selfdraft.bench.harness.records import read_records
-from selfdraft.bench.harness.rows import interval
-from selfdraft.bench.harness.table import domain_table, main_table
-from selfdraft.bench.report import markdown_table
+from selfdraft.bench.tables import interval, main_table
+from selfdraft.cli.main import main
+from selfdraft.measure.result import Arm, Result
 from selfdraft.registry import AXES
 
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 RUNS = ("bench-h200", "bench-cpu")
 SHARES = ("bench-cpu", "bench-h200-share")
-"""Runs that say what the harness itself takes."""
+"""Runs that say what measuring itself takes."""
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+SHOWN = {
+    "transformers `generate`": "transformers eager",
+    "transformers, static cache and `torch.compile`": "transformers static",
+    "`uniform`: the default, knows nothing": "uniform",
+    "`lookup`: drafts are copied from the text": "fixed, drafter lookup",
+    "a fixed skip set with a tree of siblings": "fixed, tree siblings",
+    "`prune`: calibrated": "prune",
+}
+"""Rows of the README's table -> arms of both runs."""
 
 
-def result(name: str) -> dict[str, Any]:
-    return document(*read_records(RESULTS / f"{name}.jsonl"))
+@cache
+def result(name: str) -> Result:
+    return Result.read(RESULTS / f"{name}.jsonl")
+
+
+def arms(name: str) -> dict[str, Arm]:
+    return {arm.name: arm for arm in result(name).arms}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_whole_and_exact(name: str) -> None:
     found = result(name)
-    assert found["is_complete"]
-    assert found["resumed_at"] == []
-    assert found["commit"]
-    rows = {row["name"]: row for row in found["ways"]}
-    measured = [row for row in rows.values() if "total" in row and row["kind"] != "peer"]
-    assert all(row["total"]["different"] == 0 for row in measured)
-    methods = [row["method"] for row in measured]
+    assert found.is_complete
+    assert not found.is_different
+    assert found.head.resumed_at == []
+    assert found.head.question["commit"]
+    methods = [arm.method for arm in found.arms if arm.total and arm.kind != "peer"]
     for axis in ("strategy", "lookahead"):
         assert {method[axis] for method in methods} >= set(AXES[axis])
-    assert len(found["prompts_of"]) >= 8
+    assert len(found.prompts_of) >= 8
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_the_harness_takes_less_than_a_hundredth(name: str) -> None:
-    assert result(name)["harness_share"] < 0.01
+def test_measuring_takes_less_than_a_hundredth(name: str) -> None:
+    taken = result(name).overhead()["measuring_share"]
+    assert taken is not None
+    assert taken < 0.01
 
 
-def test_the_docs_show_what_was_measured() -> None:
-    """Every row of a table of results in docs/benchmarking.md is one that `selfdraft bench table` prints."""
-    docs = (REPOSITORY / "docs" / "benchmarking.md").read_text(encoding="utf-8").partition("## Measured")[2]
-    printed = {
-        line
-        for name in RUNS
-        for table in (main_table(result(name)), domain_table(result(name)))
-        for line in markdown_table(table).splitlines()
-    }
-    shown = [line for line in docs.splitlines() if line.startswith("|")]
-    assert len(shown) > 60
-    assert set(shown) <= printed
+def test_the_page_of_methods_is_what_its_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make results` writes it."""
+    monkeypatch.chdir(REPOSITORY)
+    introduction = Path("docs/notes/methods.md").read_text(encoding="utf-8")
+    files = [f"benchmarks/results/{name}.jsonl" for name in RUNS]
+    assert f"selfdraft report {' '.join(files)} --markdown" in introduction
+    assert main(["report", *files, "--markdown"]) == 0
+    page = Path("docs/results/methods.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{capsys.readouterr().out}"
+    assert all(main_table(result(name)).rows for name in RUNS)
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines() if line[:1] == "|"]
+    table = {row[0]: row[1:] for row in rows if len(row) == 1 + len(RUNS)}
+    for label, name in SHOWN.items():
+        found = [arms(run).get(name) for run in RUNS]
+        totals = [arm.total if arm else None for arm in found]
+        assert table.pop(label) == [interval(total.shown_speedup) if total else "-" for total in totals], label
+    plain = [arms(run)["off"].total for run in RUNS]
+    assert table.pop("`off`: plain decoding") == [
+        f"1.00x ({total.tokens_per_second:.1f} tokens/s)" for total in plain if total
+    ]
+    assert not [label for label, cells in table.items() if "x [" in "".join(cells)], "a row without a source"
 
 
 def test_the_readme_says_what_was_measured() -> None:
-    text = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    found = result("bench-h200")
-    rows = {row["name"]: row["total"] for row in found["ways"] if "total" in row}
-    names = {"prune": "`prune`", "knn": "`knn`", "fixed, drafter lookup": "prompt lookup", "swift": "`swift`"}
-    for name, said in names.items():
-        assert f"{said} {interval(rows[name]['speedup'])}" in text
-    assert f"plainly at {rows['off']['tokens_per_second']:.1f} tokens/s" in text
-    assert 3.0 <= 1 / rows["transformers static"]["call_speedup"]["value"] < 3.3
-    equal = sum(row["equal"] for name, row in rows.items() if not name.startswith("transformers"))
-    assert f"all {equal} outputs equal" in text
+    text = " ".join(README.split())
+    static, prune = (arms("bench-h200")[name].total for name in ("transformers static", "prune"))
+    assert static is not None
+    assert static.call_speedup is not None
+    assert prune is not None
+    assert prune.speedup is not None
+    assert "about 3 times as fast as transformers' static cache" in text
+    assert 2.8 <= 1 / static.call_speedup.value < 3.3
+    assert f"a calibrated `prune` adds {prune.speedup.value:.1f}x" in text
+    assert "nothing is surely above 1.00x" in text
+    ours = [arm for arm in arms("bench-cpu").values() if arm.kind == "ours"]
+    assert not any(arm.total.speedup.low > 1 for arm in ours if arm.total and arm.total.speedup)
+    equal = [sum(arm.total.equal for arm in arms(run).values() if arm.total and arm.kind != "peer") for run in RUNS]
+    assert f"All {equal[0]} and {equal[1]} outputs of our methods equal" in text
+    prompts = [arms(run)["off"].total for run in RUNS]
+    assert f"on {' and '.join(str(total.num_prompts) for total in prompts if total)} prompts" in text
+
+
+def test_a_speed_in_prose_is_in_a_measured_file() -> None:
+    """Of the README, outside of the output of a command."""
+    prose = "\n".join(line for line in README.splitlines() if not line.startswith((" ", "|")))
+    known = {f"{value:.1f}" for run in RUNS for value in _speedups(run)} | {f"{1.0:.2f}"}
+    for speed in re.findall(r"(\d\.\d+)x", prose):
+        assert speed in known, speed
+
+
+def _speedups(run: str) -> list[float]:
+    totals = [arm.total.shown_speedup for arm in result(run).arms if arm.total]
+    return [found.value for found in totals if found]

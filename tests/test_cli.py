@@ -219,7 +219,7 @@ def test_an_output_that_cannot_show_every_character(
 
 def test_a_prompt_with_bytes_that_are_no_text(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate(folder, "abc\udcff") == 2
-    assert "the prompt holds bytes that are no text" in capsys.readouterr().err
+    assert "the prompt holds bytes that are not text" in capsys.readouterr().err
 
 
 def test_a_corrupted_download(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -578,8 +578,8 @@ def test_inputs_the_engine_cannot_read_are_refused() -> None:
 
 
 BAD_MASKS = [
-    ([[1, 1, 1, 0], [1, 1, 1, 1]], r"attention_mask of row 0 has zeros behind ones; pad on the left: .*padding_side"),
-    ([[1, 1, 1, 1], [0, 1, 0, 1]], r"attention_mask of row 1 has zeros behind ones"),
+    ([[1, 1, 1, 0], [1, 1, 1, 1]], r"attention_mask of row 0 has zeros after ones; pad on the left: .*padding_side"),
+    ([[1, 1, 1, 1], [0, 1, 0, 1]], r"attention_mask of row 1 has zeros after ones"),
     ([[1, 1, 1, 1], [0, 0, 0, 0]], r"row 1 of the batch is all padding; every row needs at least one token"),
 ]
 

@@ -444,7 +444,7 @@ class TestRefusals:
             (without("drafter"), "KeyError: 'drafter'"),
             (with_array(hidden_weight=torch.zeros(3, 7)), "its arrays have the shapes"),
             (with_array(hidden_bias=torch.zeros(())), "TypeError"),
-            (with_array(output_weight=torch.full((3,), torch.nan)), "values that are no numbers"),
+            (with_array(output_weight=torch.full((3,), torch.nan)), "values that are not numbers"),
             (learned.disco("self", threshold=2.0), "its threshold 2.0 or its maximum 6 is out of range"),
             (learned.disco("self", threshold="high"), "TypeError"),
             (learned.disco("self", max_tokens=0), "its maximum 0 is out of range"),

@@ -99,7 +99,7 @@ def test_stop_strings(folder: str, verify: Callable[..., int], capsys: pytest.Ca
     whole = generated(folder, capsys)
     whole["options"]["stop"] = [text[10:12]]
     assert verify(whole) == 1
-    assert "goes on behind its end: token" in (output := capsys.readouterr().out)
+    assert "goes on after its end: token" in (output := capsys.readouterr().out)
     assert "completes a stop string" in output
     whole["options"]["stop"], whole["finish_reason"] = [], "stop"
     assert verify(whole) == 1
@@ -121,7 +121,7 @@ def test_a_text_that_goes_on_behind_its_end(
     num_tokens = len(generated(eos_folder, capsys)["tokens"])
     assert verify(generated(folder, capsys), model=eos_folder) == 1
     output = capsys.readouterr().out
-    assert f"goes on behind its end: token {num_tokens - 1} is the end-of-text token" in output
+    assert f"goes on after its end: token {num_tokens - 1} is the end-of-text token" in output
     assert f"but there are {NUM_TOKENS}" in output
 
 
@@ -133,7 +133,7 @@ def test_a_text_that_stops_early(
     short = {**document, "tokens": document["tokens"][:-2]}
     assert verify(short, model=eos_folder) == 1
     output = capsys.readouterr().out
-    assert "ends too early: its finish_reason is eos, but its last token is no end-of-text token" in output
+    assert "ends too early: its finish_reason is eos, but its last token is not an end-of-text token" in output
     assert "0 different" in output, "the tokens that are there are right"
     assert verify({**short, "finish_reason": "length"}, model=eos_folder) == 1
     assert f"but it has {len(short['tokens'])} tokens of {NUM_TOKENS}" in capsys.readouterr().out
@@ -319,7 +319,7 @@ class TestPlainText:
         assert verify(text + "\n", "--prompt", "abc") == 0
         output = capsys.readouterr().out
         assert output.startswith(f"{NUM_TOKENS} tokens: {NUM_TOKENS} the target's own choice, 0 ties, 0 different\n")
-        assert "note: the text was tokenised anew" in output
+        assert "note: the text was tokenised again" in output
         assert verify(text[:20] + "!" + text[21:], "--prompt", "abc", "--raw") == 1
 
     def test_sampled(
@@ -379,9 +379,9 @@ GOOD: Document = {
     "model": "big",
 }
 BAD_DOCUMENTS = [
-    ("once upon a time", [], "is no JSON document of `selfdraft generate --json` (Expecting value"),
+    ("once upon a time", [], "is not a JSON document of `selfdraft generate --json` (Expecting value"),
     ("once upon a time", [], "a plain text needs its prompt: --prompt or --prompt-file"),
-    ("[1, 2]", [], "is no document of `selfdraft generate --json`, got [1, 2]"),
+    ("[1, 2]", [], "is not a document of `selfdraft generate --json`, got [1, 2]"),
     (
         {"tokens": [1], "acceptance": "coupled"},
         [],

@@ -16,7 +16,7 @@ Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 
 class Kit(Protocol):
-    """A model, prompts, texts that the model wrote behind them, and a clock."""
+    """A model, prompts, texts that the model wrote after them, and a clock."""
 
     @property
     def latency(self) -> LatencyFit: ...
@@ -41,14 +41,14 @@ class Kit(Protocol):
         ...
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
-        """Total tokens over total seconds of decoding so many behind each prompt, greedily, one text at a time.
+        """Total tokens over total seconds of decoding `num_tokens` after each prompt, greedily, one text at a time.
 
         `method`: as `Engine.generate` takes it. What recording takes is not counted.
         """
         ...
 
     def among(self, prompts: Sequence[Prompt], name: str, share: float) -> Kit:
-        """A kit of its own with these prompts and texts behind them, for a fit inside this one.
+        """A kit of its own with these prompts and texts after them, for a fit inside this one.
 
         `name` tells it from others, should the fit be interrupted; `share`: of the time that is left.
         """

@@ -116,7 +116,7 @@ class Plan:
     """What a strategy wants for the next round of one sequence.
 
     `drafter`, `tree` and `max_draft_tokens` are None where the strategy leaves them to the caller and the lookahead.
-    With `reuse`, verification of the drafted tokens starts where the draft stopped being exact: behind the last layer
+    With `reuse`, verification of the drafted tokens starts where the draft stopped being exact: after the last layer
     below the first skipped sub-layer.
     """
 
@@ -133,7 +133,7 @@ OFF = Plan(max_draft_tokens=0)
 
 @dataclass(frozen=True)
 class Reuse:
-    """Hidden states [num_tokens, hidden] behind the capture point `point` that are already the target's own.
+    """Hidden states [num_tokens, hidden] after the capture point `point` that are already the target's own.
 
     They belong to the last committed token and the first tokens of the chain.
     """
@@ -170,7 +170,7 @@ class Draft:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Of each node: how many tokens behind the committed text it stands, from 1."""
+        """Of each node: how many tokens after the committed text it is, from 1."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
@@ -198,7 +198,7 @@ class Draft:
         return self._nodes.get((node, token))
 
     def find(self, path: Iterable[int]) -> int | None:
-        """The node at the end of `path`, a run of tokens behind the committed text."""
+        """The node at the end of `path`, a run of tokens after the committed text."""
         node = ROOT
         for token in path:
             child = self.child(node, token)
@@ -240,7 +240,7 @@ class StepRecord:
     verify_seconds: float = 0.0
     optimise_seconds: float = 0.0
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
-    choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token behind the text and each node
+    choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token after the text and each node
 
     @property
     def chain_outcomes(self) -> tuple[bool, ...]:

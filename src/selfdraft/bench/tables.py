@@ -249,8 +249,15 @@ def as_text(result: Result) -> str:
 
 def as_markdown(result: Result) -> str:
     tables = map(markdown_table, (main_table(result), domain_table(result), *pass_tables(result)))
-    below = "\n".join(f"* {note}" for note in (advice(result), *notes(result)))
+    said = (advice(result), *notes(result), _measured_with(result))
+    below = "\n".join("- " + note.replace("*", "\\*") for note in said)  # a star would begin a list
     return "\n\n".join([f"{heading(result)}.", *tables, below])
+
+
+def _measured_with(result: Result) -> str:
+    facts = {"date": "", **result.head.circumstances, **result.head.question}
+    versions = (f"{name} {facts[name]}" for name in ("selfdraft", "commit", "torch", "transformers") if facts.get(name))
+    return f"measured with {', '.join(versions)}; {str(facts['date'])[:10]}"
 
 
 def _terminal_table(result: Result) -> Table:

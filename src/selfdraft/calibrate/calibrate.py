@@ -35,8 +35,8 @@ _NOTHING_TO_LEARN = ("off", "fixed")
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """`num_tokens`: fit to so many, None: as many as the device is good for. `num_trial_prompts`: try with so many of
-    the prompts held out, None: with all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
+    """`num_tokens`: to fit to, None: as many as the device is good for. `num_trial_prompts`: how many of the prompts
+    held out to try with, None: all. `again`: whatever is there. `settings`: of the strategies, as in `Engine`.
     """
 
     budget_seconds: float = 1200.0
@@ -131,7 +131,7 @@ class _Calibration:
 
     @cached_property
     def _session(self) -> FitSession:
-        return FitSession(self.engine, self.num_tokens, self._journal, self.progress, say=self.say)
+        return FitSession(self.engine, self.num_tokens, self._journal, self.progress)
 
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
@@ -206,6 +206,7 @@ class _Calibration:
         if not self._is_to_be_found(name):
             return {}
         known, can_fit = self._known(name), find("strategy", name).can_fit
+        self.say(f"{'fitting' if can_fit else 'practising'} {name}, for at most {seconds:.0f} s")
         if not can_fit:
             self._go_by(name, known)
         return self._session.fit(

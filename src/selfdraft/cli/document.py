@@ -87,9 +87,9 @@ def _parse(text: str, file: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{file} is no JSON document of `selfdraft generate --json` ({error}); {hint}") from None
+        raise OptionError(f"{file} is not a JSON document of `selfdraft generate --json` ({error}); {hint}") from None
     if not isinstance(content, dict):
-        raise OptionError(f"{file} is no document of `selfdraft generate --json`, got {_short(content)}; {hint}")
+        raise OptionError(f"{file} is not a document of `selfdraft generate --json`, got {_short(content)}; {hint}")
     return content
 
 

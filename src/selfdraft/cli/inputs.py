@@ -134,7 +134,7 @@ def check_prompt_text(text: str) -> None:
     if not text.strip():
         raise PromptError("the prompt is empty; pass some text")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise PromptError("the prompt holds bytes that are no text in this terminal's encoding; pass UTF-8")
+        raise PromptError("the prompt holds bytes that are not text in this terminal's encoding; pass UTF-8")
 
 
 def as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:

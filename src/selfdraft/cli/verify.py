@@ -21,7 +21,7 @@ from .document import Document, is_document, read_document
 from .inputs import add_device_options, add_generate_options, as_message, check_prompt_text, read_file
 
 _FOR_PLAIN_TEXT = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "min_new_tokens", "seed")
-RETOKENISED = "the text was tokenised anew: where the generated tokens were others, a difference means nothing"
+RETOKENISED = "the text was tokenised again: where the generated tokens were others, a difference means nothing"
 ONLY_POSSIBLE = (
     "rejection sampling draws with noise of its own: whether each token was possible is all that can be said"
 )
@@ -32,8 +32,8 @@ text once and is asked at every position what it would have said. A token whose 
 is a tie; any other token that is not the choice is different, shown with its position (from 0), the choice and the gap
 between their scores. Where the text ends is checked too.
 
-A plain text needs its prompt, and the options it was made with unless greedy; one line break at its end is no part of
-it. It is tokenised anew, which may give other tokens than those generated.
+A plain text needs its prompt, and the options it was made with unless greedy; one line break at its end is not part
+of it. It is tokenised again, which may give other tokens than those generated.
 
 exit code: 0 all tokens are the target's own choice or ties, 1 something is different, 2 it could not be judged
 

@@ -46,7 +46,7 @@ class Targets:
 
 @dataclass
 class Walk:
-    """One row's way down its tree: the tokens it emits, and which nodes they are."""
+    """One row's path down its tree: the tokens it emits, and which nodes they are."""
 
     draft: Draft
     node: int = ROOT
@@ -109,7 +109,7 @@ class Rejection:
 
     A drawn token x is kept with probability min(1, p(x) / q(x)), where q is the draft's distribution and p the
     target's; otherwise p becomes max(p - q, 0), normalised, and q loses x. Siblings are drawn without replacement, so
-    each is tested in the same way with what is left of p and q (SpecInfer, arXiv:2305.09781); the last word is a draw
+    each is tested likewise with what is left of p and q (SpecInfer, arXiv:2305.09781); the last word is a draw
     from the p that remains. A guess without a distribution is a point mass: kept with p(x), else p loses x. The text
     has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
     """

@@ -141,7 +141,7 @@ def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Audit:
-    """Asks of each token whether the target chooses it behind the tokens before it."""
+    """Asks of each token whether the target chooses it after the tokens before it."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -206,7 +206,7 @@ def ending_faults(sequence: TextSequence, tokens: Sequence[int], finish_reason: 
     if ended_by is not None:
         return (f"the text ends by {ended_by}, but its finish_reason is {finish_reason}",)
     missing = {
-        "eos": "its last token is no end-of-text token",
+        "eos": "its last token is not an end-of-text token",
         "stop": "no stop string ends it",
         "length": f"it has {len(tokens)} tokens of {sequence.max_new_tokens}",
     }
@@ -219,7 +219,7 @@ def _goes_on(ended_by: FinishReason, index: int, token: int, num_tokens: int) ->
         "stop": f"token {index} completes a stop string",
         "length": f"max_new_tokens and the model's context allow {index + 1} tokens",
     }[ended_by]
-    return f"the text goes on behind its end: {reason}, but there are {num_tokens}"
+    return f"the text goes on after its end: {reason}, but there are {num_tokens}"
 
 
 def _spell(tail: TextTail, tokens: Sequence[int]) -> str:

@@ -100,7 +100,7 @@ class Rule:
         return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
 
     def _best(self, stats: DraftStats, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, DraftStats]:
-        """The best tokens [rows, count], and the statistics with what was learned on the way to them."""
+        """The best tokens [rows, count], and the statistics with what was learned meanwhile."""
         if not self.lookahead.reads_distribution:
             _, found, peak = top(scores, count)
             return found, replace(stats, peak=peak)
@@ -130,7 +130,7 @@ class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
     A row that has stopped, or may draft nothing (cap 0), is carried along until all have stopped: what it computes
-    lands in scratch slots and is ignored. Going token by token is the specification; a session may know a faster way.
+    lands in scratch slots and is ignored. Going token by token is the specification; a session may be faster.
     """
 
     def __init__(

@@ -292,7 +292,7 @@ class Engine:
     def _new_sequence(
         self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0, rules: RowRules | None = None
     ) -> tuple[TextSequence, TextTail]:
-        """A text that begins behind `prompt`, its stop rules set, and how it reads."""
+        """A text that begins after `prompt`, its stop rules set, and how it reads."""
         tail = TextTail(self._decode_text, settings.stop)
         own = rules or RowRules(self.eos_tokens, tail.push if settings.stop else never_stops)
         room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
@@ -314,7 +314,7 @@ class Engine:
         return text
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
-        """The target's raw scores [num_last, vocab] behind each of the last tokens of a text."""
+        """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
         cache = self._runner.new_cache(1, len(tokens))
         first = len(tokens) - num_last
         parts = []

@@ -121,7 +121,7 @@ def _check_left_padded(is_text: torch.Tensor) -> None:
             raise PromptError(f"row {row} of the batch is all padding; every row needs at least one token")
         if not all(flags[flags.index(True) :]):
             raise PromptError(
-                f"the attention_mask of row {row} has zeros behind ones; pad on the left: "
+                f"the attention_mask of row {row} has zeros after ones; pad on the left: "
                 "tokenizer.padding_side = 'left'"
             )
 
@@ -210,7 +210,7 @@ def _bind(processor: Any, row: int, num_rows: int) -> Any:
 
 
 class StopRules:
-    """When the rows end: eos tokens and length natively, all other criteria asked behind every emitted token.
+    """When the rows end: eos tokens and length natively, all other criteria asked after every emitted token.
 
     Without an eos token `generate` lets a row that a criterion has ended run on until all rows have ended: there is
     no padding then. `cut` is the length at which all rows end in that case.

@@ -67,7 +67,7 @@ class Contest:
 def compare(
     tokens_a: Sequence[int], tokens_b: Sequence[int], contest_behind: Callable[[Sequence[int]], Contest]
 ) -> Comparison:
-    """Judge two outputs for the same prompt. `contest_behind(prefix)` asks the target about the position behind it."""
+    """Judge two outputs for the same prompt. `contest_behind(prefix)` asks the target about the position after it."""
     first = next((i for i, (a, b) in enumerate(zip(tokens_a, tokens_b, strict=False)) if a != b), None)
     if first is None:
         if len(tokens_a) == len(tokens_b):
@@ -83,7 +83,7 @@ def compare(
 def contest_for(
     scores: torch.Tensor, sampler: Sampler, sequence: int, prefix: Sequence[int], num_generated: int
 ) -> Contest:
-    """`scores` [1, vocab]: the target's raw scores behind `prefix` (prompt included)."""
+    """`scores` [1, vocab]: the target's raw scores after `prefix` (prompt included)."""
     index = torch.tensor([num_generated], device=scores.device)
     sequences = torch.tensor([sequence], device=scores.device)
     size = max(1.0, float(scores.float().abs().max()))

@@ -112,7 +112,7 @@ class Sampler:
         return scores
 
     def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """[n, vocab] scores behind the prefix rules -> [n] tokens."""
+        """[n, vocab] scores after the prefix rules -> [n] tokens."""
         if self.is_greedy:
             return scores.argmax(-1)
         return self.best(self.warp(scores), 1, sequences, indices)[1][:, 0]
@@ -172,7 +172,7 @@ def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     vocab_size = scores.shape[-1]
     size = min(SHORTLIST, vocab_size) if reads_are_free(scores) else vocab_size
     order, is_kept = _nucleus(scores, top_p, size)
-    if size < vocab_size and bool(is_kept[:, -1].any()):  # it may go on behind the shortlist
+    if size < vocab_size and bool(is_kept[:, -1].any()):  # it may go on after the shortlist
         order, is_kept = _nucleus(scores, top_p, vocab_size)
     keeps = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, is_kept)
     return scores.masked_fill(~keeps, -torch.inf)

@@ -17,7 +17,7 @@ from ..types import FinishReason, Source, StepRecord, Verdict
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 DRAFT_SLOTS = 32
-"""Cache slots behind the longest text, for what is drafted and not kept."""
+"""Cache slots after the longest text, for what is drafted and not kept."""
 
 
 def never_stops(token: int) -> bool:
@@ -26,7 +26,7 @@ def never_stops(token: int) -> bool:
 
 @dataclass(frozen=True)
 class RowRules:
-    """What one row of a call has for itself; `stops_behind` is asked once behind every emitted token."""
+    """What one row of a call has for itself; `stops_behind` is asked once after every emitted token."""
 
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
@@ -96,7 +96,7 @@ class TextSequence:
         self.decode_seconds += round_seconds
 
     def reason_to_stop(self, token: int) -> FinishReason | None:
-        """Which rule ends the text behind `token`, its last one."""
+        """Which rule ends the text after `token`, its last one."""
         if token in self.eos_tokens:
             return "eos"
         if self.stops_behind(token):
@@ -150,7 +150,7 @@ class State:
 def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
     """Fill the cache with every prompt but its last token. Neighbours of one length share passes: no row is padded.
 
-    What the strategy does with a prompt is no part of the prefill: those seconds are returned, and decoding has them.
+    What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
     """
     first_row = 0
     begin_seconds = 0.0

@@ -85,7 +85,7 @@ class TextTail:
     """The text of one sequence as its tokens arrive, one piece per token.
 
     A piece is empty while its bytes are an unfinished character. Pieces that may turn out to be the beginning of a
-    stop string are not released; when the string is complete, it and all behind it are cut off.
+    stop string are not released; when the string is complete, it and all after it are cut off.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:

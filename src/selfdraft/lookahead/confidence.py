@@ -18,7 +18,7 @@ from .base import PlainLookahead
 class Confidence(PlainLookahead):
     @dataclass(frozen=True)
     class Options:
-        threshold: float = setting(0.8, "stop behind a token drafted with less confidence", minimum=0.0, maximum=1.0)
+        threshold: float = setting(0.8, "stop after a token drafted with less confidence", minimum=0.0, maximum=1.0)
         max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:

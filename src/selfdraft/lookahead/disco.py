@@ -89,7 +89,7 @@ class Classifier:
         if shapes != [(num_hidden, NUM_FEATURES), (num_hidden,), (num_hidden,), ()]:
             raise ValueError(f"its arrays have the shapes {shapes}")
         if not all(bool(array.isfinite().all()) for array in arrays.values()):
-            raise ValueError("its arrays hold values that are no numbers")
+            raise ValueError("its arrays hold values that are not numbers")
         if not (0 <= threshold <= 1 and last_position >= 0 and isinstance(max_tokens, int) and max_tokens >= 1):
             raise ValueError(f"its threshold {threshold!r} or its maximum {max_tokens!r} is out of range")
         return cls(**arrays, last_position=last_position, threshold=threshold, max_tokens=max_tokens)
@@ -150,7 +150,7 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ProfileError(
             f"the classifier of the lookahead 'disco' cannot be used ({type(error).__name__}: {error}). "
-            f"Train it anew with: {command}"
+            f"Train it again with: {command}"
         ) from error
     if found.get("fingerprint", "") not in ("", knowledge.fingerprint()):
         raise ProfileError(

@@ -1,6 +1,6 @@
 """`fixed`: always draft the same number of tokens (static lookahead).
 
-The usual way (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is held against as "static SL".
+The usual rule (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is compared with as "static SL".
 `selfdraft calibrate --lookahead fixed` finds the best number for a model and its prompts ("static SL-opt").
 """
 

@@ -1,4 +1,4 @@
-"""`heuristic`: two tokens more behind a round that kept all of its draft, one less behind any other.
+"""`heuristic`: two tokens more after a round that kept all of its draft, one less after any other.
 
 The schedule of transformers' assisted generation (Gante 2023), which DISCO (arXiv:2405.04304) calls "dynHeur SL". Every
 text has a length of its own, so that texts of a batch do not pull at one another.
@@ -26,8 +26,8 @@ class Heuristic(PlainLookahead):
     @dataclass(frozen=True)
     class Options:
         start: int = setting(5, "tokens to draft in the first round", minimum=1)
-        increase: int = setting(2, "so many more behind a round that kept all", minimum=0)
-        decrease: int = setting(1, "so many fewer behind any other", minimum=0)
+        increase: int = setting(2, "how many more after a round that kept all", minimum=0)
+        decrease: int = setting(1, "how many fewer after any other", minimum=0)
         carry: bool = setting(True, "a text begins with the length at which the last one ended")
         max_tokens: int = setting(24, "never draft more tokens than this in a round", minimum=1)
 

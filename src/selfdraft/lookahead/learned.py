@@ -55,7 +55,7 @@ class RunningProduct:
         return product
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
-        """Where the products of so many rows are kept."""
+        """Where the products of that many rows are kept."""
         key = (value.device, len(value))
         if key not in self._products:
             with torch.inference_mode(False):

@@ -91,12 +91,12 @@ class Tpt(PlainLookahead):
 
 
 class Chances:
-    """How often tokens are kept, by how sure the draft was of them, and those behind them. A confidence is believed
+    """How often tokens are kept, by how sure the draft was of them, and those after them. A confidence is believed
     until more is known.
     """
 
     PRIOR, MEMORY = 4.0, 0.995
-    """What the belief weighs against tokens seen, and what is left of these behind each round."""
+    """What the belief weighs against tokens seen, and what is left of these after each round."""
     USUAL = 0.75
     """Of a token nothing is known of."""
 

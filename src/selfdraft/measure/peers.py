@@ -1,4 +1,4 @@
-"""What ours is held against: transformers' own ways to generate, called as people call them."""
+"""What ours is compared with: transformers' own methods of generating, called as people call them."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def attend(
 def attend_by_groups(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """A group as one head of as many times more tokens: with a mask CUDA knows no quick way to share keys otherwise."""
+    """A group as one head of as many times more tokens: with a mask CUDA cannot share keys quickly otherwise."""
     rows, num_heads, width, size = query.shape
     num_kv_heads = keys.shape[1]
     grouped = query.reshape(rows, num_kv_heads, num_heads // num_kv_heads * width, size)

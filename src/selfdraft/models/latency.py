@@ -1,6 +1,6 @@
 """Latency: the seconds of a pass, measured on the runner's own path and fitted (economics.LatencyFit).
 
-Passes of one token behind texts of several lengths: with nothing skipped, without half of the attentions, of the MLPs,
+Passes of one token after texts of several lengths: with nothing skipped, without half of the attentions, of the MLPs,
 of both, and without all but one layer. What is missing tells what a sub-layer takes, what is left the rest, and the
 lengths how attention grows. Whole passes of several widths give verification, and passes that are read and fed back
 give plain decoding. All of them take turns in short batches, so that a machine that slows down slows all of them; the
@@ -32,7 +32,7 @@ BUDGET_SECONDS = 30.0
 WIDTHS = (1, 2, 4, 8, 16, 32)
 """Measured where the runner records none, and shown in tables."""
 ROOM = 64
-"""Slots behind a text, for the passes that are timed."""
+"""Slots after a text, for the passes that are timed."""
 _CHUNK = 512
 _MAX_ROUNDS = 15
 _BATCH_SECONDS = 0.03
@@ -57,7 +57,7 @@ WHOLE, PLAIN = Kind(), Kind(is_plain=True)
 
 @dataclass(frozen=True)
 class Sample:
-    """What a pass of a kind took behind so many slots (a mean, where the text grew meanwhile)."""
+    """What a pass of a kind took after this many slots (a mean, where the text grew meanwhile)."""
 
     kind: Kind
     num_slots: float
@@ -70,13 +70,13 @@ def measure(
     budget_seconds: float = BUDGET_SECONDS,
     progress: Progress | None = None,
 ) -> LatencyFit:
-    """Measure behind texts of these lengths, as far as the model's context goes.
+    """Measure after texts of these lengths, as far as the model's context goes.
 
     Where reading the texts would take half of the budget, the longest are left out; one is measured in any case.
     `progress` is told seconds. What this needs of the runner is given back when it ends, however it ends.
     """
     if not lengths or min(lengths) < 1:
-        raise OptionError(f"cannot measure behind texts of {list(lengths)} tokens: give lengths of at least 1")
+        raise OptionError(f"cannot measure after texts of {list(lengths)} tokens: give lengths of at least 1")
     if runner.num_layers < 2:
         raise ModelError("the model has a single layer: nothing can be skipped, so there is nothing to measure")
     clock = _Clock(runner, budget_seconds, progress)
@@ -93,7 +93,7 @@ def measure(
 
 
 def fitting_length(runner: Runner, length: int) -> int:
-    """Shorter where the model's context, or the recordings of passes behind `length` slots, leave too little room."""
+    """Shorter where the model's context, or the recordings of passes after `length` slots, leave too little room."""
     limits = [*runner.recorded_slots(length + 1)[-1:], *filter(None, [runner.context_length])]
     return max(1, min([length, *(limit - ROOM for limit in limits)]))
 
@@ -118,12 +118,12 @@ class _Clock:
 
 
 def _prepare(runner: Runner, lengths: Sequence[int], clock: _Clock) -> list[_Cell]:
-    """Every kind behind every text, warmed up; as many texts as there is time to read, the first in any case."""
+    """Every kind after every text, warmed up; as many texts as there is time to read, the first in any case."""
     cells: list[_Cell] = []
     seconds_per_token = 0.0
     for length in lengths:
         if cells and not clock.allows_text(length * seconds_per_token):
-            _LOGGER.info("no time to measure behind %d tokens and more", length)
+            _LOGGER.info("no time to measure after %d tokens and more", length)
             break
         began = clock.spent()
         text = _Text(runner, length)
@@ -148,7 +148,7 @@ def _skips(num_layers: int) -> tuple[SkipSet, ...]:
 
 
 class _Text:
-    """A text in a cache, and passes behind it."""
+    """A text in a cache, and passes after it."""
 
     def __init__(self, runner: Runner, length: int) -> None:
         self._runner, self._length = runner, length
@@ -190,7 +190,7 @@ class _Text:
 
 @dataclass
 class _Cell:
-    """One kind of pass behind one text: what its batches took."""
+    """One kind of pass after one text: what its batches took."""
 
     text: _Text
     kind: Kind

@@ -79,7 +79,7 @@ class Document:
             return Artefact(values)
         file = member(packed, "file", str)
         if not _ARRAY_FILE.fullmatch(file):
-            raise ValueError(f"{name} names {file!r}, which is no array file")
+            raise ValueError(f"{name} names {file!r}, which is not an array file")
         return Artefact(values, self._read_arrays(file))
 
     def _read_arrays(self, file: str) -> dict[str, torch.Tensor]:
@@ -102,7 +102,7 @@ class Document:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"it holds {text}, which is no number")
+    raise ValueError(f"it holds {text}, which is not a number")
 
 
 def member(content: Mapping[str, Any], name: str, kind: type[Value]) -> Value:

@@ -73,7 +73,7 @@ class Journal:
             return {}
 
     def _read(self) -> dict[str, Any] | None:
-        """What is kept, if it answers our question. An OSError is no answer: what it hides must not be overwritten."""
+        """What is kept, if it answers our question. An OSError does not answer: what it hides must not be lost."""
         try:
             content = self._document.read()
             if content is None or {**content, **self._head} != content:

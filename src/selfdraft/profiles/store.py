@@ -189,7 +189,7 @@ def _check(content: Mapping[str, Any], key: ProfileKey) -> None:
 
 def _check_schema(content: Mapping[str, Any]) -> None:
     if "selfdraft_profile" not in content:
-        raise ValueError("it is no profile of selfdraft")
+        raise ValueError("it is not a profile of selfdraft")
     schema = member(content, "selfdraft_profile", int)
     if schema != SCHEMA:
         hint = "a newer selfdraft wrote it: upgrade, or lose it" if schema > SCHEMA else "an older selfdraft wrote it"

@@ -1,6 +1,6 @@
 """The vectors that domains are told apart by: how a prompt becomes one, and which domain is nearest to it.
 
-A prompt's vector is the final hidden state, behind the last norm, of its prefill: of all its tokens but the last. It is
+A prompt's vector is the final hidden state, after the last norm, of its prefill: of all its tokens but the last. It is
 computed in float32 and brought to length 1: cosines decide.
 """
 
@@ -141,7 +141,7 @@ def unpack(artefact: Mapping[str, Any]) -> list[Domain]:
     if anchors.ndim != 2 or len(anchors) != len(anchor_owners) or len(samples) != len(sample_owners):
         raise ValueError(f"{len(anchors)} anchors of {len(anchor_owners)}, {len(samples)} samples")
     if not np.isfinite(anchors).all():
-        raise ValueError("an anchor is no vector")
+        raise ValueError("an anchor is not a vector")
     domains = [
         Domain(
             str(values["name"]),

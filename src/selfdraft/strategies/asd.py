@@ -1,7 +1,7 @@
 """`asd`: skip the attentions that hardly turn the prompt's hidden states, and every third layer.
 
 Adaptive self-speculative decoding (Draft on the Fly, arXiv:2410.01028, algorithm 1): no search, a set for each prompt.
-With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden states before and behind attention l:
+With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden states before and after attention l:
 
 - attention l is skipped where C_l >= similarity,
 - attention and MLP of every m-th layer are skipped (rule 1),
@@ -44,7 +44,7 @@ class Asd(PlainStrategy):
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """The cosine around every attention, [rows, tokens, layers]."""
         streams = [captured[point] for point in self.prefill_needs]
-        pairs = zip(streams[::2], streams[1::2], strict=True)  # before and behind attention 0, 1, ...
+        pairs = zip(streams[::2], streams[1::2], strict=True)  # before and after attention 0, 1, ...
         return {"cosines": torch.stack([_cosine(*pair) for pair in pairs], dim=-1)}
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
@@ -59,8 +59,8 @@ class Asd(PlainStrategy):
         self._plans.pop(sequence_id, None)
 
 
-def _cosine(before: torch.Tensor, behind: torch.Tensor) -> torch.Tensor:
-    return torch.cosine_similarity(before.float(), behind.float(), dim=-1)
+def _cosine(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    return torch.cosine_similarity(before.float(), after.float(), dim=-1)
 
 
 def skip_set(cosines: Sequence[float], num_layers: int, options: Asd.Options) -> SkipSet:

@@ -24,7 +24,7 @@ Rows: TypeAlias = NDArray[np.bool_]  # [sets, universe]
 LENGTH_SCALES = (0.15, 0.25, 0.4, 0.7, 1.2, 2.0)
 """Tried, as shares of the largest distance there is."""
 _FIRST_FIT, _GROWTH = 4, 1.25
-"""The length scale is chosen behind so many observations, and whenever there are so many times more."""
+"""The length scale is chosen after this many observations, and whenever there are this many times more."""
 _NUM_RANDOM, _NUM_NEAR, _NUM_FURTHER = 32, 96, 48
 """Candidates: random sets, changes of the best observed sets, changes of the best of these candidates."""
 _NUM_BEST, _MAX_CHANGES = 8, 3
@@ -118,13 +118,13 @@ class Search:
         excluded: Iterable[Point] = (),
         num_suggestions: int = 0,
     ) -> None:
-        """`max_observations`: the process is fitted to so many at most, the best half and the latest ones."""
+        """`max_observations`: the process is fitted to this many at most, the best half and the latest ones."""
         self._universe = tuple(sorted(set(universe)))
         self._index = {number: index for index, number in enumerate(self._universe)}
         self._seed, self._alpha, self._kappa, self._max = seed, alpha, kappa, max_observations
         self._rows: dict[Point, Rows] = {}
         self._seen: set[bytes] = set()
-        self._length_scale = (0, 1.0)  # chosen behind so many observations
+        self._length_scale = (0, 1.0)  # after how many observations it was chosen, and what it is
         self.num_suggestions = num_suggestions
         self.observations: list[tuple[Point, float]] = []
         self._means = Means()
@@ -184,7 +184,7 @@ class Search:
         return self._take(rows)
 
     def neighbour(self, point: Point, num_swaps: int) -> Point | None:
-        """Unseen: so many members exchanged. A random one of its size where no such set is left."""
+        """Unseen: `num_swaps` members exchanged. A random one of its size where no such set is left."""
         rng = self._rng()
         rows, counts = np.repeat(self._row(point)[None], _NUM_TRIES, 0), np.full(_NUM_TRIES, num_swaps)
         changed = self._unseen([_exchanged(rng, rows, counts, counts)])
@@ -255,21 +255,21 @@ class Search:
 
     def _fitted_length_scale(self) -> float:
         """Of largest likelihood; a function of the observations alone, so that a search can go on elsewhere."""
-        behind = _last_fit(len(self.observations))
-        if behind != self._length_scale[0]:
-            rows, scores = self._sample(Means(self.observations[:behind]))
+        count = _last_fit(len(self.observations))
+        if count != self._length_scale[0]:
+            rows, scores = self._sample(Means(self.observations[:count]))
             every = -(-len(rows) // _MAX_JUDGING)
             scales = [share * math.sqrt(max(rows.shape[1], 1)) for share in LENGTH_SCALES]
             likelihoods = log_likelihoods(rows[::every], scores[::every], scales, self._alpha)
-            self._length_scale = (behind, scales[int(np.argmax(likelihoods))])
+            self._length_scale = (count, scales[int(np.argmax(likelihoods))])
         return self._length_scale[1]
 
 
 def _last_fit(num_observations: int) -> int:
-    behind = min(_FIRST_FIT, num_observations)
-    while (following := max(behind + 1, int(_GROWTH * behind))) <= num_observations:
-        behind = following
-    return behind
+    count = min(_FIRST_FIT, num_observations)
+    while (following := max(count + 1, int(_GROWTH * count))) <= num_observations:
+        count = following
+    return count
 
 
 def _near(rng: np.random.Generator, rows: Rows, count: int, size: int | None) -> Rows:
@@ -283,7 +283,7 @@ def _near(rng: np.random.Generator, rows: Rows, count: int, size: int | None) ->
 
 
 def _exchanged(rng: np.random.Generator, rows: Rows, num_out: NDArray[Any], num_in: NDArray[Any]) -> Rows:
-    """Where members or others are fewer, so many fewer on both sides."""
+    """Where members or others are fewer, that many fewer on both sides."""
     num_members = rows.sum(1)
     missing = np.maximum(np.maximum(num_out - num_members, num_in - (rows.shape[1] - num_members)), 0)
     order = rng.random(rows.shape)
@@ -297,7 +297,7 @@ def _flipped(rng: np.random.Generator, rows: Rows, num_flips: NDArray[Any]) -> R
 
 
 def _smallest(values: Floats, counts: NDArray[Any]) -> Rows:
-    """Where the so many smallest values of each row stand, all where there are fewer."""
+    """Where the `counts` smallest values of each row are, all where there are fewer."""
     bounds = np.concatenate([np.full((len(values), 1), -1.0), np.sort(values, 1)], axis=1)
     return np.asarray(values <= np.take_along_axis(bounds, np.minimum(counts, values.shape[1])[:, None], 1))
 

@@ -1,4 +1,4 @@
-"""`clasp`: skip so many whole layers; which ones, the last accepted token's hidden states tell.
+"""`clasp`: skip a number of whole layers; which ones, the last accepted token's hidden states tell.
 
 CLaSp: in-context layer skip for self-speculative decoding (ACL 2025): the dynamic programme of knapsack.py over whole
 layers, each of weight 1, at the token that was accepted last. The first and the last layer always run.

@@ -166,7 +166,7 @@ def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Dom
 
 class Searches:
     """A fit for each domain inside the kit's own. What an earlier run did is not done again: an interrupted one is gone
-    on with behind its last search, one that the budget ended with each search that was not complete.
+    on with after its last search, one that the budget ended with each search that was not complete.
     """
 
     def __init__(self, kit: Kit, search: Search, name: str) -> None:

@@ -33,7 +33,7 @@ class DraftVerify(ConstantStrategy):
         calibrate_on: str = setting("mixed", "prompts to decode: of the first domain (first) or of all (mixed)")
         iterations: int = setting(1000, "skip sets to try in calibration", minimum=1)
         num_prompts: int = setting(8, "prompts to try each one on", minimum=1)
-        num_tokens: int = setting(32, "tokens to decode behind each prompt", minimum=1)
+        num_tokens: int = setting(32, "tokens to decode after each prompt", minimum=1)
         seed: int = setting(0, "of the search", minimum=0)
 
         def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class DraftVerify(ConstantStrategy):
 
     @staticmethod
     def fit(kit: Kit, options: Options) -> dict[str, Any]:
-        """Sets and their speeds, one after the other; goes on behind those that an interrupted fit had kept."""
+        """Sets and their speeds, one after the other; goes on after those that an interrupted fit had kept."""
         trying = _Trying(kit, options)
         found = trying.run()
         sets = kit.known.get("sets")
@@ -122,7 +122,7 @@ class _Trying:
 
 
 def prompts_of(prompts: Sequence[Prompt], calibrate_on: str, count: int) -> list[Prompt]:
-    """At most so many; prompts come in turn from each domain."""
+    """At most `count`; prompts come in turn from each domain."""
     if calibrate_on == "first":
         prompts = [prompt for prompt in prompts if prompt.domain == prompts[0].domain]
     return list(prompts[:count])

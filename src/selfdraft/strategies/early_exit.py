@@ -1,7 +1,7 @@
 """`early-exit`: the first layers draft, the others are skipped; verification goes on where the draft stopped.
 
-LayerSkip's self-speculation (arXiv:2404.16710) without its training: the head reads the hidden state behind layer E.
-Keys, values and hidden states of the first E layers are the target's own, so verification starts behind them; only
+LayerSkip's self-speculation (arXiv:2404.16710) without its training: the head reads the hidden state after layer E.
+Keys, values and hidden states of the first E layers are the target's own, so verification starts after them; only
 siblings and the last drafted token, which no draft pass has seen, start at the embedding.
 """
 
@@ -19,7 +19,7 @@ from .base import ConstantStrategy
 class EarlyExit(ConstantStrategy):
     @dataclass(frozen=True)
     class Options:
-        layers: int = setting(0, "draft with so many of the first layers; 0: half of them", minimum=0)
+        layers: int = setting(0, "number of the first layers to draft with; 0: half of them", minimum=0)
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         num_layers = knowledge.num_layers

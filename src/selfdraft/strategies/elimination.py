@@ -1,6 +1,6 @@
 """Greedy elimination: drop, one after the other, the sub-layer that loses least log-probability per second it saves.
 
-Scored teacher-forced on calibration texts with the target's keys and values: behind every token, how much less probable
+Scored teacher-forced on calibration texts with the target's keys and values: after every token, how much less probable
 does the sub-network find what the target would say (on average over the target's distribution: their divergence)? A
 candidate branches off the sub-network so far where it is left out, and candidates share a pass. What one loses changes
 little from step to step, so all are ranked once, on a few of the texts, and then only the most promising are scored
@@ -28,7 +28,7 @@ MAX_ROWS = 16
 
 @dataclass(frozen=True)
 class Sample:
-    """Known tokens, and what the target says behind each of them."""
+    """Known tokens, and what the target says after each of them."""
 
     probe: Probe
     log_probs: torch.Tensor  # [tokens, vocabulary], the target's
@@ -73,7 +73,7 @@ def qualities(samples: Sequence[Sample], skipped: frozenset[int], candidates: Se
 class Network:
     """A sub-network on its way through all samples: its streams before every sub-layer, where candidates branch off.
 
-    So a candidate costs only what is behind it. The streams of those scored last are kept: one of them goes on.
+    So a candidate costs only what comes after it. The streams of those scored last are kept: one of them goes on.
     """
 
     def __init__(self, samples: Sequence[Sample], skipped: frozenset[int]) -> None:
@@ -90,25 +90,25 @@ class Network:
         """Of the sub-network without each of them as well, in ascending order."""
         sums = []
         for one, streams in zip(self._samples, self._streams, strict=True):
-            behind = self._branch_off(one.probe, streams, candidates)
-            sums.append(_sums(one, behind[-1]))
+            after = self._branch_off(one.probe, streams, candidates)
+            sums.append(_sums(one, after[-1]))
             if is_kept:
-                self._keep(candidates, behind)
+                self._keep(candidates, after)
         return [_mean(list(rows), self._samples) for rows in zip(*sums, strict=True)]
 
     def _branch_off(self, probe: Probe, streams: Sequence[States], candidates: Sequence[int]) -> list[States]:
-        """The streams behind every sub-layer from the first candidate on; each candidate adds a row."""
+        """The streams after every sub-layer from the first candidate on; each candidate adds a row."""
         found: list[States] = []
         for number in range(candidates[0], probe.num_sublayers):
-            parts = [_behind(probe, number, found[-1], self.skipped)] if found else []
+            parts = [_after(probe, number, found[-1], self.skipped)] if found else []
             if number in candidates:
                 parts.append(probe.skip(number, streams[number]))
             found.append(States.join(parts) if len(parts) > 1 else parts[0])
         return found
 
-    def _keep(self, candidates: Sequence[int], behind: Sequence[States]) -> None:
+    def _keep(self, candidates: Sequence[int], after: Sequence[States]) -> None:
         for row, number in enumerate(candidates):
-            own = [states.pick(slice(row, row + 1)) for states in behind[number - candidates[0] :]]
+            own = [states.pick(slice(row, row + 1)) for states in after[number - candidates[0] :]]
             self._branches.setdefault(number, []).append(own)
 
     def go_on(self, number: int) -> None:
@@ -124,14 +124,14 @@ class Network:
 
 
 def _streams(probe: Probe, skipped: frozenset[int]) -> list[States]:
-    """Before every sub-layer, and behind the last."""
+    """Before every sub-layer, and after the last."""
     found = [probe.begin()]
     for number in range(probe.num_sublayers):
-        found.append(_behind(probe, number, found[-1], skipped))
+        found.append(_after(probe, number, found[-1], skipped))
     return found
 
 
-def _behind(probe: Probe, number: int, states: States, skipped: frozenset[int]) -> States:
+def _after(probe: Probe, number: int, states: States, skipped: frozenset[int]) -> States:
     return (probe.skip if number in skipped else probe.run)(number, states)
 
 
@@ -179,7 +179,7 @@ def eliminate(
     """The frontier, point by point, from nothing skipped on, until fewer than `min_match` of the choices are met.
 
     `savings`: the seconds that each sub-layer which may go takes. `num_ranking`: of the samples, for the first look at
-    all candidates; None: all. `known`: points found before, to go on behind them.
+    all candidates; None: all. `known`: points found before, to go on from there.
     """
     network = Network(samples, known[-1].skipped if known else frozenset())
     quality = known[-1].quality if known else network.quality

@@ -2,7 +2,7 @@
 
 An item is a sub-layer, or sub-layers that are skipped together; its weight is what skipping it saves. After the first i
 items, the state of weight j is the stream of a sub-network that has skipped items of weight j in all: either item i is
-run behind the state j, or it is skipped behind the state j - weight, whichever is closer (by cosine, over the probed
+run after the state j, or it is skipped after the state j - weight, whichever is closer (by cosine, over the probed
 tokens) to the target's own stream at that depth. States below `min_cosine` are dropped. A state is the best by this
 recurrence, not of all sub-networks of its weight.
 
@@ -55,12 +55,12 @@ def solve(probe: Probe, items: Sequence[Item], budget: int, min_cosine: float = 
     """
     table = _Table([0], [frozenset()], [1.0], probe.begin())
     for item in items:
-        table = _behind(probe, item, table, budget, min_cosine)
+        table = _after(probe, item, table, budget, min_cosine)
     rows = zip(table.skipped, table.weights, table.cosines, strict=True)
     return [Candidate(*row) for row in rows], table.states
 
 
-def _behind(probe: Probe, item: Item, table: _Table, budget: int, min_cosine: float) -> _Table:
+def _after(probe: Probe, item: Item, table: _Table, budget: int, min_cosine: float) -> _Table:
     run = skipped = table.states
     for number in item.numbers:
         run, skipped = probe.run(number, run), probe.skip(number, skipped)

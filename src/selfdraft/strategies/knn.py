@@ -51,9 +51,11 @@ class Knn(PlainStrategy):
         feature: str = setting("mean", "a prompt's vector: the mean over its tokens, or of the last one (mean, last)")
         search: str = setting("prune", "the strategy whose fit finds each domain's set")
         anchors: int = setting(10, "of each domain; for the fit", minimum=1)
-        search_prompts: int = setting(8, "search each domain's set on so many prompts; for the fit", minimum=1)
-        max_vectors: int = setting(1000, "look at so many prompts of each domain; for the fit", minimum=1)
-        clusters: int = setting(0, "find so many domains, whatever the labels; 0: go by them; for the fit", minimum=0)
+        search_prompts: int = setting(8, "prompts to search each domain's set on; for the fit", minimum=1)
+        max_vectors: int = setting(1000, "prompts of each domain to look at, at most; for the fit", minimum=1)
+        clusters: int = setting(
+            0, "number of domains to find, whatever the labels; 0: go by them; for the fit", minimum=0
+        )
         stranger: float | None = setting(
             None, "who is less similar to a domain is none of it; None: as calibrated", minimum=-1.0, maximum=1.0
         )
@@ -126,7 +128,7 @@ class Knn(PlainStrategy):
 
     @staticmethod
     def fit(kit: Kit, options: Any) -> dict[str, Any]:
-        """The domains' anchors, and a search for each; goes on behind the searches that an interrupted fit had kept."""
+        """The domains' anchors, and a search for each; goes on after the searches that an interrupted fit had kept."""
         kind = find("strategy", options.search)
         return fit_domains(kit, options, lambda inner: kind.fit(inner, _inner_options(kind, options)))
 

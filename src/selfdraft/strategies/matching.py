@@ -11,7 +11,7 @@ from ..protocols import Probe
 
 
 def choices(probe: Probe, skips: Sequence[Collection[int]]) -> torch.Tensor:
-    """[skip sets, tokens]: behind each token, what the model without these sub-layers, by number, would say."""
+    """[skip sets, tokens]: after each token, what the model without these sub-layers, by number, would say."""
     states = probe.begin()
     if len(skips) > 1:
         states = states.pick([0] * len(skips))

@@ -14,7 +14,7 @@ from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
 
 GROWTH = 1.25
-"""A plan was made for a length; beyond this multiple of it, either way, it is made again."""
+"""A plan was made for a length; beyond this multiple of it, longer or shorter, it is made again."""
 
 
 @dataclass

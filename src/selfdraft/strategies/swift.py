@@ -32,7 +32,7 @@ from .swift_search import Optimisation, SwiftOptions
 from .timeline import Timeline
 
 _GAIN = 0.03
-"""Another set drafts for so much more matchness, not for less: a set that is new has to be recorded and tried."""
+"""Another set drafts if its matchness is larger by this: a set that is new has to be recorded and tried."""
 _CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
 _HIGH, _MAX_DRAFTED, _USUAL_LENGTH = 0.9, 12, 512
 """An acceptance, a draft length and a length of text at which a set must promise something to be tried at once."""
@@ -90,7 +90,7 @@ class Swift(PlainStrategy):
         self._account = Account(last=self._first_seconds())
         self._switch, self._acceptance = DraftSwitch(), Acceptance()
         self._is_new = True  # the set that drafts
-        self._level: float | None  # of the acceptance behind the search
+        self._level: float | None  # of the acceptance after the search
         self._level_of_looks: float | None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
         self._texts: dict[int, Text] = {}
@@ -148,7 +148,7 @@ class Swift(PlainStrategy):
     def _is_due(self, text: Text, context: PlanContext) -> bool:
         """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides.
 
-        Behind the search a look must tell a shift from chance, and takes as many tokens as there can be.
+        After the search a look must tell a shift from chance, and takes as many tokens as there can be.
         """
         options, num_fresh = self._options, context.num_generated_tokens - text.num_scored
         num_needed = options.window * (1 + options.held_out if self._search.is_over else 1)
@@ -196,7 +196,7 @@ class Swift(PlainStrategy):
             self._draft_with_best()
 
     def _watch(self) -> None:
-        """Behind the search: does acceptance stay what it was?"""
+        """After the search: does acceptance stay what it was?"""
         rate = self._acceptance.rate
         if not self._options.resume or not self._search.is_over or rate is None:
             return

@@ -1,8 +1,8 @@
 """SWIFT's search apart from any model: which skip sets to score next, what their scores mean, when it is over.
 
-SWIFT (arXiv:2410.06916, section 4.1.2). Two ways to judge a candidate. The paper's: its matchness on the window against
-the best matchness ever seen. Ours: beside the set in use on the same tokens; it must do better on those it was chosen
-by, and no worse on held-out ones, by which matchness is told. So a lucky window is forgotten, not kept for ever.
+SWIFT (arXiv:2410.06916, section 4.1.2). There are two rules for a candidate. The paper's: its matchness on the window
+against the best matchness ever seen. Ours: beside the set in use on the same tokens; it must do better on those it was
+chosen by, and no worse on held-out ones, by which matchness is told. So a lucky window is forgotten, not kept for ever.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .uniform import spread
 SNAPSHOTS = (0, 64, 128, 512)
 """Steps at which the set in use is remembered, as the paper shows it."""
 _KNOWN_TOKENS, _KNOWN_BEFORE = 384, 64
-"""Matchness, where it is held out, is told by about so many tokens; that of a new set by so many of those before it was
-taken, for what it was chosen by would flatter it.
+"""Matchness, where it is held out, is told by about this many tokens; that of a new set by this many of those before it
+was taken, for what it was chosen by would flatter it.
 """
 
 Phase = Literal["optimise", "accelerate"]
@@ -32,20 +32,22 @@ Phase = Literal["optimise", "accelerate"]
 class SwiftOptions:
     ratio: float = setting(0.45, "share of the sub-layers to skip", minimum=0.0, maximum=1.0)
     min_ratio: float = setting(0.4, "lower it to this at most", minimum=0.0, maximum=1.0)
-    ratio_step: float = setting(0.05, "by so much at a time", minimum=0.001, maximum=1.0)
+    ratio_step: float = setting(0.05, "how much less at a time", minimum=0.001, maximum=1.0)
     tolerance: float = setting(0.7, "while fewer of the drafted tokens are accepted", minimum=0.0, maximum=1.0)
-    window: int = setting(32, "score on so many generated tokens", minimum=2)
-    interval: int = setting(25, "every so many steps a candidate comes from Bayesian optimisation", minimum=1)
-    max_steps: int = setting(1000, "score at most so many candidates", minimum=1)
-    patience: int = setting(300, "end the search after so many without improvement", minimum=1)
+    window: int = setting(32, "number of generated tokens to score on", minimum=2)
+    interval: int = setting(25, "every this many steps a candidate comes from Bayesian optimisation", minimum=1)
+    max_steps: int = setting(1000, "the most candidates to score", minimum=1)
+    patience: int = setting(300, "end the search after this many without improvement", minimum=1)
     enough: float = setting(0.95, "end the search beyond this matchness", minimum=0.0, maximum=1.0)
     paper: bool = setting(False, "as the paper, whatever sliding to always (below) say")
     sliding: bool = setting(True, "the window: the last generated tokens instead of a text's first ones")
     held_out: bool = setting(True, "believe a candidate by as many tokens again, which it was not chosen by")
     local: bool = setting(True, "candidates that differ a little from the set in use instead of random ones")
-    candidates: int = setting(0, "score so many in one pass; 0: 32 on a GPU, which hardly notices, else 4", minimum=0)
-    resume: bool = setting(True, "search again when the acceptance falls behind that")
-    shift: float = setting(0.15, "by so much", minimum=0.0, maximum=1.0)
+    candidates: int = setting(
+        0, "candidates to score in one pass; 0: 32 on a GPU, which hardly notices, else 4", minimum=0
+    )
+    resume: bool = setting(True, "search again when the acceptance falls below what it was")
+    shift: float = setting(0.15, "fall of the acceptance that counts", minimum=0.0, maximum=1.0)
     budget: float = setting(0.05, "share of the time that optimisation may take", minimum=0.0)
     always: bool = setting(False, "draft even where plain decoding promises more")
     saved: bool = setting(True, "go on with the state that the profile has")
@@ -100,7 +102,7 @@ class Optimisation:
 
     @property
     def progress(self) -> float:
-        """How much of the search is behind us, at least."""
+        """How much of the search is done, at least."""
         options = self._options
         shares = (self.num_steps / options.max_steps, self.num_idle / options.patience)
         return 1.0 if self.is_over else min(1.0, max(shares))

@@ -38,7 +38,7 @@ class Siblings:
     @dataclass(frozen=True)
     class Options:
         table: str = setting("narrow", "candidates by the draft's confidence: narrow, swift, or like 0.5:4,0.9:2,1:1")
-        max_nodes: int = setting(31, "verify at most so many tokens a round", minimum=1)
+        max_nodes: int = setting(31, "the most tokens to verify in a round", minimum=1)
         lookup: int = setting(0, "looked-up continuations that stand beside the draft", minimum=0)
         lookup_tokens: int = setting(8, "tokens of each of them", minimum=1)
 

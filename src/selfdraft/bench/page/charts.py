@@ -101,7 +101,7 @@ def _role(arm: Arm, cell: Figures) -> str:
 
 def _legend(shown: Sequence[tuple[Arm, Figures]]) -> dict[str, str]:
     kinds = {arm.kind for arm, _ in shown}
-    named = {"faster": "faster than plain decoding", "unsure": "too close to tell", "slower": "slower"}
+    named = {"faster": "faster than plain decoding", "unsure": "inconclusive", "slower": "slower"}
     others = {"peer": "peer, whole calls", "bound": "bound: knows the text"}
     return named | {kind: label for kind, label in others.items() if kind in kinds}
 

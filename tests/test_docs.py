@@ -1,0 +1,124 @@
+"""README and docs: short enough, every command is one that the command line takes, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from selfdraft.cli.main import COMMANDS, build_parser
+from selfdraft.registry import AXES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "results.md"),
+]
+LINKED = [*PAGES, *sorted((ROOT / "docs" / "notes").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
+TO_COME = {ROOT / "docs" / "results" / "papers.md"}
+"""Made from results that are not there yet."""
+PLACEHOLDERS = re.compile(r"\bNAME\b|\.\.\.|\||\bFILES\b")
+OLD_WORDS = re.compile(r"\banew\b|\bso many\b|\bcannot be told\b|\bbehind (the|a|it|them|\d)", re.IGNORECASE)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def commands_of(text: str) -> Iterator[str]:
+    """Lines of code that begin with `selfdraft`, their continuations joined, and whole commands in the text."""
+    lines = iter(text.splitlines())
+    is_fenced = False
+    for line in lines:
+        is_fenced ^= line.startswith("```")
+        code = line.strip().removeprefix("$ ")
+        if code.startswith("selfdraft ") and (is_fenced or line.startswith("    ")):
+            while code.endswith("\\"):
+                code = f"{code[:-1]} {next(lines).strip()}"
+            yield code
+    for code in re.findall(r"`(selfdraft [^`]+)`", text.replace("\n", " ")):
+        if not PLACEHOLDERS.search(code) and (len(code.split()) > 2 or code.split()[1] not in NAMES):
+            yield code
+
+
+NAMES = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+COMMANDS_SHOWN = [(name_of(page), command) for page in PAGES for command in commands_of(text_of(page))]
+
+
+def test_there_are_commands_of_every_kind() -> None:
+    assert {command.split()[1] for page, command in COMMANDS_SHOWN if page == "README.md"} == NAMES
+    assert len(COMMANDS_SHOWN) > 50
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS_SHOWN)
+def test_a_command_is_one_that_the_command_line_takes(
+    page: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    try:
+        build_parser().parse_args(words)
+    except SystemExit as ended:  # --help ends with 0
+        if ended.code:
+            pytest.fail(f"{page}: {command}\n{capsys.readouterr().err}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_examples_in_python_can_be_read(page: Path) -> None:
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)):
+        is_entry = code.lstrip().startswith('"') and not code.startswith('"""')  # of a table
+        compile(f"{{{code}}}" if is_entry else code, f"{page.name}, example {number}", "exec")
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if target in TO_COME:
+            continue
+        assert target.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", text_of(target), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], link
+
+
+@pytest.mark.parametrize("page", [page for page in LINKED if page.name != "CONTRIBUTING.md"], ids=name_of)
+def test_the_language_is_plain(page: Path) -> None:
+    assert not OLD_WORDS.findall(text_of(page))
+
+
+def test_every_picture_is_shown() -> None:
+    """Those of papers are on their own page."""
+    shown = {
+        (page.parent / link).resolve()
+        for page in LINKED
+        for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text_of(page))
+    }
+    pictures = {
+        picture
+        for picture in (ROOT / "docs" / "images").rglob("*.png")
+        if picture.parent.name not in ("results", "papers")
+    }
+    assert pictures <= shown
+
+
+def test_the_readme_is_a_page() -> None:
+    lines = text_of(ROOT / "README.md").splitlines()
+    assert len(lines) <= 150
+
+
+def test_the_readme_names_every_method() -> None:
+    text = text_of(ROOT / "README.md")
+    for axis, methods in AXES.items():
+        (row,) = re.findall(rf"^\| \[?{axis}\b.*$", text, re.MULTILINE)
+        assert set(re.findall(r"`([\w-]+)`", row)) == set(methods), axis

@@ -1,0 +1,84 @@
+"""The page of the papers is what its command makes of the measured files, and has what the papers' readers ask for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from selfdraft.bench.papers.page import PaperFile, plots
+from selfdraft.bench.papers.recipes import RECIPES, recipe
+from selfdraft.bench.papers.units import num_outputs
+from selfdraft.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "benchmarks" / "results" / "papers"
+PAGE = ROOT / "docs" / "results" / "papers.md"
+NOTES = ROOT / "docs" / "notes"
+FILES = sorted(MEASURED.glob("*.jsonl"))
+
+pytestmark = pytest.mark.skipif(not FILES, reason="the papers' files are not there yet")
+
+
+@cache
+def read(file: Path) -> PaperFile:
+    return PaperFile.read(file)
+
+
+def page_of(paper: str) -> str:
+    return PAGE.read_text(encoding="utf-8").partition(f"\n## {paper}\n")[2].partition("\n## ")[0]
+
+
+def test_its_command_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures by name only: the tests of charts hold what is drawn."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"Made by `selfdraft (.*?)`", text)
+    assert found
+    written: dict[Path, bytes] = {}
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("selfdraft.cli.report.render", lambda *given, **named: b"")
+    monkeypatch.setattr("selfdraft.cli.report.require_matplotlib", lambda *given: None)
+    monkeypatch.setattr("selfdraft.cli.report.write_file", lambda path, content: written.update({ROOT / path: content}))
+    assert main(shlex.split(found[1])) == 0
+    assert written.pop(PAGE).decode() == text
+    assert set(written) == set((ROOT / "docs" / "images" / "papers").glob("*.png"))
+
+
+def test_every_paper_was_measured_and_no_output_differed() -> None:
+    assert {line.paper for file in FILES for line in read(file).lines} == set(RECIPES)
+    for file in FILES:
+        found = read(file)
+        assert not any(num_outputs(line.values, "different") for line in found.lines), file
+        for paper in {line.paper for line in found.lines}:
+            assert {one.experiment.id for one in found.of(recipe(paper))} == {
+                one.id for one in recipe(paper).experiments
+            }
+        assert found.head.question["commit"]
+        assert found.head.question["torch"]
+
+
+def test_every_paper_has_a_paragraph_and_a_command() -> None:
+    for paper in RECIPES:
+        note = (NOTES / f"{paper}.md").read_text(encoding="utf-8")
+        assert len(note.split()) > 80
+        assert note.strip() in page_of(paper)
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(read(file).command in text for file in FILES)
+
+
+def test_speeds_in_paragraphs_are_measured_or_published() -> None:
+    for paper in RECIPES:
+        note = (NOTES / f"{paper}.md").read_text(encoding="utf-8").strip()
+        tables = page_of(paper).replace(note, "")
+        for speed in re.findall(r"\d\.\d\dx", note):
+            assert speed in tables, (paper, speed)
+
+
+def test_pictures_are_there() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    linked = {(PAGE.parent / link).resolve() for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
+    assert {path.name for path in linked} == {name for name, *_ in plots([read(file) for file in FILES])}
+    assert all(path.exists() for path in linked)
