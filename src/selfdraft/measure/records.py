@@ -61,7 +61,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
-        """TypeError, KeyError: it is not one. Files written before 0.3 say `way`."""
+        """TypeError, KeyError: it is not one. Older files say `way`."""
         line = {"arm": line["way"], **line} if "way" in line else line
         return cls(**{item.name: line[item.name] for item in fields(cls) if item.name in line})
 
