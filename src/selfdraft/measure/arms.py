@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..economics import PassCosts
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..errors import SelfdraftError
 from ..lookahead.oracle import Oracle
-from ..registry import AXES, BENCH_ONLY, DEFAULTS, options_for, resolve
-from ..types import Generation, SkipSet, StepRecord
+from ..registry import AXES, BENCH_ONLY, DEFAULTS, resolve
+from ..types import Generation, SkipSet
 from .circumstances import device_seconds, peak_bytes, reset_peak
-from .passes import Costs, Round, round_of
+from .passes import predicted_seconds
 from .peers import Peer
 from .records import OFF, Record
 
@@ -70,23 +71,26 @@ class Ours:
         if self._oracle is not None:
             self._oracle.tell([plain])
 
-    def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> Counter[Round]:
-        """What was learned on the way is forgotten, what was recorded stays. A method that cannot run keeps why."""
-        rounds: Counter[Round] = Counter()
+    def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> set[SkipSet]:
+        """What was learned on the way is forgotten, what was recorded stays. A method that cannot run keeps why.
+
+        The skip sets that it drafted with.
+        """
+        skips: set[SkipSet] = set()
         try:
             self.engine.prepare(max(map(len, prompts)) + call["max_new_tokens"], **self._method)
             for prompt in prompts:
                 written = self.generate(prompt, {**call, "max_new_tokens": num_tokens})
-                rounds.update(map(self._round_of, written.steps))
+                skips.update(step.plan.skip for step in written.steps if step.draft.num_draft_steps and step.plan.skip)
             self.engine.forget()
         except SelfdraftError as error:
             self.error = " ".join(str(error).split())
-        return rounds
+        return skips
 
     def generate(self, prompt: Sequence[int], call: Mapping[str, Any]) -> Generation:
         return self.engine.generate(prompt, **call, **self._method)
 
-    def run(self, site: Site, prompt: Sequence[int], call: Mapping[str, Any], costs: Costs | None = None) -> Output:
+    def run(self, site: Site, prompt: Sequence[int], call: Mapping[str, Any], costs: PassCosts | None = None) -> Output:
         runner, device = self.engine.runner, self.engine.device
         before = runner.capture_seconds
         reset_peak(device)
@@ -98,7 +102,7 @@ class Ours:
             record_of(self.name, site, generation, seconds, method["drafter"]),
             capture_seconds=runner.capture_seconds - before,
             peak_bytes=peak_bytes(device),
-            predicted_seconds=costs.predict(map(self._round_of, generation.steps)) if costs else None,
+            predicted_seconds=predicted_seconds(generation.steps, method["drafter"], costs) if costs else None,
         )
         return Output(generation.tokens, record, generation, method["acceptance"] == "rejection")
 
@@ -108,10 +112,6 @@ class Ours:
         began = device_seconds(self.engine.device)
         self.generate(prompt, {**call, "cancel": lambda: next(answers, True)})
         return time.perf_counter() - began
-
-    def _round_of(self, step: StepRecord) -> Round:
-        method = self.described["method"]
-        return round_of(step, method["drafter"], options_for("drafter", "self", method["settings"]).vocabulary or None)
 
 
 class PeerArm:
@@ -128,13 +128,13 @@ class PeerArm:
     def error(self) -> str | None:
         return self._peer.error
 
-    def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> Counter[Round]:
+    def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> set[SkipSet]:
         for prompt in prompts:
             self._peer.run(self._engine, prompt, call["max_new_tokens"] if self._peer.is_compiled else num_tokens)
-        return Counter()
+        return set()
 
     def run(
-        self, site: Site, prompt: Sequence[int], call: Mapping[str, Any], costs: Costs | None = None
+        self, site: Site, prompt: Sequence[int], call: Mapping[str, Any], costs: PassCosts | None = None
     ) -> Output | None:
         reset_peak(self._engine.device)
         found = self._peer.run(self._engine, prompt, call["max_new_tokens"])

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..economics import PassCosts
 from ..engine.engine import Engine
-from ..models.decoder import Decoder
-from ..models.load.info import describe
+from ..errors import OptionError
 from ..progress import Progress, no_progress
 from ..prompts.arrange import in_turn
 from ..prompts.tokens import encode, tokens_of
-from ..types import FrontierPoint, Prompt
+from ..types import FrontierPoint, Prompt, SkipSet
 from ..version import __version__
 from .arms import Ours, Output, PeerArm, Site, judged
 from .circumstances import circumstances
-from .passes import Costs, PassMeter, Round, copy_bandwidth, draft_kinds
+from .passes import CONTEXT, cost_figures
 from .peers import check_greedy, peers
 from .records import OFF, Head, Machine, Record, RecordFile, complete_texts, profile_digest, prompts_digest
 from .result import Result
@@ -29,8 +29,6 @@ WARM_UP_TOKENS = 8
 """New tokens, where nothing is recorded on the way."""
 USUAL_LENGTH = 512
 """Tokens of context at which attention and MLP are compared."""
-PASS_CONTEXT = 320
-"""Tokens of context at which single passes are timed."""
 _ROOM = 16
 """Tokens of a chat template around an answer, at most."""
 _WHERE = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
@@ -41,7 +39,7 @@ class MeasurePlan:
     """What to measure. `methods`: by arm name; `prompts` in their order; `seconds`: begin no prompt later.
 
     `runs`: how often all prompts are measured, arms beginning each time as if new, so that intervals hold the machine's
-    own spread. `with_passes`: time single passes as well, and how long one waits for a first token.
+    own spread. `with_passes`: also what passes cost, the bound that follows, and how long one waits for a first token.
     """
 
     prompts: Sequence[Prompt]
@@ -133,7 +131,7 @@ class Measurement:
         self.ours = [Ours(name, method, engine, plan.max_new_tokens) for name, method in methods.items()]
         others = peers(plan.peers, engine.runner.num_layers, plan.peer_model)
         self._arms: list[Ours | PeerArm] = [*self.ours, *(PeerArm(peer, engine) for peer in others)]
-        self._costs: Costs | None = None
+        self._costs: PassCosts | None = None
         self.records: list[Record] = []
         self.is_interrupted = False
 
@@ -142,8 +140,8 @@ class Measurement:
         question = self.plan.question(self._engine, where)
         if self._file is not None and not self._is_new:
             self._file.check(question)
-        rounds = self._warm_up()
-        self._head = Head(question, where, asdict(self._machine(rounds)), self._described())
+        skips = self._warm_up()
+        self._head = Head(question, where, asdict(self._machine(skips)), self._described())
         if self._file is not None:
             self._head, kept = self._file.begin(self._head, self._is_new)
             self.records = self._whole_conversations(kept)
@@ -166,7 +164,7 @@ class Measurement:
 
     # ------------------------------------------------------------------------------------------------- warming up
 
-    def _warm_up(self) -> list[Round]:
+    def _warm_up(self) -> set[SkipSet]:
         """With all new tokens where passes are recorded: that must not happen while measuring."""
         plan, engine, is_recording = self.plan, self._engine, self._engine.runner.is_recording
         for prompt in plan.prompts:
@@ -175,24 +173,21 @@ class Measurement:
         longest = max(plan.longest(prompt, engine) for prompt in plan.prompts)
         texts = [list(itertools.islice(itertools.cycle(short), longest)), short] if is_recording else [short]
         num_tokens = plan.max_new_tokens if is_recording else min(plan.max_new_tokens, WARM_UP_TOKENS)
-        rounds: list[Round] = []
+        skips: set[SkipSet] = set()
         for number, arm in enumerate(self._arms):
             self._progress(number, len(self._arms), "methods warmed up")
-            rounds += arm.warm_up(texts, num_tokens, plan.call(0))
-        return rounds
+            skips |= arm.warm_up(texts, num_tokens, plan.call(0))
+        if self.ours[0].error:  # nothing could be compared
+            raise OptionError(self.ours[0].error)
+        return skips
 
-    def _machine(self, rounds: Sequence[Round]) -> Machine:
+    def _machine(self, skips: set[SkipSet]) -> Machine:
         latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
         beta = latency.at(USUAL_LENGTH).attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
-        costs = self._time_passes(rounds) if self.plan.with_passes else None
+        if self.plan.with_passes:
+            self._costs = latency.at(CONTEXT)
+        costs = cost_figures(self._engine, self._costs, skips) if self._costs else None
         return Machine(num_layers, beta, self._frontier(), self._num_turns_left_out, costs)
-
-    def _time_passes(self, rounds: Sequence[Round]) -> dict[str, Any]:
-        runner = self._engine.runner
-        meter = PassMeter(runner, PASS_CONTEXT)
-        self._costs = meter.measure(draft_kinds(rounds))
-        info = describe(Decoder(self._engine.model))
-        return self._costs.to_json(meter.context, info.pass_bytes, copy_bandwidth(runner.device))
 
     def _frontier(self) -> list[dict[str, Any]] | None:
         """What `prune` found, if it was asked: match against the seconds of a drafted token."""
