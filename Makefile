@@ -5,6 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
+PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 
 .PHONY: demo test test-full check fmt results clean
 
@@ -36,9 +37,10 @@ fmt: $(INSTALLED)  ## Format and fix what can be fixed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-results: $(INSTALLED)  ## docs/results/methods.md from what was measured; the pictures need matplotlib
+results: $(INSTALLED)  ## docs/results from what was measured; the pictures need matplotlib
 	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
+	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
