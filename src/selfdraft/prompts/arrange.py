@@ -1,4 +1,4 @@
-"""Prompts in the order and length they are needed: in turn, split, held out, mixed, made long."""
+"""Prompts in the order and length they are needed: in turn, held out, mixed, made long."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..types import Prompt
 from .tokens import SEPARATOR, tokens_of
-
-Item = TypeVar("Item")
 
 RATIOS = (0.0, 0.3, 0.7, 1.0)
 """How often KNN-SSD's streams change between tasks."""
@@ -32,36 +30,8 @@ def by_domain(prompts: Iterable[Prompt]) -> dict[str, list[Prompt]]:
 
 def in_turn(prompts: Iterable[Prompt], per_domain: int | None = None) -> list[Prompt]:
     """The first of every domain, then the second of every domain, and so on."""
-    return _rounds(found[:per_domain] for found in by_domain(prompts).values())
-
-
-def split(prompts: Iterable[Prompt], num_first: int, num_last: int) -> tuple[list[Prompt], list[Prompt]]:
-    """The first prompts of every domain, and the last ones, which are kept apart; both domain by domain in turn."""
-    domains = by_domain(prompts)
-    for domain, found in domains.items():
-        if len(found) < num_first + num_last:
-            raise OptionError(
-                f"there are {len(found)} prompts of the domain {domain!r}, but {num_first} and {num_last} others are "
-                "asked for; ask for fewer, or name files that have more"
-            )
-    first = _rounds(found[:num_first] for found in domains.values())
-    return first, _rounds(found[len(found) - num_last :] for found in domains.values())
-
-
-def split_in_three(
-    prompts: Iterable[Prompt], num_first: int, num_train: int, num_validation: int
-) -> tuple[list[Prompt], list[Prompt], list[Prompt]]:
-    """The first prompts of every domain, those that stand before the last ones, and the last ones. No text twice."""
-    unique: dict[str, Prompt] = {}
-    for prompt in prompts:
-        unique.setdefault(prompt.text.strip(), prompt)
-    first, others = split(unique.values(), num_first, num_train + num_validation)
-    train, validation = split(others, num_train, num_validation)
-    return first, train, validation
-
-
-def _rounds(groups: Iterable[Sequence[Prompt]]) -> list[Prompt]:
-    return [prompt for turn in itertools.zip_longest(*groups) for prompt in turn if prompt is not None]
+    turns = itertools.zip_longest(*(found[:per_domain] for found in by_domain(prompts).values()))
+    return [prompt for turn in turns for prompt in turn if prompt is not None]
 
 
 def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
@@ -70,13 +40,10 @@ def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
     for prompt in prompts:
         unique.setdefault(prompt.tokens, prompt)
     domains = by_domain(unique.values()).values()
-    held_out = {id(prompt) for members in domains for prompt in members[len(members) - _share(members) :]}
+    several = [members for members in domains if len(members) > 1]
+    held_out = {id(prompt) for members in several for prompt in members[-max(1, round(len(members) / 4)) :]}
     fitting = [prompt for prompt in unique.values() if id(prompt) not in held_out]
     return fitting, [prompt for prompt in unique.values() if id(prompt) in held_out]
-
-
-def _share(members: Sequence[Prompt]) -> int:
-    return max(1, round(len(members) / 4)) if len(members) > 1 else 0
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
@@ -87,29 +54,22 @@ def digest(prompts: Sequence[Prompt]) -> str:
 # --------------------------------------------------------------------------------------------------------- streams
 
 
-def mixed(prompts: Mapping[str, Sequence[Item]], ratio: float, length: int, seed: int) -> list[tuple[str, Item]]:
-    """(task, prompt) in a stream that changes between tasks: KNN-SSD (arXiv:2505.16162), equation 8. No prompt twice.
+def mixed_prompts(prompts: Sequence[Prompt], ratio: float, seed: int) -> list[Prompt]:
+    """A stream that changes between domains: KNN-SSD (arXiv:2505.16162), equation 8.
 
-    It begins with the first task. The next prompt belongs to another task with the probability `ratio`, to each of the
-    others alike. Each task's
-    prompts come in their order. Where a task has none left it is drawn from those that have.
+    It begins with the first domain. The next prompt belongs to another one with the probability `ratio`, to each of the
+    others alike. Those of a domain come in their order. Where it has none left, one is drawn from the others.
     """
-    draw = random.Random(seed)
-    waiting = {task: list(found) for task, found in prompts.items() if found}
-    stream: list[tuple[str, Item]] = []
+    if not 0 <= ratio <= 1:
+        raise OptionError(f"the mix ratio must be from 0 (domain by domain) to 1 (always another domain), got {ratio}")
+    draw, waiting = random.Random(seed), by_domain(prompts)
+    stream: list[Prompt] = []
     task = next(iter(waiting), None)
-    while task is not None and len(stream) < length:
-        stream.append((task, waiting[task].pop(0)))
+    while task is not None:
+        stream.append(waiting[task].pop(0))
         waiting = {name: left for name, left in waiting.items() if left}
         task = _next_task(task, list(waiting), ratio, draw)
     return stream
-
-
-def mixed_prompts(prompts: Sequence[Prompt], ratio: float, seed: int) -> list[Prompt]:
-    """All of them, their domains being the tasks; 0: domain by domain, 1: always another one while there is one."""
-    if not 0 <= ratio <= 1:
-        raise OptionError(f"the mix ratio must be from 0 (domain by domain) to 1 (always another domain), got {ratio}")
-    return [prompt for _, prompt in mixed(by_domain(prompts), ratio, len(prompts), seed)]
 
 
 def _next_task(task: str, tasks: Sequence[str], ratio: float, draw: random.Random) -> str | None:
@@ -134,9 +94,8 @@ def context_prompts(prompts: Sequence[Prompt], engine: Engine, lengths: Sequence
     Only the first turn of a conversation is asked. At every length it is the same questions as far as they fit; each
     has others in front of it first, and where these are used up they come again.
     """
-    return [
-        prompt for length in dict.fromkeys(lengths) for prompt in _of_one_length(prompts, engine, length, per_length)
-    ]
+    wanted = dict.fromkeys(lengths)
+    return [prompt for length in wanted for prompt in _of_one_length(prompts, engine, length, per_length)]
 
 
 def is_context(domain: str) -> bool:
@@ -172,7 +131,7 @@ def _after_others(question: Prompt, prompts: Sequence[Prompt], engine: Engine, l
     made = Prompt(f"context-{length}-{question.id}", f"context {length}", question.text)
     num_before = length - len(tokens_of(made, engine))
     while num_before > 0:
-        before = _text_of(_joined(itertools.cycle(others), engine.tokenizer, num_before), engine.tokenizer)
+        before = _joined(itertools.cycle(others), engine.tokenizer, num_before)
         longer = replace(made, text=before + SEPARATOR + question.text)
         num_over = len(tokens_of(longer, engine)) - length
         if num_over <= 0:
@@ -181,14 +140,10 @@ def _after_others(question: Prompt, prompts: Sequence[Prompt], engine: Engine, l
     return made
 
 
-def _text_of(tokens: Sequence[int], tokenizer: Any) -> str:
-    """Without half of a character at its end."""
-    text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return text.rstrip("\ufffd").rstrip()
-
-
-def _joined(texts: Iterator[str], tokenizer: Any, num_tokens: int) -> list[int]:
+def _joined(texts: Iterator[str], tokenizer: Any, num_tokens: int) -> str:
+    """As many tokens of them, without half of a character at the end."""
     tokens: list[int] = []
     while len(tokens) < num_tokens:
         tokens += tokenizer(next(texts) + SEPARATOR, add_special_tokens=not tokens).input_ids
-    return tokens[:num_tokens]
+    text: str = tokenizer.decode(tokens[:num_tokens], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text.rstrip("\ufffd").rstrip()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -35,10 +35,6 @@ class _Source:
     split: str | None = None
     column: str | None = None
     domain: str | None = None
-
-    @property
-    def short_name(self) -> str:
-        return PurePath(self.name).name
 
 
 def dataset_prompts(name: str, count: int) -> list[Prompt]:
@@ -67,25 +63,15 @@ def _parse(text: str) -> _Source:
 
 
 def _prompts(source: _Source) -> Iterator[Prompt]:
-    domain = source.domain or source.short_name
+    short_name = PurePath(source.name).name
     for number, row in enumerate(_rows(source), start=1):
         column = _column(row, source)
         if turns := _turns(row[column], column, source):
-            yield Prompt(f"{source.short_name}-{number}", domain, turns[0], tuple(turns[1:]))
+            yield Prompt(f"{short_name}-{number}", source.domain or short_name, turns[0], tuple(turns[1:]))
 
 
 def _rows(source: _Source) -> Iterator[Row]:
     """As they stream in. Whatever goes wrong on the way is the dataset's or the network's."""
-    load_dataset = _load_dataset(source)
-    try:
-        found = load_dataset(source.name, source.config, split=source.split, streaming=True)
-        yield from found if source.split else found[_usual_split(found)]
-    except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise OptionError(f"cannot read the dataset {source.name!r}: {cause} (write it like {_EXAMPLE})") from error
-
-
-def _load_dataset(source: _Source) -> Any:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -93,12 +79,13 @@ def _load_dataset(source: _Source) -> Any:
             f"the dataset {source.name!r} cannot be read without the package datasets ({error}). "
             'Install with: pip install "selfdraft[datasets]"'
         ) from None
-    return load_dataset
-
-
-def _usual_split(splits: Iterable[str]) -> str:
-    names = list(splits)
-    return next((name for name in USUAL_SPLITS if name in names), names[0])
+    try:
+        found = load_dataset(source.name, source.config, split=source.split, streaming=True)
+        usual = None if source.split else next((name for name in USUAL_SPLITS if name in found), next(iter(found)))
+        yield from found[usual] if usual else found
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OptionError(f"cannot read the dataset {source.name!r}: {cause} (write it like {_EXAMPLE})") from error
 
 
 def _column(row: Row, source: _Source) -> str:
@@ -106,9 +93,8 @@ def _column(row: Row, source: _Source) -> str:
         if source.column not in row:
             raise unknown_name(f"column of {source.name}", source.column, row)
         return source.column
-    for name in USUAL_COLUMNS:
-        if name in row:
-            return name
+    if usual := [name for name in USUAL_COLUMNS if name in row]:
+        return usual[0]
     raise OptionError(
         f"the dataset {source.name!r} has no column called {', '.join(USUAL_COLUMNS)}, but {', '.join(row)}; "
         f"name the one to ask with: {source.name},column={next(iter(row), 'NAME')}"

@@ -15,6 +15,8 @@ from .arrange import in_turn
 
 CALIBRATION_PROMPTS = Path(__file__).with_name("calibration.jsonl")
 """Ours to learn from: code, math and chat; none of them is in a built-in set."""
+_EXAMPLE = '{"domain": "chat", "prompt": "Why do cats purr?"}'
+_SPEC_BENCH = '{"question_id": 81, "category": "chat", "turns": ["Why do cats purr?", "And lions?"]}'
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,6 @@ def read_prompts(
     return in_turn(found, per_domain)
 
 
-_EXAMPLE = '{"domain": "chat", "prompt": "Why do cats purr?"}'
-_SPEC_BENCH = '{"question_id": 81, "category": "chat", "turns": ["Why do cats purr?", "And lions?"]}'
-
-
 def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:
     where = f"line {number} of {file}"
     try:
@@ -59,7 +57,9 @@ def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:
     if not isinstance(row, dict):
         raise OptionError(f"{where} must be an object like {_EXAMPLE}")
     is_ours = row.get("prompt") is not None or "turns" not in row
-    field = labels.field if is_ours else _spec_bench_field(row, labels)
+    # A field of domains that the line has, or that was asked for, goes before Spec-Bench's own.
+    is_own_field = is_ours or labels.field != _MUST_HAVE.field or labels.field in row
+    field = labels.field if is_own_field else "category"
     if labels.otherwise is not None:
         row.setdefault(field, labels.otherwise(file))
     name = row.get("id", f"{Path(file).stem}-{number}")
@@ -69,12 +69,6 @@ def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:
     found = _Row(row, where, _SPEC_BENCH.replace("category", field, 1))
     first, *later = found.texts("turns")
     return Prompt(str(row.get("question_id", name)), found.text(field), first, tuple(later))
-
-
-def _spec_bench_field(row: Mapping[str, Any], labels: Labels) -> str:
-    """A field of domains that the line has, or that was asked for, goes before Spec-Bench's own."""
-    is_asked_for = labels.field != _MUST_HAVE.field
-    return labels.field if is_asked_for or labels.field in row else "category"
 
 
 @dataclass(frozen=True)

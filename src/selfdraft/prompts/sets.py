@@ -6,7 +6,7 @@ The text of ours is our own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files as package_files
 from pathlib import PurePath
@@ -59,12 +59,8 @@ def _with_own_ids(prompts: Sequence[Prompt]) -> Iterator[Prompt]:
     taken = {prompt.id for prompt in prompts}
     met: set[str] = set()
     for prompt in prompts:
-        name = _free_id(prompt.id, taken) if prompt.id in met else prompt.id
+        numbered = (f"{prompt.id}-{number}" for number in itertools.count(2))
+        name = next(other for other in numbered if other not in taken) if prompt.id in met else prompt.id
         taken.add(name)
         met.add(name)
         yield replace(prompt, id=name)
-
-
-def _free_id(name: str, taken: Iterable[str]) -> str:
-    numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return next(other for other in numbered if other not in taken)

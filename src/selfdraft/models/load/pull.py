@@ -63,7 +63,7 @@ def installed() -> list[tuple[CatalogueModel, Path | None, int]]:
     for model in CATALOGUE.values():
         folder = model_folder(model.name)
         ready = is_ready(folder)
-        found.append((model, folder if ready else None, _folder_bytes(folder) if ready else 0))
+        found.append((model, folder if ready else None, sum(_file_bytes(folder)) if ready else 0))
     return found
 
 
@@ -136,7 +136,7 @@ def run_pip(requirement: str, folder: Path, on_bytes: Callable[[int], None]) -> 
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **places}
         )
-        returncode = _wait(child, lambda: on_bytes(_largest_file_bytes(folder)))
+        returncode = _wait(child, lambda: on_bytes(max(_file_bytes(folder), default=0)))
     return returncode, log.read_text(errors="replace")
 
 
@@ -344,14 +344,6 @@ def _last_useful_lines(output: str, count: int = 4) -> str:
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lstrip().startswith("ERROR")]
     return "\n".join(f"  {line}" for line in (errors or lines)[-count:]) or "  (pip printed nothing)"
-
-
-def _largest_file_bytes(folder: Path) -> int:
-    return max(_file_bytes(folder), default=0)
-
-
-def _folder_bytes(folder: Path) -> int:
-    return sum(_file_bytes(folder))
 
 
 def _file_bytes(folder: Path) -> Iterator[int]:
