@@ -32,7 +32,6 @@ from selfdraft.bench.charts import (
     StackedBars,
     Strip,
     Theme,
-    is_known,
     plane,
     render,
 )
@@ -122,8 +121,6 @@ def test_charts_are_values() -> None:
     """So that what is drawn can be tested without matplotlib."""
     assert replace(BARS) == BARS
     assert replace(BARS, unit="") != BARS
-    assert is_known([None, Estimated(1, 1, 1)])
-    assert not is_known([None, Interval(None)])
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])

@@ -42,21 +42,18 @@ def peer_remarks(result: Result) -> Iterator[str]:
 
 def best_of_ours(result: Result) -> Arm | None:
     """The fastest that anybody can use, surely faster than plain decoding, and that said the same."""
-    return next((arm for arm in result.measured if arm.kind == "ours" and arm.total and _is_good(arm.total)), None)
+    ours = [(arm, arm.total) for arm in result.measured if arm.kind == "ours" and arm.total]
+    return next((arm for arm, total in ours if sure_side(total) == "faster" and not total.different), None)
 
 
-def _is_good(total: Figures) -> bool:
-    return is_surely_faster(total) and not total.different
-
-
-def is_surely_faster(total: Figures) -> bool:
+def sure_side(total: Figures) -> str:
+    """Whether it is "faster" or "slower" than plain decoding, or "unsure"."""
     found = total.shown_speedup
-    return found is not None and total.num_prompts >= FEW_PROMPTS and found.low > 1.0
-
-
-def is_surely_slower(total: Figures) -> bool:
-    found = total.shown_speedup
-    return found is not None and total.num_prompts >= FEW_PROMPTS and found.high < 1.0
+    if found is None or total.num_prompts < FEW_PROMPTS:
+        return "unsure"
+    if found.low > 1.0:
+        return "faster"
+    return "slower" if found.high < 1.0 else "unsure"
 
 
 def method_options(method: Mapping[str, Any]) -> str:
@@ -64,19 +61,15 @@ def method_options(method: Mapping[str, Any]) -> str:
     words = [word for axis in AXES if method.get(axis) is not None for word in (f"--{axis}", str(method[axis]))]
     for name, values in (method.get("settings") or {}).items():
         for option, value in values.items():
-            words += ["--set", f"{name}.{option}={_as_typed(value)}"]
+            shown = str(value).lower() if isinstance(value, bool) else value
+            words += ["--set", f"{name}.{option}={shown}"]
     return shlex.join(words)
 
 
-def _as_typed(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _choice(result: Result) -> str:
-    arms = [arm for arm in result.measured if arm.kind == "ours"]
+    best, arms = best_of_ours(result), [arm for arm in result.measured if arm.kind == "ours"]
     if not arms:
         return "Nothing but plain decoding was measured: there is nothing to choose from yet."
-    best = best_of_ours(result)
     return _use(best) if best is not None else _plain_is_fastest(result, arms[0])
 
 
@@ -98,9 +91,8 @@ def _plain_is_fastest(result: Result, best: Arm) -> str:
         f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
         "Nothing is lost with --strategy off"
     )
-    if result.all_of.machine.frontier is not None:
-        return f"{said}."
-    return f"{said}; to search for what may be skipped on this device, try selfdraft calibrate."
+    hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
+    return f"{said}." if result.all_of.machine.frontier is not None else f"{said}{hint}."
 
 
 def _spread(arm: Arm) -> str:

@@ -16,7 +16,6 @@ from ..registry import AXES, BENCH_ONLY, DEFAULTS
 ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
 """The axes whose values are combined, in the order of an arm's name."""
-AGAIN = "off, again"
 Methods = dict[str, dict[str, Any]]
 
 
@@ -32,13 +31,12 @@ class Preset:
 def crossed(chosen: Mapping[str, Sequence[str]], base: Mapping[str, Any]) -> Methods:
     """Every combination of the values of each axis; what an axis leaves open is as `base` or the strategy's pairing."""
     values = {axis: _values(axis, chosen.get(axis) or ()) for axis in CROSSED}
-    given = [axis for axis in CROSSED if values[axis]]
-    combinations = itertools.product(*(values[axis] for axis in given)) if given else ()
+    given = {axis: names for axis, names in values.items() if names}
     methods: Methods = {}
-    for combination in combinations:
+    for combination in itertools.product(*given.values()) if given else ():
         named = dict(zip(given, combination, strict=True))
         if named.get("strategy") != OFF:  # plain decoding is there in any case
-            methods[", ".join(combination)] = _method(base, named)
+            methods[", ".join(combination)] = {**base, **named}
     return methods
 
 
@@ -58,29 +56,25 @@ def every_method(base: Mapping[str, Any]) -> Methods:
     """
     strategy = base.get("strategy", DEFAULTS["strategy"])
     plain = {"strategy": strategy, "lookahead": DEFAULTS["lookahead"], "drafter": "self", "tree": "chain"}
-    methods = {name: _method(base, {"strategy": name}, without=CROSSED) for name in AXES["strategy"] if name != OFF}
+    open_base = {name: value for name, value in base.items() if name not in CROSSED}
+    methods = {name: {**open_base, "strategy": name} for name in AXES["strategy"] if name != OFF}
     for axis in CROSSED[1:]:
         for name in (*AXES[axis], *BENCH_ONLY.get(axis, ())):
             if name != DEFAULTS[axis]:
-                methods[f"{strategy}, {axis} {name}"] = _method(base, {**plain, axis: name})
-    methods[f"{strategy}, plain"] = _method(base, plain)
-    methods[AGAIN] = _method(base, {"strategy": OFF}, without=CROSSED)
+                methods[f"{strategy}, {axis} {name}"] = {**base, **plain, axis: name}
+    methods[f"{strategy}, plain"] = {**base, **plain}
+    methods["off, again"] = {**open_base, "strategy": OFF}
     return methods
 
 
 def every_lookahead(base: Mapping[str, Any]) -> Methods:
     """Each with the same drafts, and the `oracle`, which no lookahead can beat."""
     names = (*AXES["lookahead"], *BENCH_ONLY["lookahead"])
-    return {name: _method(base, {"lookahead": name, "tree": "chain"}) for name in names}
-
-
-def _method(base: Mapping[str, Any], named: Mapping[str, str], without: Iterable[str] = ()) -> dict[str, Any]:
-    kept = {name: value for name, value in base.items() if name not in without}
-    return {**kept, **named}
+    return {name: {**base, "lookahead": name, "tree": "chain"} for name in names}
 
 
 def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Methods]:
-    return lambda base: {name: _method(base, method) for name, method in methods.items()}
+    return lambda base: {name: {**base, **method} for name, method in methods.items()}
 
 
 _LOOKUP, _PRUNE = {"strategy": "uniform", "drafter": "lookup"}, {"strategy": "prune"}
@@ -108,13 +102,12 @@ def check_names(methods: Methods) -> None:
 
 def name_method(method: Mapping[str, Any]) -> str:
     """A row name for the method options of the command: the methods that were named."""
-    named = [method[axis] for axis in AXES if axis in method]
-    return ", ".join(named) or DEFAULTS["strategy"]
+    return ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
 
 
-def parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
     """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
-    variants: dict[str, dict[str, Any]] = {}
+    variants: Methods = {}
     for text in texts:
         name, method = _parse_variant(text, base)
         if name in variants or name == OFF:

@@ -25,11 +25,9 @@ class Soak:
     max_new_tokens: int
     samples: list[dict[str, Any]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._lengths = [max(1, round(self.max_new_tokens * share)) for share in _SHARES]
-
     def run(self, count: int, say: Callable[[str], None]) -> None:
-        pairs = list(itertools.product(self.arms, self._lengths))
+        lengths = [max(1, round(self.max_new_tokens * share)) for share in _SHARES]
+        pairs = list(itertools.product(self.arms, lengths))
         for index, (arm, length) in enumerate(pairs):
             self._generate(index, arm, length)
         self._sample(0)
@@ -52,8 +50,4 @@ class Soak:
             return None
         first, last = self.samples[0], self.samples[-1]
         growth = {name: None if first[name] is None else last[name] - first[name] for name in ("used", "held")}
-        return {
-            "num_generations": last["num_generations"],
-            "growth": growth,
-            "samples": self.samples,
-        }
+        return {"num_generations": last["num_generations"], "growth": growth, "samples": self.samples}

@@ -99,20 +99,16 @@ COLUMNS: Sequence[tuple[str, str, Cell]] = (
 """(what a few columns share, name, cell)."""
 PASS_COLUMNS: Sequence[tuple[str, Cell]] = (
     ("whole calls, tokens/s", lambda total: number(total.num_tokens / total.call_seconds, ".1f")),
-    ("first token ms", lambda total: number(_milli(total.first_token_seconds), ".1f")),
-    ("decoding, ms/token", lambda total: number(_milli(_per_token(total)), ".2f")),
+    ("first token ms", lambda total: number(_first_token(total), ".1f")),
+    ("decoding, ms/token", lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f")),
     ("bound", lambda total: times(total.bound)),
     ("reached", lambda total: number(_reached(total), ".0%")),
 )
 """Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
 
 
-def _milli(seconds: float | None) -> float | None:
-    return None if seconds is None else 1000 * seconds
-
-
-def _per_token(total: Figures) -> float | None:
-    return total.decode_seconds / total.num_tokens if total.decode_seconds and total.num_tokens else None
+def _first_token(total: Figures) -> float | None:
+    return None if total.first_token_seconds is None else 1000 * total.first_token_seconds
 
 
 def _reached(total: Figures) -> float | None:
@@ -129,10 +125,13 @@ def name_of(arm: Arm) -> str:
     return f"{arm.name} *" if arm.total and arm.total.is_of_calls else arm.name
 
 
+def _rows(result: Result, cells: Sequence[Cell]) -> list[list[str]]:
+    return [[name_of(arm), *(cell(arm.total) for cell in cells)] for arm in shown_arms(result) if arm.total]
+
+
 def main_table(result: Result) -> Table:
     header = ["method", *(f"{group}, {name}" if group else name for group, name, _ in COLUMNS)]
-    rows = [[name_of(arm), *(cell(arm.total) for *_, cell in COLUMNS)] for arm in shown_arms(result) if arm.total]
-    return Table("methods", header, rows)
+    return Table("methods", header, _rows(result, [cell for *_, cell in COLUMNS]))
 
 
 def domain_table(result: Result) -> Table:
@@ -158,12 +157,13 @@ def pass_tables(result: Result) -> list[Table]:
     costs = result.all_of.machine.costs
     if costs is None:
         return []
-    arms = [arm for arm in shown_arms(result) if arm.total]
-    rows = [[name_of(arm), *(cell(arm.total) for _, cell in PASS_COLUMNS if arm.total)] for arm in arms]
+    rows = _rows(result, [cell for _, cell in PASS_COLUMNS])
     calls = Table("calls", ["method", *(name for name, _ in PASS_COLUMNS)], rows)
     widths = costs["width_seconds"]
-    passes = [["ms", *(f"{1000 * seconds:.3f}" for seconds in widths.values())]]
-    passes.append(["against one token", *(times(seconds / widths["1"]) for seconds in widths.values())])
+    passes = [
+        ["ms", *(f"{1000 * seconds:.3f}" for seconds in widths.values())],
+        ["against one token", *(times(seconds / widths["1"]) for seconds in widths.values())],
+    ]
     drafts = [
         [draft["skip"] or "nothing", f"{1000 * draft['seconds']:.3f}", times(draft["seconds"] / widths["1"])]
         for draft in costs["drafts"]
@@ -274,11 +274,9 @@ def _terminal_cells(total: Figures) -> list[str]:
     expected = [number(total.expected[name], ".2f") for name in EXPECTED]
     parts = [total.split[name] for name in PARTS]
     return [
-        interval(total.shown_speedup),
-        number(total.tokens_per_second, ".1f"),
+        *(CELLS[name](total) for name in ("speed-up", "tokens/s")),
         number(total.acceptance_rate, ".0%"),
-        number(total.mean_generated_length, ".2f"),
-        number(total.cost, ".2f"),
+        *(CELLS[name](total) for name in ("M", "c")),
         "/".join(expected) if any(cell != "-" for cell in expected) else "-",
         "/".join(f"{100 * part:.0f}" for part in parts if part is not None) or "-",
         size(total.peak_bytes),
@@ -296,12 +294,10 @@ def _cut(arm: Arm, width: int) -> str:
 def text_table(table: Table) -> str:
     lines = [table.header, *table.rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(table.header))]
-    return "\n".join(_text_row(row, widths) for row in lines)
-
-
-def _text_row(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-    return f"{row[0]:{widths[0]}}  {'  '.join(cells)}".rstrip()
+    padded = ([f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)] for row in lines)
+    return "\n".join(
+        f"{row[0]:{widths[0]}}  {'  '.join(cells[1:])}".rstrip() for row, cells in zip(lines, padded, strict=True)
+    )
 
 
 def markdown_table(table: Table) -> str:

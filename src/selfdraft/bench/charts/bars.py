@@ -7,22 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .panels import (
-    Drawing,
-    Interval,
-    Later,
-    Number,
-    Panel,
-    baseline,
-    dress,
-    interval,
-    key,
-    num_columns,
-    spelled,
-    two_lines,
-    whisker,
-)
-from .theme import Theme, ink_on, short
+from .panels import Drawing, Later, Number, Panel, baseline, dress, interval, key, num_columns, spelled, whisker
+from .theme import Theme, ink_on, short, two_lines
 
 
 @dataclass(frozen=True)
@@ -41,36 +27,32 @@ class Bars(Panel):
     baseline_name: str = "plain decoding"
     title: str = ""
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> None:
         width = 0.84 / max(1, len(self.series))
         for place, (name, numbers) in enumerate(self.series.items()):
             shift = (place - (len(self.series) - 1) / 2) * width
             color, _ = theme.style(place)
-            known = [(group + shift, interval(one)) for group, one in enumerate(numbers)]
-            self._draw_series(axes, theme, [(x, one) for x, one in known if one.value is not None], width, color)
+            for group, number in enumerate(numbers):
+                self._draw_bar(axes, theme, group + shift, number, 0.9 * width, color)
             key(axes, name, color)
         baseline(axes, theme, self.baseline, self.baseline_name)
         axes.set_xticks(range(len(self.groups)), [two_lines(group) for group in self.groups])
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.18)
         dress(axes, theme, self.x_label, self.y_label, self.unit)
-        return None
 
-    def _draw_series(
-        self, axes: Any, theme: Theme, known: Sequence[tuple[float, Interval]], width: float, color: str
-    ) -> None:
-        num_bars = len(self.groups) * len(self.series)
-        for x, one in known:
-            axes.bar(x, one.value, width * 0.9, color=color, zorder=3)
-            top = max(one.value or 0.0, one.high or 0.0)
-            if one.low is not None and one.high is not None:
-                whisker(axes, theme, [x, x], [one.low, one.high])
-            text = spelled(one.value or 0.0, self.unit, ".2f")
-            style = {"fontsize": 8, "rotation": 90 if num_bars > 14 else 0, "zorder": 6}
-            ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-            axes.annotate(
-                text, (x, top), (0, 3), textcoords="offset points", ha="center", va="bottom", bbox=ground, **style
-            )
+    def _draw_bar(self, axes: Any, theme: Theme, x: float, number: Number, width: float, color: str) -> None:
+        found = interval(number)
+        if found.value is None:
+            return
+        axes.bar(x, found.value, width, color=color, zorder=3)
+        if found.low is not None and found.high is not None:
+            whisker(axes, theme, [x, x], [found.low, found.high])
+        rotation = 90 if len(self.groups) * len(self.series) > 14 else 0
+        ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+        style = {"ha": "center", "va": "bottom", "fontsize": 8, "rotation": rotation, "zorder": 6, "bbox": ground}
+        place = x, max(found.value, found.high or 0.0)
+        axes.annotate(spelled(found.value, self.unit, ".2f"), place, (0, 3), textcoords="offset points", **style)
 
 
 @dataclass(frozen=True)
@@ -83,7 +65,7 @@ class StackedBars(Panel):
     unit: str = ""
     title: str = ""
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> None:
         lefts = [0.0] * len(self.rows)
         longest = max((sum(values) for values in zip(*self.parts.values(), strict=True)), default=1.0)
         for (name, values), color in zip(self.parts.items(), theme.stack, strict=False):
@@ -102,7 +84,6 @@ class StackedBars(Panel):
         axes.xaxis.set_major_formatter(lambda value, place: spelled(value, self.unit))
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        return None
 
 
 @dataclass(frozen=True)

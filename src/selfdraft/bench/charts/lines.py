@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from .panels import Interval, Later, Limits, Number, Panel, baseline, dress, interval
+from .panels import Interval, Limits, Number, Panel, baseline, dress, interval
 from .theme import Theme, short
 
 Kind = Literal["line", "dashed", "dotted", "steps", "dots", "bars"]
@@ -71,7 +71,7 @@ class Lines(Panel):
     def num_above(self) -> int:
         return 2 if any(band.name for band in self.bands) else 0
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> None:
         ends = [end for place, one in enumerate(self.series) if (end := self._draw(axes, theme, place, one))]
         baseline(axes, theme, self.baseline, "" if self.names_at_ends else self.baseline_name)
         dress(axes, theme, self.x_label, self.y_label, self.unit)
@@ -80,7 +80,6 @@ class Lines(Panel):
         _draw_marks(axes, theme, self.marks)
         if self.names_at_ends:
             label_ends(axes, ends, theme)
-        return None
 
     def _draw(self, axes: Any, theme: Theme, place: int, one: Series) -> tuple[float, str, str] | None:
         """(height, name, colour) of its end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,9 +90,8 @@ class Panels(Drawing):
     def lay(self, figure: Any, theme: Theme) -> list[Later]:
         columns = self.columns or len(self.panels)
         rows = -(-len(self.panels) // columns)
-        grid = figure.subplots(
-            rows, columns, squeeze=False, sharex=self.share_x, sharey=self.share_y, height_ratios=self.heights
-        )
+        shape = {"sharex": self.share_x, "sharey": self.share_y, "height_ratios": self.heights}
+        grid = figure.subplots(rows, columns, squeeze=False, **shape)
         for axes in grid.flat[len(self.panels) :]:
             axes.set_visible(False)
         all_axes = list(grid.flat[: len(self.panels)])
@@ -147,11 +146,10 @@ def num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
     return max(1, min(len(labels), int(inches / (_CHARACTER_INCHES * (max(map(len, labels)) + 6)))))
 
 
-def key(axes: Any, label: str, color: str, marker: str = "s", is_hollow: bool = False) -> None:
+def key(axes: Any, label: str, color: str, is_hollow: bool = False) -> None:
     """An entry of the legend for what has no artist of its own."""
     face = "none" if is_hollow else color
-    style = {"markersize": 8, "markerfacecolor": face, "markeredgecolor": color, "color": color}
-    axes.plot([], [], linestyle="none", marker=marker, label=label, **style)
+    axes.plot([], [], "s", label=label, color=color, markersize=8, markerfacecolor=face, markeredgecolor=color)
 
 
 def whisker(axes: Any, theme: Theme, xs: Sequence[float], ys: Sequence[float]) -> None:
@@ -179,13 +177,3 @@ def baseline(axes: Any, theme: Theme, height: float | None, name: str) -> None:
     """A dashed line to hold values against."""
     if height is not None:
         axes.axhline(height, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=2, label=name)
-
-
-def two_lines(name: str) -> str:
-    """What stands in brackets goes below: there is little room side by side."""
-    return name.replace(" (", "\n(")
-
-
-def is_known(numbers: Iterable[Number]) -> bool:
-    """Whether there is anything to draw."""
-    return any(interval(number).value is not None for number in numbers)

@@ -197,7 +197,7 @@ class Names(Panel):
 
     rows: Sequence[tuple[str, str]]
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> None:
         axes.set_axis_off()
         step = 1 / max(len(self.rows), 18)
         style = {"xycoords": "axes fraction", "va": "center", "fontsize": 8.5, "annotation_clip": False}
@@ -206,4 +206,3 @@ class Names(Panel):
             axes.annotate(str(place + 1), (0.06, height), ha="right", weight="bold", **style)
             axes.annotate(short(name), (0.1, height), **style)
             axes.annotate(note, (1.0, height), ha="right", color=theme.soft, **style)
-        return None

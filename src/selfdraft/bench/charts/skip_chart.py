@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...types import SkipSet
-from .panels import Later, Number, Panel, interval, key, spelled, two_lines
-from .theme import Theme
+from .panels import Number, Panel, interval, key, spelled
+from .theme import Theme, two_lines
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class SkipStrips(Panel):
     x_label: str = "layer"
     title: str = ""
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> None:
         attention, mlp = theme.stack[1], theme.stack[0]
         layers = range(self.num_layers)
         lefts = [layer - 0.46 for layer in layers]
@@ -51,7 +53,6 @@ class SkipStrips(Panel):
         axes.tick_params(length=0, labelsize=8)
         for name, color in (("attention", attention), ("MLP", mlp), ("skipped", theme.skipped)):
             key(axes, name, color)
-        return None
 
     def _draw_words(self, axes: Any, theme: Theme, place: int, row: Strip) -> None:
         where = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False, "linespacing": 1.2}
@@ -81,9 +82,7 @@ class Grid(Panel):
     unit: str = "x"
     title: str = ""
 
-    def on(self, axes: Any, theme: Theme) -> Later | None:
-        import numpy as np
-
+    def on(self, axes: Any, theme: Theme) -> None:
         values = [[interval(number).value for number in row] for row in self.cells]
         heights = np.array([[np.nan if value is None else value for value in row] for row in values], dtype=float)
         axes.imshow(heights, cmap="cividis", aspect="auto")
@@ -99,4 +98,3 @@ class Grid(Panel):
         axes.set_yticks(range(len(self.rows)), [two_lines(name) for name in self.rows])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        return None

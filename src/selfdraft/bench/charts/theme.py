@@ -136,6 +136,11 @@ def short(name: str, most: int = 38) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
+def two_lines(name: str) -> str:
+    """What stands in brackets goes below: there is little room side by side."""
+    return name.replace(" (", "\n(")
+
+
 def ink_on(color: str) -> str:
     """Black or white, whichever is easier to read on it."""
     from matplotlib.colors import to_rgb

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 import numpy as np
 
 from ...errors import OptionError
-from ...measure.estimate import Estimate
+from ...measure.estimate import Estimate, Quantity, call_speed, ratio, speed
 from ...measure.figures import PARTS, Figures
-from ...measure.records import Record
+from ...measure.records import OFF, Record
 from ...measure.result import Arm, Result
+from ...prompts.arrange import is_context
+from ...registry import DEFAULTS
 from ...types import SkipSet
-from ..advice import is_surely_faster, is_surely_slower
-from ..charts import (
-    Band,
-    Bar,
-    BarTable,
-    Chart,
-    Group,
-    Lines,
-    Missing,
-    Names,
-    Panel,
-    Scatter,
-    Series,
-    SkipStrips,
-    Stack,
-    StackedBars,
-    Strip,
-    render,
-    short,
-)
+from ..advice import best_of_ours, sure_side
+from ..charts.bars import Bar, BarTable, StackedBars
+from ..charts.lines import Band, Lines, Series
+from ..charts.panels import Panel, Stack
+from ..charts.scatter import Group, Names, Point, Scatter
+from ..charts.skip_chart import SkipStrips, Strip
+from ..charts.theme import Chart, Missing, render, short
 from ..tables import interval, times
-from .choice import few_arms, left_out, plain_texts, rows, running_speedups, speedup_of, texts, usual_domains
 
-Point = tuple[float, float]
 LEAST_SPREAD = 4.0
 """Texts whose lengths differ by less than this factor say nothing about length."""
 LEAST_IN_BIN, LEAST_IN_STREAM = 2, 3
+MAX_LINES = 6
+"""More methods cannot be told apart as lines of one chart."""
 MAX_NAMED = 9
 """More points are numbered, and named beside the panel."""
 MAX_WITH_DOTS = 3
@@ -57,6 +46,51 @@ def charts_of(result: Result) -> dict[str, Chart | Missing]:
 def pictures(charts: Mapping[str, Chart | Missing]) -> dict[str, bytes]:
     """PNGs for paper and README."""
     return {name: render(chart.draw, chart.size) for name, chart in charts.items() if isinstance(chart, Chart)}
+
+
+# ------------------------------------------------------------------------------------------------ what is drawn
+
+
+def rows(result: Result) -> list[tuple[Arm, Figures]]:
+    """Arms with their total, the fastest first, plain decoding left out."""
+    return [(arm, arm.total) for arm in result.measured if arm.total is not None]
+
+
+def usual_domains(result: Result) -> list[str]:
+    """Without prompts that were made long, where there are others."""
+    found = list(result.prompts_of)
+    return [domain for domain in found if not is_context(domain)] or found
+
+
+def texts(result: Result, name: str, domains: Sequence[str] | None = None) -> list[Record]:
+    """Of an arm, in the order of the run."""
+    return [one for one in result.all_of.records if one.arm == name and (domains is None or one.domain in domains)]
+
+
+def few_arms(result: Result) -> tuple[list[Arm], str]:
+    """For lines: the best, the default, those that learn most on the way, then the fastest; (what is left out)."""
+    best, all_of = best_of_ours(result), result.measured
+    learning = sorted(filter(_learning, all_of), key=lambda arm: -_learning(arm))
+    wanted = [*([best] if best else []), *filter(_is_default, all_of), *learning[:3], *all_of]
+    names = list(dict.fromkeys(arm.name for arm in wanted if arm.kind != "control"))[:MAX_LINES]
+    others = "; ".join(arm.name for arm in all_of if arm.name not in names)
+    left_out = f"Left out, so that lines can be told apart: {others}." if others else ""
+    return [arm for arm in all_of if arm.name in names], left_out
+
+
+def _is_default(arm: Arm) -> bool:
+    return arm.kind == "ours" and all(arm.method.get(axis, name) == name for axis, name in DEFAULTS.items())
+
+
+def _learning(arm: Arm) -> float:
+    """The share of its time, where it is one."""
+    share = (arm.total.split["optimise"] if arm.total else None) or 0.0
+    return share if share > 0.005 else 0.0
+
+
+def _quantity(arm: Arm) -> Quantity:
+    """The speed of decoding; where that is not known, of whole calls."""
+    return call_speed if arm.total is not None and arm.total.is_of_calls else speed
 
 
 # ------------------------------------------------------------------------------------------------ speed-up
@@ -88,22 +122,14 @@ def speedup(result: Result) -> Chart | Missing:
 def _bar(arm: Arm, cell: Figures | None, is_whole: bool = False) -> Bar | None:
     if cell is None:
         return None
-    return Bar(cell.shown_speedup, _role(arm, cell), interval(cell.shown_speedup) if is_whole else "")
-
-
-def _role(arm: Arm, cell: Figures) -> str:
-    if arm.kind in ("bound", "peer"):
-        return arm.kind
-    if arm.kind != "control" and is_surely_faster(cell):
-        return "faster"
-    return "slower" if arm.kind != "control" and is_surely_slower(cell) else "unsure"
+    role = {"bound": "bound", "peer": "peer", "control": "unsure"}.get(arm.kind) or sure_side(cell)
+    return Bar(cell.shown_speedup, role, interval(cell.shown_speedup) if is_whole else "")
 
 
 def _legend(shown: Sequence[tuple[Arm, Figures]]) -> dict[str, str]:
-    kinds = {arm.kind for arm, _ in shown}
     named = {"faster": "faster than plain decoding", "unsure": "inconclusive", "slower": "slower"}
     others = {"peer": "peer, whole calls", "bound": "bound: knows the text"}
-    return named | {kind: label for kind, label in others.items() if kind in kinds}
+    return named | {kind: label for kind, label in others.items() if any(arm.kind == kind for arm, _ in shown)}
 
 
 # ------------------------------------------------------------------------------------------------ cost
@@ -111,8 +137,11 @@ def _legend(shown: Sequence[tuple[Arm, Figures]]) -> dict[str, str]:
 
 def cost(result: Result) -> Chart | Missing:
     title = "Acceptance against cost"
-    points = {arm.name: point for arm, total in rows(result) if (point := _point(total)) is not None}
-    shown = [(arm, total) for arm, total in rows(result) if arm.name in points]
+    shown, points = [], {}
+    for arm, total in rows(result):
+        if total.cost is not None and total.acceptance_rate is not None:
+            shown.append((arm, total))
+            points[arm.name] = total.cost, total.acceptance_rate
     if not shown:
         return Missing(title, "no method drafted anything")
     known = [one for one in result.all_of.machine.frontier or () if one.get("match") is not None]
@@ -134,16 +163,8 @@ def cost(result: Result) -> Chart | Missing:
     )
 
 
-def _point(total: Figures) -> Point | None:
-    price, alpha = total.cost, total.acceptance_rate
-    return None if price is None or alpha is None else (price, alpha)
-
-
 def _cost_drawing(
-    shown: Sequence[tuple[Arm, Figures]],
-    points: Mapping[str, tuple[float, float]],
-    frontier: Sequence[tuple[float, float]],
-    length: float,
+    shown: Sequence[tuple[Arm, Figures]], points: Mapping[str, Point], frontier: Sequence[Point], length: float
 ) -> Panel | Stack:
     is_numbered = len(shown) > MAX_NAMED
     labels = {arm.name: str(place) if is_numbered else short(arm.name) for place, (arm, _) in enumerate(shown, start=1)}
@@ -194,16 +215,8 @@ def split(result: Result) -> Chart | Missing:
     )
 
 
-@dataclass
-class Used:
-    """One set, and the share of passes that each method made with it."""
-
-    skip: SkipSet
-    shares: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> str:
-        return f"{len(self.skip.attention)} attention, {len(self.skip.mlp)} MLP"
+Shares = dict[str, float]
+"""Of the draft passes of each method that used a set."""
 
 
 def skips(result: Result) -> Chart | Missing:
@@ -211,30 +224,34 @@ def skips(result: Result) -> Chart | Missing:
     used = most_used(result.measured, num_layers)
     if not used:
         return Missing(title, "no method skipped anything")
+    told = [f"{' and '.join(shares)}: {_counts(skip)}" for skip, shares in used.items()]
+    strips = [Strip(skip, _names(list(shares)), f"{_counts(skip)}\n{_share(shares)}") for skip, shares in used.items()]
     return Chart(
         title=title,
         text="The skip set that each method used most; methods that share one stand together. Attention above, MLP "
         "below, pale where skipped.",
-        alt="Skip sets by method: " + "; ".join(f"{' and '.join(one.shares)}: {one.counts} skipped" for one in used),
+        alt="Skip sets by method: " + "; ".join(told),
         size=(11.0, 0.95 + 0.5 * len(used)),
-        draw=SkipStrips([Strip(one.skip, _names(list(one.shares)), _facts(one)) for one in used], num_layers),
+        draw=SkipStrips(strips, num_layers),
     )
 
 
-def most_used(arms: Sequence[Arm], num_layers: int) -> list[Used]:
+def most_used(arms: Sequence[Arm], num_layers: int) -> dict[SkipSet, Shares]:
     """Sets of the fastest method first. One that cannot be read, or is of another model, is left out."""
-    found: dict[SkipSet, Used] = {}
+    found: dict[SkipSet, Shares] = {}
     for arm in arms:
         first = next((one for one in arm.skips if one["skip"] and one["share"] is not None), None)
         if first is None:
             continue
-        try:
+        with contextlib.suppress(OptionError):
             skip = SkipSet.parse(first["skip"])
             skip.check(num_layers)
-        except OptionError:
-            continue
-        found.setdefault(skip, Used(skip)).shares[arm.name] = first["share"]
-    return list(found.values())
+            found.setdefault(skip, {})[arm.name] = first["share"]
+    return found
+
+
+def _counts(skip: SkipSet) -> str:
+    return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP skipped"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -248,10 +265,9 @@ def _names(names: Sequence[str]) -> str:
     return "\n".join(lines) + (f" + {len(names) - 1} more" if names[1:] else "")
 
 
-def _facts(one: Used) -> str:
-    low, high = min(one.shares.values()), max(one.shares.values())
-    shares = f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
-    return f"{one.counts} skipped\nin {shares} of the draft passes"
+def _share(shares: Shares) -> str:
+    low, high = f"{min(shares.values()):.0%}", f"{max(shares.values()):.0%}"
+    return f"in {high if low == high else f'{low} to {high}'} of the draft passes"
 
 
 # ------------------------------------------------------------------------------------------------ by length
@@ -259,14 +275,14 @@ def _facts(one: Used) -> str:
 
 def length(result: Result) -> Chart | Missing:
     title = "Speed-up against context length"
-    lengths = [record.num_prompt_tokens for record in plain_texts(result)]
+    lengths = [record.num_prompt_tokens for record in texts(result, OFF)]
     if not lengths or not result.measured:
         return Missing(title, "nothing but plain decoding was measured" if lengths else "no text was measured")
     shortest, longest, edges = min(lengths), max(lengths), bins(lengths)
     if longest < LEAST_SPREAD * max(shortest, 1) or len(edges) < 3:
         why = f"all prompts are of similar length, {shortest} to {longest} tokens; longer ones are needed as well"
         return Missing(title, why)
-    arms, others = few_arms(result)
+    arms, left_out = few_arms(result)
     series = [
         Series(arm.name, [
             (place + 0.05 * (number - (len(arms) - 1) / 2), _between(result, arm, low, high))
@@ -280,7 +296,7 @@ def length(result: Result) -> Chart | Missing:
         text="Texts by the tokens of their prompt; the number of texts stands below. Lines at the points: 95 % "
         "intervals.",
         alt=f"Speed-up of {'; '.join(arm.name for arm in arms)} for prompts of {shortest} to {longest} tokens.",
-        left_out=left_out(others),
+        left_out=left_out,
         size=(9.6, 4.6),
         draw=Lines(
             series, "tokens of the prompt", "speed-up", "x", baseline=1.0, ticks=dict(enumerate(names)),
@@ -313,7 +329,7 @@ def _k(count: int) -> str:
 
 def _between(result: Result, arm: Arm, low: int, high: int) -> Estimate | None:
     own = [record for record in texts(result, arm.name) if low <= record.num_prompt_tokens < high]
-    return speedup_of(arm, own, plain_texts(result), result.all_of.seed)
+    return ratio(own, texts(result, OFF), _quantity(arm), result.all_of.seed)
 
 
 # ------------------------------------------------------------------------------------------------ along the run
@@ -321,13 +337,13 @@ def _between(result: Result, arm: Arm, low: int, high: int) -> Estimate | None:
 
 def stream(result: Result) -> Chart | Missing:
     title, domains = "Speed-up along the stream", usual_domains(result)
-    plain = plain_texts(result, domains)
+    plain = texts(result, OFF, domains)
     if len(plain) < LEAST_IN_STREAM or not result.measured:
         return Missing(title, f"too few texts to show a course, {len(plain)}")
-    arms, others = few_arms(result)
-    pairs = {arm.name: _pairs(plain, texts(result, arm.name, domains)) for arm in arms}
-    lines = [Series(arm.name, course(arm, pairs[arm.name])) for arm in arms]
-    dots = [Series("", singles(arm, pairs[arm.name]), "dots", place) for place, arm in enumerate(arms)]
+    arms, left_out = few_arms(result)
+    courses = [_course(plain, texts(result, arm.name, domains), _quantity(arm)) for arm in arms]
+    lines = [Series(arm.name, so_far) for arm, (so_far, _) in zip(arms, courses, strict=True)]
+    dots = [Series("", single, "dots", place) for place, (_, single) in enumerate(courses)]
     dots = dots if len(arms) <= MAX_WITH_DOTS else []
     bands = [Band(name, first - 0.5, last + 0.5) for name, first, last in domain_stretches(plain)]
     mixed = "The texts of all domains are mixed, so there are no bands."
@@ -336,7 +352,7 @@ def stream(result: Result) -> Chart | Missing:
         title=title,
         text=f"Of all texts so far, in the order they were decoded. {order}{' Dots: single texts.' if dots else ''}",
         alt=f"Running speed-up over {len(plain)} texts of {'; '.join(arm.name for arm in arms)}.",
-        left_out=left_out(others),
+        left_out=left_out,
         size=(9.6, 4.8),
         draw=Lines(
             [*lines, *dots], "text of the run", "speed-up of all texts so far", "x", baseline=1.0, bands=bands,
@@ -355,30 +371,29 @@ def domain_stretches(records: Sequence[Record]) -> list[tuple[str, int, int]]:
     return found if 1 < len(found) == len({domain for domain, *_ in found}) else []
 
 
-Pair = tuple[int, Record, Record]
-"""Number of the text from 1, with this method, plain."""
+Course = list[tuple[float, float | None]]
+"""(number of the text from 1, speed-up)."""
 
 
-def _pairs(plain: Sequence[Record], own: Sequence[Record]) -> list[Pair]:
+def _course(plain: Sequence[Record], own: Sequence[Record], quantity: Quantity) -> tuple[Course, Course]:
+    """Of all texts so far, and of each alone."""
     known = {record.text: (place, record) for place, record in enumerate(plain, start=1)}
-    return [(known[one.text][0], one, known[one.text][1]) for one in own if one.text in known]
+    so_far, single, sums = Course(), Course(), [0.0] * 4
+    for one in own:
+        if one.text in known:
+            place, other = known[one.text]
+            parts = [*(quantity(one) or (0, 0)), *(quantity(other) or (0, 0))]
+            sums = [total + part for total, part in zip(sums, parts, strict=True)]
+            so_far.append((place, _speedup(sums)))
+            single.append((place, _speedup(parts)))
+    return so_far, single
 
 
-def course(arm: Arm, pairs: Sequence[Pair]) -> list[tuple[float, float | None]]:
-    """(number of the text from 1, speed-up of all so far)."""
-    found = running_speedups(arm, [(one, two) for _, one, two in pairs])
-    return [(place, value) for (place, *_), value in zip(pairs, found, strict=True)]
-
-
-def singles(arm: Arm, pairs: Sequence[Pair]) -> list[tuple[float, float | None]]:
-    return [(place, running_speedups(arm, [(one, two)])[0]) for place, one, two in pairs]
+def _speedup(parts: Sequence[float]) -> float | None:
+    """Of tokens and seconds, then those of plain decoding."""
+    return (parts[0] / parts[1]) / (parts[2] / parts[3]) if all(parts) else None
 
 
 CHARTS: Mapping[str, Callable[[Result], Chart | Missing]] = {
-    "speedup": speedup,
-    "cost": cost,
-    "split": split,
-    "skips": skips,
-    "length": length,
-    "stream": stream,
+    make.__name__: make for make in (speedup, cost, split, skips, length, stream)
 }

@@ -6,14 +6,14 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from ...measure.records import OFF, VERDICTS
-from ...measure.result import Arm, Result
+from ...measure.result import Result
 from ..advice import advice, best_of_ours, method_options, warnings
 from ..charts import DARK, LIGHT, Chart, Missing, Theme, render
 from ..tables import COLUMNS, domain_table, heading, name_of, number, remarks, shown_arms, times, title
-from .css import style_sheet
 
 Charts = Mapping[str, Chart | Missing]
 _SHARES = ("measuring_share", "judge_share")
@@ -29,28 +29,25 @@ def without_folders(text: str) -> str:
 def page(results: Sequence[tuple[Result, Charts]]) -> str:
     titles = [_title(result) for result, _ in results]
     name = f"selfdraft: {titles[0]}" if len(titles) == 1 else f"selfdraft: {len(titles)} results"
-    head = f"<h1>{_text(name)}</h1>" + (_contents(titles) if len(titles) > 1 else "")
+    items = "".join(f'<li><a href="#result-{place}">{_text(one)}</a></li>' for place, one in enumerate(titles))
+    head = f"<h1>{_text(name)}</h1>" + (f"<nav><ul>{items}</ul></nav>\n" if len(titles) > 1 else "")
+    names = [f"<h2 class=result>{_text(one)}</h2>\n" for one in titles] if len(titles) > 1 else [""]
     sections = "".join(
-        _section(result, charts, number, is_only=len(results) == 1) for number, (result, charts) in enumerate(results)
+        f'<section id="result-{place}">\n{names[place]}{_section(*one)}</section>\n'
+        for place, one in enumerate(results)
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(name)}</title>\n<style>\n{style_sheet(LIGHT, DARK)}</style>\n</head>\n"
+        f"<title>{_text(name)}</title>\n<style>\n{_style()}</style>\n</head>\n"
         f"<body>\n<main>\n{head}{sections}</main>\n</body>\n</html>\n"
     )
 
 
-def _contents(titles: Sequence[str]) -> str:
-    items = "".join(f'<li><a href="#result-{place}">{_text(name)}</a></li>' for place, name in enumerate(titles))
-    return f"<nav><ul>{items}</ul></nav>\n"
-
-
-def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
-    name = "" if is_only else f"<h2 class=result>{_text(_title(result))}</h2>\n"
-    parts = [
-        f"{name}<p class=soft>{_text(_about(result))}</p>\n",
+def _section(result: Result, charts: Charts) -> str:
+    return "".join((
+        f"<p class=soft>{_text(_about(result))}</p>\n",
         _advice(result),
         _tiles(result),
         _main_table(result),
@@ -58,8 +55,7 @@ def _section(result: Result, charts: Charts, place: int, is_only: bool) -> str:
         _domain_table(result),
         _could_not_run(result),
         _circumstances(result),
-    ]
-    return f'<section id="result-{place}">\n{"".join(parts)}</section>\n'
+    ))  # fmt: skip
 
 
 def _about(result: Result) -> str:
@@ -116,7 +112,11 @@ def _main_table(result: Result) -> str:
         return "<p>No text has been finished yet.</p>\n"
     best = best_of_ours(result)
     lines = [
-        _row([name_of(arm), *(cell(arm.total) for *_, cell in COLUMNS)], _class(arm, best), arm.kind)
+        _row(
+            [name_of(arm), *(cell(arm.total) for *_, cell in COLUMNS)],
+            f"{arm.kind} best" if arm is best else arm.kind,
+            arm.kind,
+        )
         for arm in arms
         if arm.total
     ]
@@ -136,18 +136,10 @@ _LEGEND = (
 )
 
 
-def _class(arm: Arm, best: Arm | None) -> str:
-    return f"{arm.kind} best" if arm is best else arm.kind
-
-
 def _main_header() -> str:
     """Columns that share something stand below its name."""
-    groups: list[tuple[str, int]] = []
-    for group, *_ in COLUMNS:
-        if group and groups and groups[-1][0] == group:
-            groups[-1] = (group, groups[-1][1] + 1)
-        else:
-            groups.append((group, 1))
+    shared = groupby(COLUMNS, key=lambda column: column[0] or column[1])
+    groups = [(columns[0][0], len(columns)) for columns in (list(found) for _, found in shared)]
     upper = "".join(f"<th colspan={span} scope=colgroup class=group>{_text(name)}</th>" for name, span in groups)
     lower = "".join(f"<th scope=col>{_text(name)}</th>" for _, name, _ in COLUMNS)
     return f"<thead><tr><th></th>{upper}</tr><tr><th scope=col>method</th>{lower}</tr></thead>"
@@ -180,11 +172,8 @@ def _scrolling(table: str) -> str:
 
 
 def _could_not_run(result: Result) -> str:
-    items = "".join(
-        f"<li><strong>{_text(arm.name)}</strong>: {_text(without_folders(arm.error))}</li>"
-        for arm in result.arms
-        if arm.error
-    )
+    failed = [(arm.name, without_folders(arm.error)) for arm in result.arms if arm.error]
+    items = "".join(f"<li><strong>{_text(name)}</strong>: {_text(error)}</li>" for name, error in failed)
     return f"<h2>What could not run</h2>\n<ul>{items}</ul>\n" if items else ""
 
 
@@ -230,9 +219,8 @@ def _chart(name: str, chart: Chart | Missing) -> str:
 
 
 def _data(chart: Chart, theme: Theme) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(
-        render(chart.draw, chart.size, theme=theme, form="svg")
-    ).decode("ascii")
+    drawn = render(chart.draw, chart.size, theme=theme, form="svg")
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn).decode("ascii")
 
 
 def _text(value: Any) -> str:
@@ -241,3 +229,67 @@ def _text(value: Any) -> str:
 
 def _title(result: Result) -> str:
     return title({**result.head.circumstances, **result.head.question})
+
+
+# ------------------------------------------------------------------------------------------------------------ style
+
+
+def _style() -> str:
+    """The colours are those of the charts."""
+    return (
+        f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}\n{_SHEET}"
+    )
+
+
+def _variables(theme: Theme) -> str:
+    colors = {name: getattr(theme, name) for name in ("ground", "ink", "soft", "grid", "band")}
+    colors |= {"link": theme.roles["faster"], "alarm": theme.series[1]}
+    return " ".join(f"--{name}: {color};" for name, color in colors.items())
+
+
+_SHEET = """\
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif; }
+main { max-width: 1320px; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .5rem; }
+p { margin: .5rem 0; max-width: 90ch; overflow-wrap: anywhere; }
+ul { padding-left: 1.2rem; overflow-wrap: anywhere; }
+a { color: var(--link); }
+h2.result { font-size: 1.4rem; overflow-wrap: anywhere; }
+section + section { border-top: 1px solid var(--grid); margin-top: 3rem; }
+.soft { color: var(--soft); font-size: .9rem; }
+.note { border-left: 4px solid var(--link); background: var(--band); padding: .5rem 1rem; margin: 1rem 0;
+  border-radius: 0 6px 6px 0; font-size: 1.05rem; }
+.warning { border-color: var(--alarm); font-weight: 600; }
+code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .92em;
+  background: var(--ground); border: 1px solid var(--grid); border-radius: 4px; padding: .1em .3em;
+  -webkit-box-decoration-break: clone; box-decoration-break: clone; }
+code span { white-space: nowrap; }
+.tiles { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0; }
+.tiles div { flex: 1 1 11rem; border: 1px solid var(--grid); border-radius: 8px; padding: .6rem 1rem; }
+.tiles strong { display: block; font-size: 1.5rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.tiles span { color: var(--soft); font-size: .9rem; }
+.scroll { overflow-x: auto; margin: .75rem 0; }
+.scroll:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
+table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--grid); }
+thead th { vertical-align: bottom; color: var(--soft); font-weight: 600; white-space: normal; }
+thead tr:first-child:not(:last-child) th { text-align: center; border-bottom: 0; padding-bottom: 0; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--ground); font-weight: 500; }
+tbody tr:hover > * { background: var(--band); }
+tr.best > * { background: var(--band); font-weight: 700; }
+tr.peer > th, tr.peer > td { color: var(--soft); }
+small { color: var(--soft); font-size: .85em; font-weight: 400; }
+.chip { border: 1px solid var(--grid); border-radius: 99px; padding: 0 .45em; font-size: .75em; font-weight: 400;
+  color: var(--soft); }
+.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+img.chart { display: block; max-width: 100%; height: auto; }
+@media (max-width: 720px) {
+  img.chart { width: auto; max-width: none; height: auto; min-width: 760px; }
+  th:first-child { min-width: 7rem; max-width: 42vw; white-space: normal; overflow-wrap: break-word; }
+}
+@media print { .scroll { overflow: visible; } }
+"""
