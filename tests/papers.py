@@ -8,9 +8,8 @@ from pathlib import Path
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.papers.experiment import Recipe
-from selfdraft.bench.papers.render import Section, as_text, sections
-from selfdraft.bench.papers.run import Reproduction
-from selfdraft.bench.papers.units import ReproduceHead, UnitFile, read_units
+from selfdraft.bench.papers.page import Section, as_text, sections
+from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile, read_units
 from selfdraft.bench.papers.workbench import Scale, Workbench
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import Machine, Record

@@ -19,10 +19,9 @@ from selfdraft import Engine
 from selfdraft.bench import methods
 from selfdraft.bench.charts import DARK, Panel, render
 from selfdraft.bench.papers import recipes
-from selfdraft.bench.papers.published import Paper, PublishedTable
-from selfdraft.bench.papers.render import as_text, sections
-from selfdraft.bench.papers.run import Reproduction
-from selfdraft.bench.papers.units import ReproduceHead, UnitFile
+from selfdraft.bench.papers.page import as_text, sections
+from selfdraft.bench.papers.recipes import Paper, PublishedTable
+from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile
 from selfdraft.bench.papers.workbench import QUICK, Workbench
 from selfdraft.measure.result import Result
 from selfdraft.measure.run import Measurement, MeasurePlan
@@ -67,7 +66,7 @@ def test_an_experiment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paper = json.loads(example("An experiment", "json"))
     tables = {name: PublishedTable(**table) for name, table in paper["tables"].items()}
     known = {"halves": Paper(paper["title"], paper["arxiv"], tables)}
-    monkeypatch.setattr("selfdraft.bench.papers.render.published", known.__getitem__)
+    monkeypatch.setattr("selfdraft.bench.papers.page.published", known.__getitem__)
     assert '"halves": "halves"' in PAGE
     monkeypatch.setitem(recipes.RECIPES, "halves", "halves")
     recipe = recipes.recipe("halves")

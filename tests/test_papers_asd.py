@@ -11,7 +11,7 @@ import pytest
 from papers import SMALL, measured, new_bench, run
 from selfdraft.bench.papers import asd
 from selfdraft.bench.papers.experiment import Found
-from selfdraft.bench.papers.published import published
+from selfdraft.bench.papers.recipes import published
 
 EXPERIMENTS = {one.id: one for one in asd.RECIPE.experiments}
 

@@ -12,9 +12,9 @@ from selfdraft.bench.charts import render
 from selfdraft.bench.papers import disco, disco_fit
 from selfdraft.bench.papers.disco import RECIPE
 from selfdraft.bench.papers.experiment import MEASURED, Found
-from selfdraft.bench.papers.published import published
-from selfdraft.bench.papers.render import Section, as_text
-from selfdraft.bench.papers.units import read_units
+from selfdraft.bench.papers.page import Section, as_text
+from selfdraft.bench.papers.recipes import published
+from selfdraft.bench.papers.run import read_units
 from selfdraft.bench.papers.workbench import Workbench
 
 Whole = tuple[Path, Workbench, dict[str, Section]]

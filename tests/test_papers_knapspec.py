@@ -17,7 +17,7 @@ from selfdraft import Engine
 from selfdraft.bench.papers import knapspec, knapspec_states
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.bench.papers.knapspec import RECIPE
-from selfdraft.bench.papers.render import Section
+from selfdraft.bench.papers.page import Section
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.economics import Line
 from selfdraft.measure.estimate import correlation
@@ -93,10 +93,10 @@ def test_charts_are_drawn(shown: Mapping[str, Section], name: str) -> None:
 
 def test_what_the_knapsack_finds(tmp_path: Path) -> None:
     bench = knapspec_states.with_references(new_bench(tmp_path))
-    task = bench.tasks.find("gsm8k")
+    task = bench.task("gsm8k")
     assert task is not None
     assert len(task.fitting) == 2
-    texts = knapspec_states.references(bench, task.fitting)
+    texts = knapspec_states.References(bench, task.fitting)
     single, bound = (
         [SkipSet.parse(one.skip) for one in texts.networks(is_bound=is_bound)] for is_bound in (False, True)
     )

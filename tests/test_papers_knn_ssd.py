@@ -16,8 +16,8 @@ from selfdraft.bench.papers import knn_ssd, knn_ssd_units
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.bench.papers.knn_ssd import RECIPE
 from selfdraft.bench.papers.knn_ssd_units import FIXED, KNN, MIXED, OWN, TASKS, fit_tasks, route, tasks_of
-from selfdraft.bench.papers.published import published
-from selfdraft.bench.papers.render import Section, as_text
+from selfdraft.bench.papers.page import Section, as_text
+from selfdraft.bench.papers.recipes import published
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.calibrate import fit_once
 from selfdraft.calibrate.fit_session import EngineKit

@@ -11,11 +11,11 @@ import pytest
 
 import learned
 from papers import HEAD, SMALL, new_bench, run
-from selfdraft.bench.papers import swift, swift_streams
+from selfdraft.bench.papers import swift, swift_methods
 from selfdraft.bench.papers.claims import Side
 from selfdraft.bench.papers.experiment import Found, Judgement
-from selfdraft.bench.papers.published import published
-from selfdraft.bench.papers.render import Section, as_text
+from selfdraft.bench.papers.page import Section, as_text
+from selfdraft.bench.papers.recipes import published
 from selfdraft.bench.papers.swift import RECIPE
 from selfdraft.bench.papers.swift_methods import drafted_alike, self_sd_fit, swift_fit
 from selfdraft.bench.papers.workbench import Workbench
@@ -127,7 +127,7 @@ def test_swift_is_measured_after_its_search(sections: dict[str, Section]) -> Non
 
 def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.calibrate.fit_once._fit", lambda *_: pytest.fail("it is known"))
-    task = bench.tasks.find(CNN)
+    task = bench.task(CNN)
     assert task is not None
     assert swift_fit(bench, task).values["step"] == 15
     assert self_sd_fit(bench, CNN, task.fitting)["skip"], "Self-SD drafts, whatever plain decoding is worth"
@@ -146,7 +146,7 @@ def test_each_part_is_left_out_alone() -> None:
     assert found["w/o early-stopping"]["settings"]["fixed"] == {"tokens": 25}
     assert found["w/o optimization"]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 25}
     assert swift.early_exit(30)["settings"]["early-exit"] == {"layers": 6}
-    assert swift_streams.options_of(False)["half of S"] == {"max_steps": 500, "interval": 25}
+    assert swift_methods.options_of(False)["half of S"] == {"max_steps": 500, "interval": 25}
 
 
 # ----------------------------------------------------------------------------------------------------------- claims
@@ -206,7 +206,7 @@ def test_options_without_effect_are_not_judged() -> None:
     assert [outcome for outcome, _ in found] == [True, True, True, True]
     searching = [{"seconds": 2.0, "optimise_seconds": 1.0, "skips": {"a1": 3}}] * 6
     found = claims(usual=searching, fewer=searching, seldom=searching)
-    assert [why for _, why in found[:3]] == [swift_streams.NOT_REACHED] * 2 + [swift_streams.DRAFTED_ALIKE]
+    assert [why for _, why in found[:3]] == [swift_methods.NOT_REACHED] * 2 + [swift_methods.DRAFTED_ALIKE]
 
 
 @pytest.mark.parametrize(("speeds", "outcome"), [((1, 2, 1), True), ((3, 2, 1), False), ((1, 1.001, 1), True)])

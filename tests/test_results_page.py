@@ -11,7 +11,7 @@ import pytest
 
 from selfdraft.bench.papers.page import PaperFile, plots
 from selfdraft.bench.papers.recipes import RECIPES, recipe
-from selfdraft.bench.papers.units import num_outputs
+from selfdraft.bench.papers.run import num_outputs
 from selfdraft.cli.main import main
 
 ROOT = Path(__file__).parents[1]

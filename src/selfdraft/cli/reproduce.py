@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.papers.experiment import Recipe
+from ..bench.papers.page import as_text, sections
 from ..bench.papers.recipes import ALL, RECIPES, recipes
-from ..bench.papers.render import as_text, sections
-from ..bench.papers.run import Reproduction
-from ..bench.papers.units import ReproduceHead, UnitFile
+from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
 from ..engine.engine import Engine
 from ..errors import unknown_name

@@ -19,8 +19,7 @@ from .claims import faster, is_above, judged_by
 from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values, prompts_a_task
 from .forms import by_arm, by_unit
 from .swift_methods import self_sd_fit
-from .tasks import Task
-from .workbench import Methods, Workbench
+from .workbench import Methods, Task, Workbench
 
 DRAFT_VERIFY, ASD, SIMILARITIES = "D&V", "ASD", "cnn-dm"
 USUAL_LENGTH, LOOKED_AT = 512, 4
@@ -90,7 +89,7 @@ def _against_draft_verify(
     """Draft & verify searches once, on prompts of the first task: one skip set for all."""
 
     def measure(temperature: float, task: Task) -> Values:
-        first = bench.tasks.find(names[0]) or task
+        first = bench.task(names[0]) or task
         searched = self_sd_fit(bench, first.name, first.fitting)
         found = bench.measure(task, _methods(searched["skip"], rules), temperature=temperature)
         return {**found, "searched": searched, "task": f"{task.label}, T = {temperature}"}

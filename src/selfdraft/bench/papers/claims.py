@@ -8,7 +8,7 @@ no effect, ...) inconclusive: it returns the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...measure.estimate import Estimate, Quantity, estimate, length, ratio, ratio_of_ratios, speed, unpaired_ratio
@@ -19,7 +19,8 @@ from .experiment import Claim, Found, Judgement
 TOO_FEW = "too few prompts"
 QUANTITIES: dict[str, Quantity] = {"M": length, "alpha": acceptance_of, "speed": speed}
 """What `larger` and `at_least` can be about."""
-Unless = Callable[[Found, str], str | None]
+Units = Sequence[str] | None
+Unless = Callable[[Found, str], str | None] | None
 """Of a unit: why the claim says nothing there; None: it does say something."""
 
 
@@ -54,13 +55,7 @@ class Side:
 
 
 def faster(
-    text: str,
-    one: str,
-    other: str = OFF,
-    *,
-    bound: float = 1.0,
-    units: Sequence[str] | None = None,
-    unless: Unless | None = None,
+    text: str, one: str, other: str = OFF, *, bound: float = 1.0, units: Units = None, unless: Unless = None
 ) -> Claim:
     """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task.
 
@@ -73,33 +68,23 @@ def faster(
     return _in_each(judge, units, unless)
 
 
-def larger(
-    text: str, quantity: str, one: str, other: str, *, units: Sequence[str] | None = None, unless: Unless | None = None
-) -> Claim:
+def larger(text: str, quantity: str, one: str, other: str, *, units: Units = None) -> Claim:
     """That a quantity ("M", "alpha") of one arm is above that of another."""
 
     def judge(found: Found, unit: str) -> Judgement | None:
         return is_larger(_told(text, found, unit), found, quantity, Side(unit, one), Side(unit, other))
 
-    return _in_each(judge, units, unless)
+    return _in_each(judge, units)
 
 
-def at_least(
-    text: str,
-    quantity: str,
-    arm: str,
-    bound: float,
-    *,
-    units: Sequence[str] | None = None,
-    unless: Unless | None = None,
-) -> Claim:
+def at_least(text: str, quantity: str, arm: str, bound: float, *, units: Units = None) -> Claim:
     """That a quantity of an arm is above a number."""
 
     def judge(found: Found, unit: str) -> Judgement | None:
         side = Side(unit, arm)
         return is_above(_told(text, found, unit), estimate_of(found, quantity, side), bound, side.name)
 
-    return _in_each(judge, units, unless)
+    return _in_each(judge, units)
 
 
 def judged_by(judge: Callable[[Found], Judgement | Iterable[Judgement | None] | None]) -> Claim:
@@ -112,9 +97,7 @@ def judged_by(judge: Callable[[Found], Judgement | Iterable[Judgement | None] | 
     return claim
 
 
-def _in_each(
-    judge: Callable[[Found, str], Judgement | None], units: Sequence[str] | None, unless: Unless | None
-) -> Claim:
+def _in_each(judge: Callable[[Found, str], Judgement | None], units: Units, unless: Unless = None) -> Claim:
     def claim(found: Found) -> Iterator[Judgement]:
         for unit in found.units if units is None else units:
             judgement = judge(found, unit)
@@ -136,14 +119,14 @@ def is_faster(text: str, found: Found, one: Side, other: Side, bound: float = 1.
     """None: one of them was not measured. In different units each is held against plain decoding of its own."""
     if other.arm == OFF and one.unit == other.unit:
         return is_above(text, speedup(found, one), bound, one.name, unit="x")
-    known = [speedup(found, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, speed), (one, other), known, "x", bound)
+    known = {side: speedup(found, side) for side in (one, other)}
+    return _compared(text, _ratio_of(found, one, other, speed), known, "x", bound)
 
 
 def is_larger(text: str, found: Found, quantity: str | Quantity, one: Side, other: Side) -> Judgement | None:
     """`quantity`: one of QUANTITIES by its name, or any other."""
-    known = [estimate_of(found, quantity, side) for side in (one, other)]
-    return _compared(text, _ratio_of(found, one, other, _quantity(quantity)), (one, other), known, "")
+    known = {side: estimate_of(found, quantity, side) for side in (one, other)}
+    return _compared(text, _ratio_of(found, one, other, _quantity(quantity)), known, "")
 
 
 def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -155,7 +138,10 @@ def is_above(text: str, found: Estimate | None, bound: float, label: str, *, uni
 
 
 def is_below(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
-    judgement = is_above(text, found, bound, label, unit=unit)
+    return negated(is_above(text, found, bound, label, unit=unit))
+
+
+def negated(judgement: Judgement | None) -> Judgement | None:
     return judgement and replace(judgement, outcome=None if judgement.outcome is None else not judgement.outcome)
 
 
@@ -196,17 +182,12 @@ def _seed(found: Found, side: Side) -> int:
 
 
 def _compared(
-    text: str,
-    found: Estimate | None,
-    sides: tuple[Side, Side],
-    known: Sequence[Estimate | None],
-    unit: str,
-    bound: float = 1.0,
+    text: str, found: Estimate | None, known: Mapping[Side, Estimate | None], unit: str, bound: float = 1.0
 ) -> Judgement | None:
-    if found is None or None in known:
+    if found is None or None in known.values():
         return None
-    names = [side.name for side in sides] if sides[0].name != sides[1].name else [side.unit for side in sides]
-    parts = [f"{name} {one.value:.2f}{unit}" for name, one in zip(names, known, strict=True) if one]
+    is_one_arm = len({side.name for side in known}) == 1
+    parts = [f"{side.unit if is_one_arm else side.name} {one.value:.2f}{unit}" for side, one in known.items() if one]
     because = f"{', '.join(parts)}; ratio {found}" + ("" if bound == 1.0 else f", against {bound:g}")
     return _judgement(text, found.is_above(bound), found, because)
 

@@ -23,8 +23,7 @@ from ...prompts.arrange import digest, hold_out, in_turn
 from ...prompts.tokens import encoded
 from ...types import FrontierPoint, Prompt
 from .experiment import Found, Unit, Values
-from .tasks import Task
-from .workbench import Workbench
+from .workbench import Task, Workbench, why_missing
 
 TASKS = ("mbpp", "humaneval", "cnn-dm", "alpaca")
 TEACHERS = {"humaneval": "mbpp"}
@@ -62,9 +61,9 @@ def per_task(
     """A unit of each task; of one that cannot be fitted and measured why."""
 
     def unit(bench: Workbench, name: str) -> Unit:
-        absent = [needed for needed in (name, TEACHERS.get(name, name)) if bench.tasks.find(needed) is None]
+        absent = [needed for needed in (name, TEACHERS.get(name, name)) if bench.task(needed) is None]
         if absent:
-            return Unit(prefix + name, missing=bench.tasks.why_missing(absent[0]))
+            return Unit(prefix + name, missing=why_missing(absent[0]))
         task = unseen(bench, name)
         if not task.measured:
             return Unit(prefix + name, missing="all prompts of its kind are needed to fit; name others with --prompts")

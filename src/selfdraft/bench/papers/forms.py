@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from ...measure.estimate import Estimate
+from ...measure.figures import Measured
 from ..charts import Bars, Lines, Panel, Panels, Series
-from ..tables import CELLS, Table
-from .claims import Side, estimate_of, speedup
-from .experiment import Found, Plot
+from ..tables import CELLS, Table, number
+from .claims import Side, Units, estimate_of, speedup
+from .experiment import MEASURED, Found, Plot
 
 CellOf = Callable[[Found, str, str], str]
 Column = str | tuple[str, CellOf]
 """One of CELLS by its name; or a heading, and the cell by unit and arm."""
+Arms = Mapping[str, str]
+"""Arm -> what it is called."""
+Domains = Callable[[Found], Mapping[str, str]]
+"""Domain -> heading."""
 TableOf = Callable[[Found], Table]
+Shown = TypeVar("Shown")
 
 
 def cell(found: Found, unit: str, arm: str, column: Column, domain: str | None = None) -> str:
@@ -26,16 +34,11 @@ def cell(found: Found, unit: str, arm: str, column: Column, domain: str | None =
 
 
 def by_arm(
-    columns: Sequence[Column],
-    arms: Mapping[str, str] | None = None,
-    *,
-    first: str = "task",
-    title: str = "",
-    units: Sequence[str] | None = None,
+    columns: Sequence[Column], arms: Arms | None = None, *, first: str = "task", title: str = "", units: Units = None
 ) -> TableOf:
     """One row per unit and arm that was measured: task, method, cells.
 
-    `arms`: arm -> what it is called; None: all, plain decoding first. `first`: heading of the task's column, "": none.
+    `arms`: None: all, plain decoding first. `first`: heading of the task's column, "": none.
     """
 
     def table(found: Found) -> Table:
@@ -50,18 +53,11 @@ def by_arm(
     return table
 
 
-def by_unit(
-    column: Column,
-    arms: Mapping[str, str],
-    *,
-    first: str = "method",
-    title: str = "",
-    units: Sequence[str] | None = None,
-) -> TableOf:
+def by_unit(column: Column, arms: Arms, *, first: str = "method", title: str = "") -> TableOf:
     """One row per arm that was measured, a column per unit."""
 
     def table(found: Found) -> Table:
-        names = [unit for unit in (found.units if units is None else units) if found.measured(unit)]
+        names = [unit for unit in found.units if found.measured(unit)]
         rows = [
             [name, *(cell(found, unit, arm, column) for unit in names)]
             for arm, name in arms.items()
@@ -72,16 +68,8 @@ def by_unit(
     return table
 
 
-def by_domain(
-    column: Column,
-    unit: str,
-    arms: Mapping[str, str],
-    domains: Callable[[Found], Mapping[str, str]],
-    *,
-    first: str = "method",
-    title: str = "",
-) -> TableOf:
-    """One row per arm, a column per domain of one unit (`domains`: domain -> heading), and one for all of them."""
+def by_domain(column: Column, unit: str, arms: Arms, domains: Domains, *, title: str = "") -> TableOf:
+    """One row per arm, a column per domain of one unit, and one for all of them."""
 
     def table(found: Found) -> Table:
         headings = domains(found)
@@ -90,9 +78,22 @@ def by_domain(
             for arm, name in arms.items()
             if found.figures(unit, arm)
         ]
-        return Table(title, [first, *headings.values(), "all"], rows)
+        return Table(title, ["method", *headings.values(), "all"], rows)
 
     return table
+
+
+def formatted(form: str, value: Callable[[Found, str, str], Estimate | float | None]) -> CellOf:
+    def cell(found: Found, unit: str, arm: str) -> str:
+        known = value(found, unit, arm)
+        return number(known.value if isinstance(known, Estimate) else known, form)
+
+    return cell
+
+
+def kept(form: str, key: str, *inside: str) -> CellOf:
+    """What a unit says of an arm beside its records."""
+    return formatted(form, lambda found, unit, arm: found.get(unit, key, arm, *inside))
 
 
 def _heading(column: Column) -> str:
@@ -125,9 +126,7 @@ def curves(
     return lambda found: _plot([panel(found, quantity) for quantity in quantities], alt) if found.units else None
 
 
-def domain_bars(
-    quantities: Sequence[str], unit: str, arms: Sequence[str], domains: Callable[[Found], Mapping[str, str]], alt: str
-) -> ChartOf:
+def domain_bars(quantities: Sequence[str], unit: str, arms: Sequence[str], domains: Domains, alt: str) -> ChartOf:
     """A panel for each quantity; in it a bar for each arm in a group for each domain of one unit."""
 
     def panel(found: Found, quantity: str) -> Bars:
@@ -144,3 +143,39 @@ def _look(quantity: str) -> dict[str, Any]:
 
 def _plot(panels: Sequence[Panel], alt: str) -> Plot:
     return Plot(Panels(panels), alt, (10.0, 4.3) if len(panels) > 1 else (6.4, 4.0))
+
+
+# ------------------------------------------------------------- parts of what was found alone, several units as one
+
+
+def of(view: Callable[[Found], Found], *shown: Callable[[Found], Shown]) -> list[Callable[[Found], Shown]]:
+    """Tables or claims of what `view` makes of what was found."""
+
+    def bound(one: Callable[[Found], Shown]) -> Callable[[Found], Shown]:
+        return lambda found: one(view(found))
+
+    return [bound(one) for one in shown]
+
+
+def only(found: Found, units: Mapping[str, Mapping[str, Any]]) -> Found:
+    return replace(found, units={name: values for name, values in units.items() if values}, _measured={})
+
+
+def together(found: Found, units: Iterable[str], label: str) -> dict[str, Any]:
+    """The values of several units as one; nothing where none was measured.
+
+    A prompt that is in several of them has a run in each, so that intervals count it once.
+    """
+    numbers: dict[str, int] = {}
+    runs: Counter[tuple[str, str]] = Counter()
+    records, known = [], [one for unit in units if (one := found.measured(unit))]
+    for record in (record for one in known for record in one.records):
+        place = numbers.setdefault(record.prompt, len(numbers))
+        records.append(replace(record, number=place, run=runs[record.arm, record.prompt]))
+        runs[record.arm, record.prompt] += 1
+    return {MEASURED: Measured(records, known[0].machine, known[0].seed), "task": label} if known else {}
+
+
+def any_value(found: Found, name: str) -> Any:
+    """What is the same in all units that have it."""
+    return next((values[name] for values in found.units.values() if name in values), None)

@@ -24,20 +24,9 @@ from ..tables import Table
 from . import forms
 from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
-from .forms import Column, by_arm
-from .knapspec_states import (
-    CORRELATION,
-    EFFORTS,
-    LEMMA,
-    MIN_COSINE,
-    cell,
-    kept,
-    num_looked_at,
-    references,
-    with_references,
-)
-from .tasks import Task
-from .workbench import Methods, Workbench
+from .forms import Column, by_arm, formatted, kept
+from .knapspec_states import CORRELATION, EFFORTS, LEMMA, MIN_COSINE, References, num_looked_at, with_references
+from .workbench import Methods, Task, Workbench, why_missing
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
 ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
@@ -102,7 +91,7 @@ def _tpt(found: Found, side: Side) -> Estimate | None:
     return estimate_of(found, per_time(found, side.unit), side)
 
 
-TPT: Column = ("TPT", cell(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
+TPT: Column = ("TPT", formatted(".2f", lambda found, unit, arm: _tpt(found, Side(unit, arm))))
 REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording")
 
 # ---------------------------------------------------------------------------------------------------------- main
@@ -178,7 +167,7 @@ def _plans(bench: Workbench, task: Task) -> Values:
     """
     records, promised = [], []
     for place, prompt in enumerate(task.fitting[:NUM_TEXTS]):
-        text = references(bench, [prompt])
+        text = References(bench, [prompt])
         seconds, speeds = {OFF: [text.costs.plain] * 3}, {}
         for kind in (*COSINES, *COSINES, *reversed(COSINES)):
             began = bench.engine.runner.seconds()
@@ -223,7 +212,7 @@ def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
 
 def _best_sets(bench: Workbench, task: Task) -> Values:
     """The set of each kind that promises most on a text which is not measured; it drafts whether it pays or not."""
-    texts = references(bench, task.fitting)
+    texts = References(bench, task.fitting)
     best = {kind: texts.best(is_bound=is_bound) for kind, is_bound in KINDS.items()}
     sets = {kind: vars(one) for kind, one in best.items() if one}
     return {**_measure(bench, {kind: _always(one["skip"]) for kind, one in sets.items()}, task), "sets": sets}
@@ -248,7 +237,7 @@ def _context_units(bench: Workbench) -> Iterable[Unit]:
     for names, length in itertools.product((own, [CLASP, SWIFT]), fits):
         assert articles is not None
         yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
-    reason = f"the model's context holds {limit} tokens" if articles else bench.tasks.why_missing(ARTICLES)
+    reason = f"the model's context holds {limit} tokens" if articles else why_missing(ARTICLES)
     yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
 
 
@@ -258,7 +247,7 @@ def _side(length: int, arm: str) -> Side:
 
 def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) -> Values:
     *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
-    best = references(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
+    best = References(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
     methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
     weights = " : ".join(map(str, bench.latency.at(length).weights))
     return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
@@ -312,14 +301,14 @@ def _context_chart(found: Found) -> Plot | None:
 NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
 PLAN_COLUMNS: Sequence[Column] = (
     ("ms", lambda found, unit, arm: forms.cell(found, unit, arm, "ms/token")),
-    ("in plain passes", cell(".1f", _plain_passes)),
-    ("expected TPT", cell(".2f", lambda *of: mean(_promised(*of)))),
+    ("in plain passes", formatted(".1f", _plain_passes)),
+    ("expected TPT", formatted(".2f", lambda *of: mean(_promised(*of)))),
 )
 SET_COLUMNS: Sequence[Column] = (
     ("skipped", lambda found, unit, arm: str(found.get(unit, "sets", arm, "skip"))),
-    ("expected accepted", kept("sets", "acceptance", ".1%")),
-    ("drafts", kept("sets", "num_drafted", "d")),
-    ("expected TPT", kept("sets", "tokens_per_time", ".2f")),
+    ("expected accepted", kept(".1%", "sets", "acceptance")),
+    ("drafts", kept("d", "sets", "num_drafted")),
+    ("expected TPT", kept(".2f", "sets", "tokens_per_time")),
 )
 MAIN = Experiment(
     "main",

@@ -13,7 +13,7 @@ so that it can only spoil a premise, never a conclusion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 
 from ...calibrate.fit_session import ScoredTexts
 from ...calibrate.texts import Text, probe_text
-from ...economics import LatencyFit, PassCosts, expected_tokens
+from ...economics import PassCosts, expected_tokens
 from ...engine.engine import Engine
 from ...errors import UnsupportedModelError
 from ...measure.estimate import Estimate, correlation
@@ -35,12 +35,11 @@ from ...strategies.knapspec import acceptances, items
 from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
 from ..charts import Group, Panels, Scatter
-from ..tables import Table, number
+from ..tables import Table
 from .claims import Side, is_above, judged_by, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
-from .forms import CellOf, Column, by_arm
-from .tasks import Task
-from .workbench import Workbench
+from .forms import Column, by_arm, kept
+from .workbench import Task, Workbench
 
 MAX_DRAFTED, MIN_COSINE, SHARE = 10, 0.5, 0.5
 """The paper's: tokens of a draft, the cosine below which states are pruned, how much may be skipped, each at most."""
@@ -65,37 +64,35 @@ class Network:
 
 class References:
     """Texts that the model wrote after prompts which are not measured. The first one shows the knapsack what to skip,
-    the others how often a sub-network is right; where there is only one, it does both. A plan looks at `num_looked_at`.
+    the others how often a sub-network is right; where there is only one, it does both.
     """
 
-    def __init__(
-        self, engine: Engine, latency: LatencyFit, prompts: Sequence[Prompt], num_tokens: int, num_looked_at: int
-    ) -> None:
-        self._engine, self._latency, self._prompts = engine, latency, prompts
-        self._num_tokens, self._num_looked_at = num_tokens, num_looked_at
+    def __init__(self, bench: Workbench, prompts: Sequence[Prompt], num_tokens: int | None = None) -> None:
+        self._bench, self._prompts = bench, prompts
+        self._num_tokens = num_tokens or max(48, bench.scale.tokens)
 
     @cached_property
     def first(self) -> Text:
-        return written(self._engine, self._prompts[0], self._num_tokens)
+        return written(self._bench.engine, self._prompts[0], self._num_tokens)
 
     @cached_property
     def others(self) -> ScoredTexts:
-        texts = [written(self._engine, prompt, self._num_tokens) for prompt in self._prompts[1:]]
-        return ScoredTexts(self._engine.runner, texts or [self.first])
+        texts = [written(self._bench.engine, prompt, self._num_tokens) for prompt in self._prompts[1:]]
+        return ScoredTexts(self._bench.engine.runner, texts or [self.first])
 
     @cached_property
     def _probe(self) -> Probe:
         """At the last tokens of the first text."""
-        begin = max(self.first.num_prompt_tokens, len(self.first.tokens) - self._num_looked_at)
-        return probe_text(Text(self.first.tokens, begin), self._engine.runner)
+        begin = max(self.first.num_prompt_tokens, len(self.first.tokens) - num_looked_at(self._bench))
+        return probe_text(Text(self.first.tokens, begin), self._bench.engine.runner)
 
     @property
     def costs(self) -> PassCosts:
-        return self._latency.at(len(self.first.tokens))
+        return self._bench.latency.at(len(self.first.tokens))
 
     def networks(self, *, is_bound: bool = False, min_cosine: float = MIN_COSINE) -> list[Network]:
         """One for each weight that can be skipped, the lightest first."""
-        num_layers, weights = self._latency.num_layers, self.costs.weights
+        num_layers, weights = self._bench.latency.num_layers, self.costs.weights
         budget = int(SHARE * sum(weights) * num_layers)
         candidates, states = solve(self._probe, items(num_layers, weights, is_bound), budget, min_cosine)
         found = zip(candidates[1:], acceptances(self._probe, states)[1:], strict=True)
@@ -120,11 +117,6 @@ def with_references(bench: Workbench, count: int = 2) -> Workbench:
     return replace(bench, scale=replace(bench.scale, fit_prompts=max(count, bench.scale.fit_prompts)))
 
 
-def references(bench: Workbench, prompts: Sequence[Prompt], num_tokens: int | None = None) -> References:
-    num_tokens = num_tokens or max(48, bench.scale.tokens)
-    return References(bench.engine, bench.latency, prompts, num_tokens, num_looked_at(bench))
-
-
 # --------------------------------------------------------------------------------------------------- correlation
 
 FAMILIES = ("knapsack", "layers", "attentions", "MLPs", "bound knapsack")
@@ -140,7 +132,7 @@ def _correlation_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def _family(bench: Workbench, family: str, task: Task) -> Values:
-    texts = references(bench, task.fitting)
+    texts = References(bench, task.fitting)
     lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
     costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
     skips = {str(skip): skip for skip in _sets(family, texts, costs.fit.num_layers) if skip}
@@ -208,20 +200,7 @@ def _correlation_chart(found: Found) -> Plot | None:
     return Plot(panels, "predicted against measured throughput", (12.0, 3.6)) if found.units else None
 
 
-def cell(form: str, value: Callable[[Found, str, str], Estimate | float | None]) -> CellOf:
-    def cell(found: Found, unit: str, arm: str) -> str:
-        known = value(found, unit, arm)
-        return number(known.value if isinstance(known, Estimate) else known, form)
-
-    return cell
-
-
-def kept(key: str, name: str, form: str) -> CellOf:
-    """What a unit says of an arm beside its records."""
-    return cell(form, lambda found, unit, arm: found.get(unit, key, arm, name))
-
-
-PREDICTED: Sequence[Column] = [(title, kept("predicted", name, ".4g")) for name, title in PREDICTORS.items()]
+PREDICTED: Sequence[Column] = [(title, kept(".4g", "predicted", name)) for name, title in PREDICTORS.items()]
 NUM_PROMPTS = prompts_a_task(None)
 EFFORTS = [Effort("models", lambda found: 1, 8), NUM_PROMPTS]
 CORRELATION = Experiment(

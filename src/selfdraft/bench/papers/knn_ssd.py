@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +16,10 @@ from ...prompts.arrange import RATIOS
 from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
-from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged_by, larger, speedup
+from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged_by, larger, negated, speedup
 from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, new_tokens, prompts_a_task
-from .forms import by_arm, by_domain, by_unit, domain_bars
+from .forms import any_value, by_arm, by_domain, by_unit, domain_bars, kept, of, only, together
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
-from .views import any_value, of, only, together
 
 ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
 ALL_ARMS = {OFF: OFF, **ARMS}
@@ -35,7 +33,7 @@ LENGTHS = {128: 2.5, 512: 0.77, 1024: 0.41}
 """New tokens -> percent of the time that the paper's decision takes."""
 NO_STRUCTURE = 0.25
 """Groups whose silhouette is no larger do not stand apart, by the usual reading."""
-MATCH = ("match", lambda found, unit, arm: number(found.get(unit, "match", arm), ".3f"))
+MATCH = ("match", kept(".3f", "match"))
 SIZES = ("prompts in each", lambda found, unit, arm: ", ".join(map(str, found.get(unit, "sizes"))))
 
 
@@ -233,8 +231,7 @@ def cluster_claims(found: Found) -> Iterator[Judgement | None]:
         most, fewest = Side(names[-1], KNN), Side(names[0], KNN)
         yield is_faster(f"{most.unit} are faster than {fewest.unit}", found, most, fewest)
     seven, five = Side("7 clusters", KNN), Side("5 clusters", KNN)
-    if more := is_faster("seven clusters are not faster than five", found, seven, five):
-        yield replace(more, outcome=None if more.outcome is None else not more.outcome)
+    yield negated(is_faster("seven clusters are not faster than five", found, seven, five))
 
 
 def subtopic_claims(found: Found) -> Iterator[Judgement | None]:

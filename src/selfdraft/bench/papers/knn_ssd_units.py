@@ -34,8 +34,7 @@ from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
 from .swift_methods import self_sd_fit
-from .tasks import Task
-from .workbench import Methods, Workbench
+from .workbench import Methods, Task, Workbench, why_missing
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
 """A stream begins with the first."""
@@ -64,7 +63,7 @@ def _as_one_domain(task: Task) -> Task:
 
 
 def missing_units(bench: Workbench, names: Iterable[str]) -> list[Unit]:
-    return [Unit(name, missing=bench.tasks.why_missing(name)) for name in names if bench.tasks.find(name) is None]
+    return [Unit(name, missing=why_missing(name)) for name in names if bench.task(name) is None]
 
 
 def with_tasks(bench: Workbench, name: str, units: Iterable[Unit], names: Iterable[str] = TASKS) -> list[Unit]:

@@ -1,19 +1,19 @@
-"""The recipes by name."""
+"""The papers by name: their recipes, and what they published, with its source. Nothing published was measured by us."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 
 from ...errors import unknown_name
+from ..tables import Table
 from .experiment import Recipe
 
-RECIPES = {
-    "swift": "swift",
-    "knn-ssd": "knn_ssd",
-    "knapspec": "knapspec",
-    "asd": "asd",
-    "disco": "disco",
-}
+RECIPES = {"swift": "swift", "knn-ssd": "knn_ssd", "knapspec": "knapspec", "asd": "asd", "disco": "disco"}
 """Name -> module."""
 ALL = "all"
 
@@ -27,3 +27,37 @@ def recipe(name: str) -> Recipe:
 
 def recipes(names: list[str]) -> list[Recipe]:
     return [recipe(name) for name in (RECIPES if ALL in names else dict.fromkeys(names))]
+
+
+# -------------------------------------------------------------------------------------------------------- published
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """`setup`: models, device, prompts of the paper; `source`: where it stands there."""
+
+    source: str
+    setup: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def as_table(self, title: str) -> Table:
+        return Table(title, self.columns, [["-" if cell is None else str(cell) for cell in row] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class Paper:
+    title: str
+    arxiv: str
+    tables: Mapping[str, PublishedTable]
+
+
+@cache
+def published(name: str) -> Paper:
+    """Of the recipe `name`."""
+    text = (files(__package__) / "published" / f"{name}.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    tables = {key: PublishedTable(**table) for key, table in found["tables"].items()}
+    return Paper(found["title"], found["arxiv"], tables)

@@ -1,17 +1,101 @@
-"""Runs recipes: experiment after experiment, unit after unit, each kept as soon as it is measured."""
+"""Runs recipes: experiment after experiment, unit after unit, each kept as soon as it is measured.
+
+What is kept are JSON lines: a head and one per unit. A run that asks the same goes on.
+"""
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from ...errors import SelfdraftError
+from ...measure.figures import Measured
+from ...measure.jsonl import READING_FAILS, JsonLines
 from ...progress import Progress, no_progress
 from .experiment import Experiment, Recipe, Unit
-from .units import NO_TIME, Line, UnitFile, num_outputs
 from .workbench import Workbench
+
+SCHEMA = 2
+NO_TIME = "no time was left for it"
+"""Of units that were never begun. The same command measures them."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One unit. `missing`: why it cannot be had, or why measuring it failed."""
+
+    paper: str
+    experiment: str
+    unit: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    missing: str | None = None
+    seconds: float = 0.0
+    date: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: one.to_json() if isinstance(one, Measured) else one for name, one in self.values.items()}
+        return {**vars(self), "values": values}
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.paper, self.experiment, self.unit
+
+
+@dataclass(frozen=True)
+class ReproduceHead:
+    """`question`: all that shapes the figures; `circumstances`: device, versions, commit, date."""
+
+    question: Mapping[str, Any]
+    circumstances: Mapping[str, Any]
+
+
+class UnitFile:
+    """Keeps units as they come, in a file if there is one; what an earlier run that asked the same has is there."""
+
+    def __init__(self, file: str | Path | None, head: ReproduceHead, is_new: bool = False) -> None:
+        self._file = _lines_of(file) if file else None
+        self.head = head
+        self.lines: dict[tuple[str, str, str], Line] = {}
+        if self._file is None:
+            return
+        if self._file.is_begun and not is_new:
+            self.head, lines = read_units(self._file.path)
+            self._file.check(self.head.question, head.question)
+            self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
+        self._file.write(asdict(self.head), (line.to_json() for line in self.lines.values()))
+
+    def add(self, line: Line) -> None:
+        self.lines[line.key] = line
+        if self._file is not None:
+            self._file.add([line.to_json()])
+
+
+def _lines_of(file: str | Path) -> JsonLines:
+    return JsonLines(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
+
+
+def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
+    """A last line that was cut off is left out; whatever else is wrong raises."""
+    found = _lines_of(file)
+    try:
+        head, lines = found.read()
+        return ReproduceHead(**head), [Line(**line) for line in lines]
+    except READING_FAILS as error:
+        raise found.unreadable(error) from None
+
+
+def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
+    """Outputs of a unit that were compared with plain decoding, those with one of these verdicts."""
+    found = [one.to_json() if isinstance(one, Measured) else one for one in values.values()]
+    records = [record for one in found if isinstance(one, Mapping) for record in one.get("records", ())]
+    return sum(record.get("verdict") in verdicts for record in records)
+
+
+# --------------------------------------------------------------------------------------------------------- running
 
 
 @dataclass
@@ -82,16 +166,14 @@ class Reproduction:
 
     def _measured(self, paper: str, experiment: str, unit: Unit) -> Line:
         """What cannot be measured here (a model without room for a context, say) is a line with its reason."""
-        date = _now()
+        line, began = Line(paper, experiment, unit.name, missing=unit.missing, date=_now()), time.perf_counter()
         if unit.measure is None:
-            return Line(paper, experiment, unit.name, missing=unit.missing, date=date)
-        began = time.perf_counter()
+            return line
         try:
-            values = unit.measure()
+            line = replace(line, values=unit.measure())
         except SelfdraftError as error:
-            reason = " ".join(str(error).split())
-            return Line(paper, experiment, unit.name, missing=reason, seconds=time.perf_counter() - began, date=date)
-        return Line(paper, experiment, unit.name, values, seconds=time.perf_counter() - began, date=date)
+            line = replace(line, missing=" ".join(str(error).split()))
+        return replace(line, seconds=time.perf_counter() - began)
 
     @property
     def has_difference(self) -> bool:

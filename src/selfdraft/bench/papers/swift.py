@@ -1,6 +1,6 @@
 """SWIFT (arXiv:2410.06916): against Jacobi, Lookahead, early exit and Self-SD, its parts, and its search.
 
-The tables stand here, the figures in `swift_figures`; what both measure with in `swift_methods`.
+Tables stand here, figures in `swift_figures`, what both measure with and streams in `swift_methods`.
 """
 
 from __future__ import annotations
@@ -12,31 +12,23 @@ from typing import Any
 from ...errors import ProfileError
 from ...measure.records import OFF
 from ...strategies.swift_search import SwiftOptions
+from . import swift_methods as shared
 from .claims import Side, at_least, faster, is_below, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
 from .forms import Column, by_arm, curves
 from .swift_figures import FIGURES
 from .swift_methods import (
     FIRST_TASK,
-    LONGER,
-    PAPER_WINDOW,
     SELF_SD,
     SWIFT,
     Judgements,
     accelerating,
-    drafted_alike,
     efforts,
-    of_search,
-    paired_as_swift,
     searched,
-    self_sd,
-    self_sd_fit,
-    self_sd_notes,
     swift_fit,
     with_siblings,
 )
-from .tasks import Task
-from .workbench import Methods, Workbench
+from .workbench import Methods, Task, Workbench
 
 # ------------------------------------------------------------------------------------------- tables 2 and 4: text
 
@@ -92,7 +84,7 @@ TABLE_2 = Experiment(
     efforts(tokens=max(TEXT_TOKENS.values()), steps=None),
     [
         "Parallel: Jacobi decoding of 8 tokens; Lookahead: a window of 5 and 4 n-grams of 4 tokens. The paper does not "
-        "say its own. Lookahead's authors take more, for large models, for which a wider pass costs less",
+        "say its own. Lookahead's authors take more, for large models, for which a wider pass costs less"
     ],
 )
 TABLE_4 = Experiment(
@@ -168,7 +160,7 @@ def parts() -> dict[str, dict[str, Any]]:
         SWIFT: whole,
         NO_STOPPING: {**whole, "lookahead": "fixed", "settings": fixed},
         NO_SIBLINGS: {**whole, "tree": "chain"},
-        NO_SEARCH: paired_as_swift("uniform", ratio=RATIO),
+        NO_SEARCH: shared.paired_as_swift("uniform", ratio=RATIO),
     }
 
 
@@ -177,7 +169,7 @@ def ablation_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def same_set(found: Found, unit: str) -> str | None:
-    is_same = drafted_alike(found, Side(unit, SWIFT), Side(unit, NO_SEARCH))
+    is_same = shared.drafted_alike(found, Side(unit, SWIFT), Side(unit, NO_SEARCH))
     return "its best set is still the evenly spaced one" if is_same else None
 
 
@@ -217,7 +209,7 @@ def window_units(bench: Workbench) -> Iterable[Unit]:
     """Each window with a search of its own, that of the usual one as elsewhere."""
 
     def measure(window: int, task: Task) -> Values:
-        options = {} if window == PAPER_WINDOW else {"window": window}
+        options = {} if window == shared.PAPER_WINDOW else {"window": window}
         fitted = swift_fit(bench, task, **options)
         if not fitted.values.get("step"):
             raise ProfileError(f"the search with a window of {window} had no time, or no text, for a step")
@@ -228,10 +220,10 @@ def window_units(bench: Workbench) -> Iterable[Unit]:
 
 
 def usual_window_is_faster(found: Found) -> Judgements:
-    usual = window_side(PAPER_WINDOW)
-    for window in sorted(set(WINDOWS) - {PAPER_WINDOW}):
+    usual = window_side(shared.PAPER_WINDOW)
+    for window in sorted(set(WINDOWS) - {shared.PAPER_WINDOW}):
         other = window_side(window)
-        judgement = is_faster(f"a window of {PAPER_WINDOW} is faster than one of {window}", found, usual, other)
+        judgement = is_faster(f"a window of {shared.PAPER_WINDOW} is faster than one of {window}", found, usual, other)
         reason = _why_equal(found, usual, other)
         yield Judgement(judgement.claim, None, reason) if judgement and reason else judgement
 
@@ -246,17 +238,17 @@ def _why_equal(found: Found, usual: Side, other: Side) -> str | None:
     ]
     if few:
         return f"too few steps: {' and '.join(few)}"
-    return "both found the same set" if drafted_alike(found, usual, other) else None
+    return "both found the same set" if shared.drafted_alike(found, usual, other) else None
 
 
-STEP_COLUMNS = [of_search(f"ms a {one}", "optimise_seconds", ".2f", f"num_{one}s") for one in ("step", "token")]
+STEP_COLUMNS = [shared.of_search(f"ms a {one}", "optimise_seconds", ".2f", f"num_{one}s") for one in ("step", "token")]
 TABLE_9 = Experiment(
     "table-9",
     "the window that sets are judged by",
     window_units,
     [
         by_arm(
-            ["M", "alpha", "speed-up", *STEP_COLUMNS, of_search("steps", "num_steps", "d")],
+            ["M", "alpha", "speed-up", *STEP_COLUMNS, shared.of_search("steps", "num_steps", "d")],
             {window_side(window).arm: str(window) for window in WINDOWS},
             first="",
             units=[window_side(window).unit for window in sorted(WINDOWS)],
@@ -280,7 +272,7 @@ NEEDS_NOTHING = {LAYER_SKIP: "yes", SELF_SD: "no", with_siblings(SELF_SD): "no",
 SEARCHES: Mapping[str, Mapping[str, int]] = {SELF_SD: {}, SELF_SD_FEW: {"num_prompts": 1, "num_tokens": 8}}
 """Self-SD as it is, and with one short text for each set that it tries."""
 SELF_SD_ARMS = [arm for name in SEARCHES for arm in (name, with_siblings(name))]
-SEARCH_SHARES = {f"{SELF_SD} {share:g}": share for share in (0.25, 1.0, LONGER)}
+SEARCH_SHARES = {f"{SELF_SD} {share:g}": share for share in (0.25, 1.0, shared.LONGER)}
 """Of SWIFT's seconds, for Self-SD in figure 11; the longest not at the quick scale."""
 
 
@@ -292,13 +284,16 @@ def early_exit(num_layers: int) -> dict[str, Any]:
 
 def beside_self_sd(bench: Workbench, name: str, others: Methods, seconds: float, task: Task) -> Values:
     """SWIFT, the best set that Self-SD finds in its time, and `others`."""
-    fitted, found = swift_fit(bench, task), self_sd_fit(bench, task.name, task.fitting, seconds, **SEARCHES[name])
-    methods = {SWIFT: accelerating(), **self_sd(name, found["skip"]), **others}
+    fitted, found = (
+        swift_fit(bench, task),
+        shared.self_sd_fit(bench, task.name, task.fitting, seconds, **SEARCHES[name]),
+    )
+    methods = {SWIFT: accelerating(), **shared.self_sd(name, found["skip"]), **others}
     return searched(bench, task, methods, fitted, dict.fromkeys((name, with_siblings(name)), found))
 
 
 def layer_skipping_units(bench: Workbench) -> Iterable[Unit]:
-    seconds = bench.scale.fit_seconds * (1 if bench.scale.is_quick else LONGER)
+    seconds = bench.scale.fit_seconds * (1 if bench.scale.is_quick else shared.LONGER)
     others = {LAYER_SKIP: early_exit(bench.engine.runner.num_layers)}
     return bench.for_each([FIRST_TASK], partial(beside_self_sd, bench, SELF_SD, others, seconds))
 
@@ -313,8 +308,8 @@ def latency_units(bench: Workbench) -> Iterable[Unit]:
     def measure(task: Task) -> Values:
         wanted = {arm: part for arm, part in SEARCH_SHARES.items() if part <= 1 or not bench.scale.is_quick}
         seconds = {arm: part * bench.scale.fit_seconds for arm, part in wanted.items()}
-        searches = {arm: self_sd_fit(bench, task.name, task.fitting, most) for arm, most in seconds.items()}
-        methods = {arm: self_sd(arm, search["skip"])[arm] for arm, search in searches.items() if search["skip"]}
+        searches = {arm: shared.self_sd_fit(bench, task.name, task.fitting, most) for arm, most in seconds.items()}
+        methods = {arm: shared.self_sd(arm, search["skip"])[arm] for arm, search in searches.items() if search["skip"]}
         return searched(bench, task, {SWIFT: accelerating(), **methods}, swift_fit(bench, task), searches)
 
     return bench.for_each([FIRST_TASK], measure)
@@ -327,7 +322,7 @@ def latency_claims(found: Found) -> Judgements:
         text = "SWIFT is faster than Self-SD after its longest search"
         yield is_faster(text, found, Side(FIRST_TASK, SWIFT), longest)
     for longest in known[1:][-1:]:
-        text, is_same = "Self-SD gains by a longer search", drafted_alike(found, known[0], longest)
+        text, is_same = "Self-SD gains by a longer search", shared.drafted_alike(found, known[0], longest)
         same = Judgement(text, None, "it found no better set")
         yield same if is_same else is_faster(text, found, longest, known[0])
 
@@ -363,10 +358,10 @@ TABLE_10 = Experiment(
     [
         "LayerSkip here: the first layers draft, without the training of the paper's. So it needs nothing beforehand, "
         "and says nothing about the paper's. All of them keep the model's distribution",
-        self_sd_notes,
+        shared.self_sd_notes,
     ],
 )
-STEPS, SECONDS = of_search("steps", "num_steps", "d"), of_search("seconds", "optimise_seconds", ".1f")
+STEPS, SECONDS = shared.of_search("steps", "num_steps", "d"), shared.of_search("seconds", "optimise_seconds", ".1f")
 SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidates alone, as its texts are needed anyway"
 TABLE_12 = Experiment(
     "table-12",
@@ -374,7 +369,7 @@ TABLE_12 = Experiment(
     equal_time_units,
     [
         by_arm(
-            [STEPS, of_search("Bayesian steps", "num_bayesian", "d"), SECONDS, "r", "M", "alpha", "speed-up"],
+            [STEPS, shared.of_search("Bayesian steps", "num_bayesian", "d"), SECONDS, "r", "M", "alpha", "speed-up"],
             {arm: arm for arm in (*SELF_SD_ARMS, SWIFT)},
             first="",
             title="at similar times of searching",
@@ -382,7 +377,7 @@ TABLE_12 = Experiment(
     ],
     [faster(f"SWIFT is faster than {arm}", SWIFT, arm) for arm in SELF_SD_ARMS],
     efforts(),
-    [f"{SECONDS_NOTE}. Self-SD may take as long as SWIFT's texts and steps together", self_sd_notes],
+    [f"{SECONDS_NOTE}. Self-SD may take as long as SWIFT's texts and steps together", shared.self_sd_notes],
 )
 FIGURE_11 = Experiment(
     "figure-11",
@@ -391,7 +386,7 @@ FIGURE_11 = Experiment(
     [by_arm([STEPS, SECONDS, "alpha", "speed-up"], {arm: arm for arm in (SWIFT, *SEARCH_SHARES)}, first="")],
     [judged_by(latency_claims)],
     efforts(),
-    [f"{SECONDS_NOTE}; the paper: 116. Self-SD N: N times the seconds that SWIFT may take", self_sd_notes],
+    [f"{SECONDS_NOTE}; the paper: 116. Self-SD N: N times the seconds that SWIFT may take", shared.self_sd_notes],
     curves(["speed-up"], latency_sides, "seconds of optimisation", "Speed-up by seconds of optimisation."),
 )
 

@@ -1,6 +1,6 @@
 """Figures of SWIFT (arXiv:2410.06916): evenly thinned layers, sets across tasks, skip ratios, sets step by step.
 
-Those of streams that it searches on stand in `swift_streams`, figure 11 beside the tables about Self-SD.
+Those of streams that it searches on stand in `swift_methods`, figure 11 beside the tables about Self-SD.
 """
 
 from __future__ import annotations
@@ -21,32 +21,23 @@ from ...strategies.matching import choices
 from ...types import FrontierPoint, SkipSet
 from ..charts import Grid, SkipStrips, Strip
 from ..tables import Table, number
+from . import swift_methods as shared
 from .claims import Side, at_least, faster, is_above, is_faster, is_larger, judged_by, larger, speedup
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
 from .forms import SPEEDUP, by_arm, by_domain, cell, curves, domain_bars, value_of
 from .swift_methods import (
     FIRST_TASK,
-    OURS,
-    PAPER_WINDOW,
     SELF_SD,
     SWIFT,
     Judgements,
     accelerating,
     by_task,
-    drafted_alike,
     efforts,
-    facts,
     labels_of,
-    paired_as_swift,
-    self_sd,
-    self_sd_fit,
-    self_sd_notes,
     swift_fit,
     tasks_of,
 )
-from .swift_streams import FIGURE_6, FIGURE_8A
-from .tasks import TASKS, Task
-from .workbench import Workbench
+from .workbench import TASKS, Task, Workbench, why_missing
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
 
@@ -61,7 +52,7 @@ def thinned_units(bench: Workbench) -> Iterable[Unit]:
 
     def measure(skipped: float) -> Values:
         """Both stop alike; one has the draft's best tokens verified as well, as SWIFT has."""
-        top_k = paired_as_swift("uniform", ratio=skipped)
+        top_k = shared.paired_as_swift("uniform", ratio=skipped)
         methods = {TOP_K: top_k, TOP_1: {**top_k, "tree": "chain"}}
         return {MEASURED: bench.compare(methods, prompts), "task": f"{skipped:.0%}"}
 
@@ -135,7 +126,7 @@ def sets_suit_their_tasks(found: Found) -> Judgements:
         sides = [Side(one, SET, name, f"set of {found.label(one)}") for one in found.units]
         own = Side(name, SET, name, f"set of {label}")
         others = {side: one.value for side in sides if side != own and (one := speedup(found, side))}
-        different = [side for side in others if not drafted_alike(found, own, side)]
+        different = [side for side in others if not shared.drafted_alike(found, own, side)]
         best = max(different, key=lambda side: others[side], default=None)
         yield is_faster(f"on {label} its own set is the fastest", found, own, best) if best else None
 
@@ -164,7 +155,7 @@ FIGURE_2B = Experiment(
 # ------------------------------------------------------------------------------------------ 7: the task changes
 
 SHIFT_TASKS = ("cnn-dm", "gsm8k", "alpaca", "wmt", "nq")
-SHIFT, SHIFT_ARMS = "stream", (SELF_SD, SWIFT, OURS)
+SHIFT, SHIFT_ARMS = "stream", (SELF_SD, SWIFT, shared.OURS)
 
 
 def shift_units(bench: Workbench) -> Iterable[Unit]:
@@ -172,19 +163,19 @@ def shift_units(bench: Workbench) -> Iterable[Unit]:
     tasks = tasks_of(bench, SHIFT_TASKS)
 
     def measure() -> Values:
-        fitted, found = swift_fit(bench, tasks[0]), self_sd_fit(bench, tasks[0].name, tasks[0].fitting)
-        known = {**self_sd(SELF_SD, found["skip"]), SWIFT: accelerating(), OURS: {"strategy": "swift"}}
+        fitted, found = swift_fit(bench, tasks[0]), shared.self_sd_fit(bench, tasks[0].name, tasks[0].fitting)
+        known = {**shared.self_sd(SELF_SD, found["skip"]), SWIFT: accelerating(), shared.OURS: {"strategy": "swift"}}
         wanted = SHIFT_ARMS[:2] if bench.scale.is_quick else SHIFT_ARMS
         methods = {arm: known[arm] for arm in wanted if arm in known}
         values = {
             "labels": {task.name: task.label for task in tasks},
-            "search": facts(fitted),
+            "search": shared.facts(fitted),
             "searches": {SELF_SD: found},
         }
         return {MEASURED: bench.compare(methods, by_task(tasks), knows=[fitted]), **values}
 
     missing = set(SHIFT_TASKS) - {task.name for task in tasks}
-    yield from (Unit(name, missing=bench.tasks.why_missing(name)) for name in SHIFT_TASKS if name in missing)
+    yield from (Unit(name, missing=why_missing(name)) for name in SHIFT_TASKS if name in missing)
     yield from [Unit(SHIFT, measure)] if len(tasks) > 1 else []
 
 
@@ -220,7 +211,7 @@ FIGURE_7 = Experiment(
     [
         "Self-SD and SWIFT searched on other prompts of the first task beforehand; in the paper SWIFT searches on the "
         "first texts of the stream",
-        self_sd_notes,
+        shared.self_sd_notes,
     ],
     domain_bars(
         [SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, "Speed-up and acceptance of Self-SD and SWIFT by task."
@@ -242,7 +233,7 @@ def ratio_units(bench: Workbench) -> Iterable[Unit]:
         seconds = RATIO_SECONDS * bench.scale.fit_seconds
         fits = {one: swift_fit(bench, task, seconds, ratio=one, min_ratio=one) for one in SKIPPED}
         sets = {RATIO_SIDES[one].arm: skip for one, fitted in fits.items() if (skip := fitted.values.get("skip"))}
-        return bench.measure(task, {arm: paired_as_swift("fixed", skip=skip) for arm, skip in sets.items()})
+        return bench.measure(task, {arm: shared.paired_as_swift("fixed", skip=skip) for arm, skip in sets.items()})
 
     return bench.for_each([FIRST_TASK], measure)
 
@@ -289,7 +280,9 @@ def matches(bench: Workbench, task: Task, sets: Sequence[dict[str, Any]]) -> lis
     found, numbers = [], [SkipSet.parse(one["skip"]).numbers for one in sets]
     for prompt in task.measured:
         tokens = encode(prompt, bench.engine)
-        plain = bench.engine.generate(tokens, max_new_tokens=max(bench.scale.tokens, 2 * PAPER_WINDOW), strategy="off")
+        plain = bench.engine.generate(
+            tokens, max_new_tokens=max(bench.scale.tokens, 2 * shared.PAPER_WINDOW), strategy="off"
+        )
         if plain.tokens:
             probe = probe_text(Text((*tokens, *plain.tokens), len(tokens)), bench.engine.runner)
             found.append((choices(probe, numbers).cpu() == torch.tensor(plain.tokens)).double().mean(1).tolist())
@@ -342,4 +335,4 @@ FIGURE_12 = Experiment(
     strip_chart,
 )
 
-FIGURES = [FIGURE_2A, FIGURE_2B, FIGURE_6, FIGURE_7, FIGURE_8A, FIGURE_8B, FIGURE_12]
+FIGURES = [FIGURE_2A, FIGURE_2B, shared.FIGURE_6, FIGURE_7, shared.FIGURE_8A, FIGURE_8B, FIGURE_12]

@@ -1,8 +1,13 @@
-"""What experiments measure with: an engine, prompts by task, arms that take turns, methods fitted beforehand."""
+"""What experiments measure with: an engine, prompts by task, arms that take turns, methods fitted beforehand.
+
+Tasks are the papers' data sets, as far as the prompts at hand have them: by their ids, else by their domain. Prompts of
+a domain stand for a data set of the same kind; where they do, a row says so, or else the caption.
+"""
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -13,12 +18,62 @@ from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, late
 from ...calibrate.fit_session import PRACTICE_TOKENS
 from ...economics import LatencyFit
 from ...engine.engine import Engine
+from ...errors import unknown_name
 from ...measure.figures import Measured
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
 from ...types import Prompt
 from .experiment import MEASURED, Unit, Values
-from .tasks import Task, Tasks
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """`title`: as papers call it; `ids`: how ids of its prompts begin; `domains`: what may stand for it."""
+
+    title: str
+    ids: tuple[str, ...]
+    domains: tuple[str, ...] = ()
+
+
+TASKS: Mapping[str, TaskKind] = {
+    "cnn-dm": TaskKind("CNN/DM", ("cnndm",), ("summarization", "summarise")),
+    "xsum": TaskKind("XSum", ("xsum",)),
+    "gsm8k": TaskKind("GSM8K", ("gsm8k",), ("math",)),
+    "math": TaskKind("MATH", ("MATH",)),
+    "tinystories": TaskKind("TinyStories", ("tinystories",), ("story",)),
+    "wmt": TaskKind("WMT DE-EN", ("wmt",), ("translation", "translate")),
+    "sql": TaskKind("SQL", ("spider", "wikisql"), ("sql",)),
+    "alpaca": TaskKind("Alpaca", ("alpaca",), ("chat",)),
+    "nq": TaskKind("NQ", ("nq",), ("qa",)),
+    "humaneval": TaskKind("HumanEval", ("humaneval",), ("code",)),
+    "mbpp": TaskKind("MBPP", ("mbpp",), ("code",)),
+    "rewrite": TaskKind("rewrite", (), ("rewrite",)),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """`measured` and `fitting` have no prompt in common; `stand_in`: the domain that stands for the data set."""
+
+    name: str
+    title: str
+    measured: Sequence[Prompt]
+    fitting: Sequence[Prompt]
+    stand_in: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For a row."""
+        return f"{self.title} ({self.stand_in})" if self.stand_in else self.title
+
+
+def why_missing(name: str) -> str:
+    kind = TASKS[name]
+    words = " or ".join([*(f"{ids}..." for ids in kind.ids), *(f"domain {domain}" for domain in kind.domains)])
+    return f"there are no prompts of {kind.title} (ids {words}); name a file of them with --prompts"
+
+
+# ------------------------------------------------------------------------------------------------------- workbench
 
 Methods = Mapping[str, Mapping[str, Any]]
 LATENCY_SECONDS = 20.0
@@ -63,26 +118,32 @@ class Workbench:
 
     # -------------------------------------------------------------------------------------------------- prompts
 
-    @cached_property
-    def tasks(self) -> Tasks:
-        return Tasks(self.prompts, self.scale.prompts, self.scale.fit_prompts, self.seed)
-
     def task(self, name: str, num_measured: int | None = None, num_fit: int | None = None) -> Task | None:
-        """With other numbers of prompts than those of the scale."""
-        scale = self.scale
-        measured, fit = (scale.prompts if num_measured is None else num_measured), num_fit
-        return Tasks(self.prompts, measured, scale.fit_prompts if fit is None else fit, self.seed).find(name)
+        """None where no prompt is of it, or only one: it could not be fitted and measured.
+
+        `num_measured`, `num_fit`: prompts, other than those of the scale; fewer where there are not enough.
+        """
+        if name not in TASKS:
+            raise unknown_name("task", name, list(TASKS))
+        kind, stand_in = TASKS[name], None
+        found = [prompt for prompt in self.prompts if prompt.id.startswith(kind.ids)] if kind.ids else []
+        if len(found) < 2:
+            found = [prompt for prompt in self.prompts if prompt.domain in kind.domains]
+            stand_in = found[0].domain if found else None
+        if len(found) < 2:
+            return None
+        found = random.Random(f"{self.seed} {name}").sample(found, len(found))
+        fit = min(self.scale.fit_prompts if num_fit is None else num_fit, len(found) // 2)
+        measured = min(self.scale.prompts if num_measured is None else num_measured, len(found) - fit)
+        return Task(name, kind.title, found[:measured], found[len(found) - fit :], stand_in)
 
     def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
         """A unit per task; of one without prompts why."""
-        units = []
-        for name in names:
-            task = self.tasks.find(name)
-            if task is None:
-                units.append(Unit(prefix + name, missing=self.tasks.why_missing(name)))
-            else:
-                units.append(Unit(prefix + name, partial(measure, task)))
-        return units
+        found = {name: self.task(name) for name in names}
+        return [
+            Unit(prefix + name, partial(measure, task)) if task else Unit(prefix + name, missing=why_missing(name))
+            for name, task in found.items()
+        ]
 
     # -------------------------------------------------------------------------------------------------- fitting
 
@@ -144,7 +205,6 @@ class Workbench:
         tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float | None = None,
-        runs: int | None = None,
     ) -> Measured:
         """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by."""
         plan = MeasurePlan(
@@ -154,7 +214,7 @@ class Workbench:
             temperature=temperature,
             top_p=top_p,
             seed=self.seed,
-            runs=runs or self.scale.runs,
+            runs=self.scale.runs,
         )
         return run_whole(self.fork(knows), plan).all_of
 
