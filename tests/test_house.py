@@ -68,8 +68,8 @@ BUDGETS = {
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 
-REBUILDING = {"bench", "calibrate", "cli", "models"}
-"""BEING REBUILT: may be over their budgets and have circles of files for now. To be empty when that is done."""
+REBUILDING = {"bench", "calibrate", "measure"}
+"""Still over their budgets: each is to be shortened, then taken out of here."""
 
 CORE = {"torch", "transformers", "numpy", "tokenizers", "safetensors", "huggingface_hub"}
 """What `pip install torch transformers numpy` brings and the core may rely on; the last three are transformers' own."""
