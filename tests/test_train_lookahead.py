@@ -19,7 +19,7 @@ from selfdraft.calibrate import traces as traces_module
 from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
 from selfdraft.calibrate.texts import Text
 from selfdraft.calibrate.traces import Trace, collect, overlap
-from selfdraft.calibrate.training import Examples, classifier_f1, f1, hits, oracle_depths, static_f1, train
+from selfdraft.calibrate.training import Examples, classifier_hits, f1, hits, oracle_depths, static_hits, train
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafters.lookup import find_matches
@@ -206,8 +206,8 @@ class TestTraining:
     def test_what_decides_is_learned(self) -> None:
         training, validation = [planted(seed) for seed in range(6)], [planted(seed) for seed in range(6, 9)]
         classifier = train(training, validation)
-        static = max(static_f1(validation, length) for length in range(1, 13))
-        assert classifier_f1(classifier, validation) > 0.95 > 0.8 > static
+        static = max(f1(static_hits(trace, length) for trace in validation) for length in range(1, 13))
+        assert f1(classifier_hits(classifier, trace) for trace in validation) > 0.95 > 0.8 > static
 
     def test_position_can_decide(self) -> None:
         """Late tokens are kept, early ones are not; beyond the trained positions it is as at the last of them."""
@@ -215,9 +215,9 @@ class TestTraining:
         trace = made_trace(places >= 50, torch.full((100,), 0.5))
         classifier = train([trace] * 4, [trace])
         assert classifier.last_position == 99
-        assert classifier_f1(classifier, [trace]) > 0.97
+        assert f1([classifier_hits(classifier, trace)]) > 0.97
         longer = made_trace(torch.arange(300) >= 50, torch.full((300,), 0.5))
-        assert classifier_f1(classifier, [longer]) > 0.97
+        assert f1([classifier_hits(classifier, longer)]) > 0.97
 
     def test_soft_labels_are_chances(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -259,7 +259,7 @@ class TestTraining:
     def test_without_validation_and_inside_inference_mode(self) -> None:
         with torch.inference_mode():
             classifier = train([planted(0)])
-        assert classifier_f1(classifier, [planted(1)]) > 0.9
+        assert f1([classifier_hits(classifier, planted(1))]) > 0.9
 
     def test_nothing_to_train_with(self) -> None:
         nothing = made_trace(torch.zeros(5).bool(), torch.zeros(5), is_drafted=torch.zeros(5).bool())
@@ -294,9 +294,9 @@ class TestF1:
     def test_the_static_rule_by_hand(self) -> None:
         """Rounds of two kept and one refused token: with 2 the rule is right, with 3 it keeps one too many."""
         trace = made_trace(torch.tensor([1, 1, 0] * 4).bool(), torch.ones(12))
-        assert static_f1([trace], 2) == 1
-        assert static_f1([trace, trace], 3) == pytest.approx(2 * 8 / (12 + 8))
-        assert static_f1([trace], 1) == pytest.approx(2 * 4 / (4 + 8))
+        assert f1([static_hits(trace, 2)]) == 1
+        assert f1(2 * [static_hits(trace, 3)]) == pytest.approx(2 * 8 / (12 + 8))
+        assert f1([static_hits(trace, 1)]) == pytest.approx(2 * 4 / (4 + 8))
 
 
 # ------------------------------------------------------------------------------------------------ all of it

@@ -1,7 +1,7 @@
 """Calibration: measure latency, fit the strategies, try them, and keep all of it in the profile.
 
-Each result is kept as soon as it is there: steps of a fit in a journal, whole fits in the profile. So whatever ends a
-calibration costs at most one step, and asking the same again goes on from there.
+Each result is kept at once: steps of a fit in a journal, whole fits in the profile. So whatever ends a calibration
+costs at most one step, and asking the same again goes on from there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..types import FrontierPoint, Prompt
 from .fit_session import Budget, FitSession, ScoredTexts, repair
 from .trials import Trials, methods_of
 
+# Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them.
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
-"""Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them."""
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
@@ -65,11 +65,12 @@ def calibrate(
     say: Say = lambda text: None,
 ) -> Profile:
     """Learn about the engine's model on its device. The engine goes by the profile afterwards."""
+    options = options or CalibrateOptions()
     check_strategies(strategies)
-    check_settings((options or CalibrateOptions()).settings)
+    check_settings(options.settings)
     if not prompts:
         raise OptionError("calibration needs prompts; pass at least one")
-    return _Calibration(engine, prompts, options or CalibrateOptions(), progress, say).run(strategies)
+    return _Calibration(engine, prompts, options, progress, say).run(strategies)
 
 
 @dataclass
@@ -85,15 +86,15 @@ class _Calibration:
         self._journals: list[Journal] = []
         self.budget = Budget(self.options.budget_seconds)
         self.key = self.engine.knowledge.key
-        fitting, self.held_out = hold_out(self.prompts)
-        self.fitting = in_turn(fitting)
+        fitting, held_out = hold_out(self.prompts)
+        self.fitting, self.trial_prompts = in_turn(fitting), held_out[: self.options.num_trial_prompts]
         is_slow = self.engine.device.type == "cpu"
         self.num_tokens = self.options.num_tokens or (USUAL_TOKENS_ON_CPU if is_slow else USUAL_TOKENS)
         self.question = {"prompts": digest(self.fitting), "num_tokens": self.num_tokens}
 
     def run(self, strategies: Sequence[str]) -> Profile:
         repair(self.store, self.key, self.say)
-        self.latency = self._known_latency() or self._measure_latency()
+        self.latency = self._find_latency()
         self._remember()
         names = list(dict.fromkeys(strategies))
         are_complete = [self._learn(name, len(names) - number) for number, name in enumerate(names)]
@@ -108,30 +109,23 @@ class _Calibration:
         self.engine.remember(profile)
         return profile
 
-    # -------------------------------------------------------------------------------------------- latency
-
-    def _known_latency(self) -> LatencyFit | None:
+    def _find_latency(self) -> LatencyFit:
         profile = self.store.load(self.key)
-        if profile is None or profile.latency is None or self.options.again:
-            return None
-        try:
-            return LatencyFit.from_json(profile.latency, self.engine.runner.num_layers)
-        except (TypeError, LookupError, ValueError) as error:
-            self.say(f"the profile's latency cannot be read ({type(error).__name__}: {error}); it is measured again")
-            return None
-
-    def _measure_latency(self) -> LatencyFit:
+        if profile is not None and profile.latency is not None and not self.options.again:
+            try:
+                return LatencyFit.from_json(profile.latency, self.engine.runner.num_layers)
+            except (TypeError, LookupError, ValueError) as error:
+                cause = f"{type(error).__name__}: {error}"
+                self.say(f"the profile's latency cannot be read ({cause}); it is measured again")
         self.say("measuring what passes take")
         seconds = min(BUDGET_SECONDS, _SHARE_OF_LATENCY * self.options.budget_seconds)
         latency = measure(self.engine.runner, budget_seconds=seconds, progress=self.progress)
         self.store.set_latency(self.key, latency.to_json())
         return latency
 
-    # -------------------------------------------------------------------------------------------- texts
-
     @cached_property
     def _session(self) -> FitSession:
-        return FitSession(self.engine, self.num_tokens, self._journal, self.progress)
+        return FitSession(self.engine, self.num_tokens, self._journal, self.progress, say=self.say)
 
     def _journal(self, name: str, **question: Any) -> Journal:
         journal = self.store.journal(self.key, name, {**self.question, **question})
@@ -145,38 +139,31 @@ class _Calibration:
         self.say(f"letting the model continue {len(self.fitting)} prompts")
         return self._session.write(self.fitting)
 
-    # -------------------------------------------------------------------------------------------- one strategy
-
     def _learn(self, name: str, num_left: int) -> bool:
         """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
-        settings = {name: dict(self.options.settings.get(name, {}))}
-        options = options_for("strategy", name, settings)
+        kind, settings = find("strategy", name), {name: dict(self.options.settings.get(name, {}))}
+        is_tried_only = not (kind.can_fit or kind.learns_online)
         seconds = self.budget.left(_SHARE_OF_FIT) / num_left
-        if seconds <= 0 and self._is_to_be_found(name):
+        if seconds <= 0 and not is_tried_only:
             self.say(f"{name}: no time is left; {GO_ON}")
             return False
-        question = as_json({"options": repr(options), **self.question})
-        found = {"question": question, **self._find(name, seconds)}
+        question = as_json({"options": repr(options_for("strategy", name, settings)), **self.question})
+        found = {"question": question, **({} if is_tried_only else self._find(name, seconds))}
         is_complete = bool(found.get("is_complete", True))
-        if not is_complete and self._has_complete(name, question):
+        known = self._known(name)
+        if not is_complete and known.get("is_complete") and known.get("question") == question:
             self.say(f"{name}: time is up, and the profile keeps the complete result that it has; {GO_ON}")
             return False
         found = {"is_complete": True, **self._circumstances(name), **found, "trials": []}
         self._keep(name, found)
         points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
         has_something = "frontier" not in found or any(point.skip for point in points)
-        if has_something and self._trial_prompts:
-            methods = {
-                arm: {**method, "settings": {**method.get("settings", {}), **settings}}
-                for arm, method in methods_of(name, points).items()
-            }
+        if has_something and self.trial_prompts:
+            methods = methods_of(name, points)
+            for method in methods.values():
+                method["settings"] = {**method.get("settings", {}), **settings}
             self._keep(name, {**found, "trials": self._trials.run(methods, self.budget.left())})
         return is_complete
-
-    def _is_to_be_found(self, name: str) -> bool:
-        """Others are tried only."""
-        kind = find("strategy", name)
-        return bool(kind.can_fit or kind.learns_online)
 
     def _circumstances(self, name: str) -> dict[str, Any]:
         """Of the texts it was fitted to; who practises writes its own."""
@@ -193,43 +180,20 @@ class _Calibration:
         self.store.update(self.key, name, Artefact.of(found))
         self._remember()
 
-    def _has_complete(self, name: str, question: Mapping[str, Any]) -> bool:
-        known = self._remember().artefacts.get(name)
-        return known is not None and bool(known.values.get("is_complete")) and known.values.get("question") == question
-
-    def _known(self, name: str) -> Artefact | None:
-        """What is there, unless all starts again."""
-        return None if self.options.again else self._remember().artefacts.get(name)
+    def _known(self, name: str) -> Mapping[str, Any]:
+        found = self._remember().artefacts.get(name)
+        return found.content if found else {}
 
     def _find(self, name: str, seconds: float) -> dict[str, Any]:
-        """What its fit finds, or what it learns while it generates."""
-        if not self._is_to_be_found(name):
-            return {}
-        known, can_fit = self._known(name), find("strategy", name).can_fit
-        self.say(f"{'fitting' if can_fit else 'practising'} {name}, for at most {seconds:.0f} s")
-        if not can_fit:
-            self._go_by(name, known)
-        return self._session.fit(
-            name,
-            self.options.settings,
-            self.fitting,
-            seconds,
-            known=known.content if known else None,
-            texts=self._texts if can_fit else None,
-        )
-
-    def _go_by(self, name: str, known: Artefact | None) -> None:
-        """Who practises goes on from what is known of it, or begins again."""
-        profile = self._remember()
-        others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
-        self.engine.remember(replace(profile, artefacts={**others, **({name: known} if known else {})}))
-
-    # -------------------------------------------------------------------------------------------- trials
-
-    @property
-    def _trial_prompts(self) -> Sequence[Prompt]:
-        return self.held_out[: self.options.num_trial_prompts]
+        """What its fit finds, or what it learns while it generates, going on from what is known or from the start."""
+        known, can_fit = {} if self.options.again else self._known(name), find("strategy", name).can_fit
+        if not can_fit and not known:
+            profile = self._remember()
+            others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
+            self.engine.remember(replace(profile, artefacts=others))
+        texts = self._texts if can_fit else None
+        return self._session.fit(name, self.options.settings, self.fitting, seconds, known=known, texts=texts)
 
     @cached_property
     def _trials(self) -> Trials:
-        return Trials(self.engine, self._trial_prompts, self.latency, self._texts.match, self.progress)
+        return Trials(self.engine, self.trial_prompts, self.latency, self._texts.match, self.progress)

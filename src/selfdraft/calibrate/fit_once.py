@@ -21,11 +21,9 @@ from ..progress import LogProgress, Say
 from ..prompts.arrange import digest
 from ..prompts.tokens import encoded
 from ..types import Prompt
-from .fit_session import PRACTICE_TOKENS, FitSession, num_steps
+from .fit_session import PRACTICE_TOKENS, FitSession
 
-LENGTHS = (64, 512, 2048)
-"""Tokens of context at which passes are timed."""
-_QUESTION = "question"
+_LENGTHS = (64, 512, 2048)  # tokens of context at which passes are timed
 
 
 def fit_once(
@@ -35,8 +33,8 @@ def fit_once(
     store, asked = Store(folder / as_file_name(name)), as_json(question)
     profile = store.load(key)
     known = profile.artefacts.get(name) if profile else None
-    if known is None or known.values.get(_QUESTION) != asked:
-        known = Artefact.of({**fit(), _QUESTION: asked})
+    if known is None or known.values.get("question") != asked:
+        known = Artefact.of({**fit(), "question": asked})
         store.update(key, name, known)
     return known
 
@@ -47,13 +45,10 @@ def latency_profile(engine: Engine, folder: Path, seconds: float, say: Say) -> P
     profile = store.load(key)
     if profile is None or profile.latency is None:
         say("timing passes")
-        store.set_latency(key, measure(engine.runner, LENGTHS, seconds, LogProgress(say, "latency")).to_json())
+        store.set_latency(key, measure(engine.runner, _LENGTHS, seconds, LogProgress(say, "latency")).to_json())
         profile = store.load(key)
     assert profile is not None
     return profile
-
-
-# ------------------------------------------------------------------------------------------------------- strategies
 
 
 @dataclass(frozen=True)
@@ -69,14 +64,6 @@ class FitRequest:
     num_tokens: int
     text_tokens: int = PRACTICE_TOKENS
 
-    @property
-    def strategy(self) -> str:
-        return str(self.method["strategy"])
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(self.method.get("settings", {}))
-
 
 @dataclass(frozen=True)
 class Fitted:
@@ -89,46 +76,61 @@ class Fitted:
     @property
     def values(self) -> Mapping[str, Any]:
         """Of its artefact; nothing where nothing was fitted."""
-        found = self.artefacts.get(self.strategy)
-        return found.values if found else {}
+        return self.artefacts[self.strategy].values if self.strategy in self.artefacts else {}
 
 
 def fit_method(engine: Engine, request: FitRequest, folder: Path, say: Say) -> Fitted:
     """Fit a strategy. `engine` knows what passes take. What cannot be fitted has an `error` instead of artefacts."""
-    prompts = [encoded(prompt, engine) for prompt in request.prompts]
+    strategy, prompts = str(request.method["strategy"]), [encoded(prompt, engine) for prompt in request.prompts]
     question = {
         "prompts": digest(prompts),
         "tokens": request.num_tokens,
         "text_tokens": request.text_tokens,
         "seconds": request.seconds,
-        "settings": request.settings,
+        "settings": dict(request.method.get("settings", {})),
     }
-    facts = {"strategy": request.strategy, "allowed_seconds": request.seconds, "num_prompts": len(prompts)}
+    facts = {"strategy": strategy, "allowed_seconds": request.seconds, "num_prompts": len(prompts), "error": None}
 
     def fit() -> dict[str, Any]:
         began = engine.runner.seconds()
         found = _fit(engine, request, prompts, say)
-        seconds = engine.runner.seconds() - began
-        found_facts = {"seconds": seconds, "num_steps": num_steps(found), "is_complete": bool(found["is_complete"])}
-        return {**found, "facts": {**facts, **found_facts, "error": None}}
+        seconds, is_complete = engine.runner.seconds() - began, bool(found["is_complete"])
+        own = {"seconds": seconds, "num_steps": _num_steps(found), "is_complete": is_complete}
+        return {**found, "facts": {**facts, **own}}
 
     try:
         artefact = fit_once(folder, engine.knowledge.key, request.name, question, fit)
     except SelfdraftError as error:  # what cannot be fitted is left out, the others are measured
         say(f"{request.name} could not be fitted: {error}")
-        return Fitted(request.strategy, {**facts, "is_complete": False, "num_steps": None, "error": str(error)}, {})
-    return Fitted(request.strategy, artefact.values["facts"], {request.strategy: artefact})
+        return Fitted(strategy, {**facts, "is_complete": False, "num_steps": None, "error": str(error)}, {})
+    return Fitted(strategy, artefact.values["facts"], {strategy: artefact})
 
 
 def _fit(engine: Engine, request: FitRequest, prompts: Sequence[Prompt], say: Say) -> dict[str, Any]:
     """Texts that the model writes for it are part of its seconds, however often others had them written."""
+    knowledge, progress = engine.knowledge, LogProgress(say, request.name)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
+        session = FitSession(
+            engine.fork(knowledge.profile),
+            request.num_tokens,
+            lambda name, **question: store.journal(knowledge.key, name, question),
+            progress,
+            request.text_tokens,
+            say,
+        )
+        settings = request.method.get("settings", {})
+        return session.fit(request.method["strategy"], settings, prompts, request.seconds, name=request.name)
 
-        def journal(name: str, **question: Any) -> Any:
-            return store.journal(engine.knowledge.key, name, question)
 
-        progress = LogProgress(say, request.name)
-        own = engine.fork(engine.knowledge.profile)
-        session = FitSession(own, request.num_tokens, journal, progress, request.text_tokens, say)
-        return session.fit(request.strategy, request.settings, prompts, request.seconds, name=request.name)
+def _num_steps(found: Mapping[str, Any]) -> int | None:
+    """Points of a frontier, sets that were tried, steps of a search; of several domains all of them."""
+    if "frontier" in found:
+        return sum(bool(point["skip"]) for point in found["frontier"])
+    if "sets" in found:
+        return sum(int(one["num_tried"]) for one in found["sets"].values())
+    if "domains" in found:
+        parts = [*(domain["found"] for domain in found["domains"]), found.get("general")]
+        return sum(_num_steps(part) or 0 for part in parts if part)
+    steps: int | None = found.get("step")
+    return steps

@@ -9,13 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
 import torch
 
-from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
 from ..fitting import Condense
@@ -35,8 +34,7 @@ from .texts import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
-_FEWER_TOKENS = 2
-"""A fit inside a fit has texts of N times fewer tokens."""
+_FEWER_TOKENS = 2  # a fit inside a fit has texts of N times fewer tokens
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class ScoredTexts:
 
     def __init__(self, runner: Runner, texts: Sequence[Text]) -> None:
         self._runner, self.texts = runner, texts
-        self._matches: dict[SkipSet, float] = {SkipSet(): 1.0}
+        self.matches: dict[SkipSet, float] = {SkipSet(): 1.0}  # known so far
 
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
@@ -64,33 +62,21 @@ class ScoredTexts:
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""
-        if skip not in self._matches:
-            samples = [sample(probe) for probe in self.probes]
-            self._matches[skip] = qualities(samples, skip.numbers)[0].match
-        return self._matches[skip]
-
-    def remember(self, matches: Mapping[SkipSet, float]) -> None:
-        """What a fit has found anyway."""
-        self._matches.update(matches)
+        if skip not in self.matches:
+            self.matches[skip] = qualities([sample(probe) for probe in self.probes], skip.numbers)[0].match
+        return self.matches[skip]
 
 
 @dataclass(frozen=True)
 class FitSession:
-    """What fits share. `journal(name, **question)`: where steps are kept as they are done.
-
-    `text_tokens`: new ones of each text that a strategy practises with.
-    """
+    """What fits share. `journal(name, **question)`: where steps are kept as they are done."""
 
     engine: Engine
     num_tokens: int
     journal: Callable[..., Journal]
     progress: Progress = no_progress
-    text_tokens: int = PRACTICE_TOKENS
+    text_tokens: int = PRACTICE_TOKENS  # new ones of each text that a strategy practises with
     say: Say = lambda text: None
-
-    @property
-    def latency(self) -> LatencyFit:
-        return self.engine.knowledge.latency()
 
     def write(self, prompts: Sequence[Prompt], num_tokens: int | None = None, name: str = "texts") -> ScoredTexts:
         """What the model says after them, `num_tokens` in all; each text is written once."""
@@ -123,7 +109,7 @@ class FitSession:
         found = kind.fit(kit, options)
         if texts is not None:
             points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
-            texts.remember({point.skip: point.match for point in points})
+            texts.matches.update({point.skip: point.match for point in points})
         is_complete = bool(found.get("is_complete", True)) and not kit.is_out_of_time
         return {**found, "seconds": kit.seconds, "is_complete": is_complete}
 
@@ -132,8 +118,7 @@ class FitSession:
     ) -> dict[str, Any]:
         """Its state at the end. It goes on from what the journal or the engine's profile knows, prompt after prompt.
 
-        All of the time may be spent on learning: its `practice` options see to it. What it knows is noted after every
-        text, so that an interruption costs at most one.
+        All of the time may be spent on learning (its `practice` options); an interruption costs at most one text.
         """
         profile = self.engine.knowledge.profile
         if profile is not None and _STATE in journal.done:
@@ -141,17 +126,15 @@ class FitSession:
         own = {**settings.get(name, {}), **find("strategy", name).practice}
         method = {"strategy": name, "settings": {**settings, name: own}}
         strategy: Any = self.engine.method(**method).strategy
-        num_idle, progressed = 0, strategy.progress
+        num_idle, waiting = 0, itertools.cycle(prompts)
 
         def is_over() -> bool:
             return strategy.is_settled or budget.left() <= 0
 
-        for prompt in itertools.cycle(prompts):
-            if is_over() or num_idle >= len(prompts):
-                break
-            self.engine.generate(prompt.tokens, max_new_tokens=self.text_tokens, cancel=is_over, **method)
-            num_idle = 0 if strategy.progress != progressed else num_idle + 1  # texts may be too short to learn from
-            progressed = strategy.progress
+        while not is_over() and num_idle < len(prompts):
+            before = strategy.progress
+            self.engine.generate(next(waiting).tokens, max_new_tokens=self.text_tokens, cancel=is_over, **method)
+            num_idle = 0 if strategy.progress != before else num_idle + 1  # texts may be too short to learn from
             journal.record(_STATE, Artefact.of({**strategy.state(), "is_complete": strategy.is_settled}))
             self.progress(round(100 * strategy.progress), 100, f"practising {name}, percent")
         return {**strategy.state(), "is_complete": strategy.is_settled}
@@ -163,21 +146,6 @@ def repair(store: Store, key: ProfileKey, say: Say) -> None:
         say(f"the profile {store.path_of(key)} could not be used ({problem.__cause__}); it is made again")
 
 
-def num_steps(found: Mapping[str, Any] | None) -> int | None:
-    """Points of a frontier, sets that were tried, steps of a search; of several domains all of them."""
-    if found is None:
-        return None
-    if "frontier" in found:
-        return sum(bool(point["skip"]) for point in found["frontier"])
-    if "sets" in found:
-        return sum(int(one["num_tried"]) for one in found["sets"].values())
-    if "domains" in found:
-        parts = [num_steps(domain["found"]) for domain in found["domains"]]
-        return sum(count or 0 for count in (*parts, num_steps(found.get("general"))))
-    steps: int | None = found.get("step")
-    return steps
-
-
 class EngineKit:
     """One fit. `is_out_of_time` once it was told so; `seconds` counts what earlier, interrupted runs took as well."""
 
@@ -187,34 +155,20 @@ class EngineKit:
         prompts: Sequence[Prompt],
         texts: Callable[[], ScoredTexts],
         journal: Journal,
-        deadline: float,
+        seconds: float,
         label: str,
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        """`deadline`: seconds from now. `texts`: after the prompts, written when first asked for."""
+        """`texts`: after the prompts, written when first asked for."""
         self._session, self.prompts, self._write = session, prompts, texts
-        self._journal, self._label = journal, label
-        self.known = known or {}
-        self._began, self._deadline = monotonic(), monotonic() + deadline
+        self._journal, self._label, self._budget = journal, label, Budget(seconds)
+        self.known, self.latency = known or {}, session.engine.knowledge.latency()
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
-        self._share = 0.0
-        self.is_out_of_time = False
-
-    @property
-    def num_layers(self) -> int:
-        return self._session.engine.runner.num_layers
-
-    @property
-    def latency(self) -> LatencyFit:
-        return self._session.latency
+        self._share, self.is_out_of_time = 0.0, False
 
     @cached_property
-    def texts(self) -> ScoredTexts:
-        return self._write()
-
-    @property
     def probes(self) -> Sequence[Probe]:
-        return self.texts.probes
+        return self._write().probes
 
     def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
@@ -231,32 +185,26 @@ class EngineKit:
 
     def among(self, prompts: Sequence[Prompt], name: str, share: float) -> EngineKit:
         journal = self._session.journal(name, inside=self._label, prompts_inside=digest(prompts))
-        seconds = share * (self._deadline - monotonic())
         num_tokens = max(1, self._session.num_tokens // _FEWER_TOKENS)
-
-        def write() -> ScoredTexts:
-            return self._session.write(prompts, num_tokens, f"texts of {name}")
-
-        return EngineKit(self._session, prompts, write, journal, seconds, f"fitting {name}")
+        write = partial(self._session.write, prompts, num_tokens, f"texts of {name}")
+        return EngineKit(self._session, prompts, write, journal, share * self._budget.left(), f"fitting {name}")
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:
         """Without gaps from the first on."""
         kept = self._journal.done
-        found: list[Mapping[str, Any]] = []
-        while (step := _name(len(found))) in kept:
-            found.append(kept[step].values["found"])
-        return found
+        names = itertools.takewhile(kept.__contains__, map(_name, itertools.count()))
+        return [kept[name].values["found"] for name in names]
 
     def keep(self, found: Mapping[str, Any]) -> None:
         self._journal.record(_name(len(self.done)), Artefact({"found": found, "seconds": self.seconds}))
 
     @property
     def seconds(self) -> float:
-        return self._seconds_before + monotonic() - self._began
+        return self._seconds_before + monotonic() - self._budget.began
 
     def has_time(self) -> bool:
-        self.is_out_of_time = monotonic() >= self._deadline
+        self.is_out_of_time = self._budget.left() <= 0
         return not self.is_out_of_time
 
     def progress(self, share: float) -> None:

@@ -1,7 +1,7 @@
 """How far to draft, learned on a device: the best settings of a lookahead, and the classifier of `disco`.
 
-Both take the same steps: what would be drafted in texts that the target writes (traces.py), what rounds take
-(round_seconds.py), what promises most by replay (tuning.py), and what is fastest by the clock.
+Both take the same steps: what is drafted in texts of the target (traces.py), what rounds take (round_seconds.py), what
+promises most by replay (tuning.py), and what is fastest by the clock.
 """
 
 from __future__ import annotations
@@ -28,18 +28,14 @@ from ..types import Prompt
 from .fit_session import Budget, repair
 from .round_seconds import measure_rounds
 from .traces import Trace, collect
-from .training import Label, classifier_f1, static_f1, train, tuned
+from .training import Label, classifier_hits, f1, static_hits, train, tuned
 from .trials import rates
 from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, predicted, rank, shortlist
 
-USUAL_TOKENS = 128
-"""Of each text."""
-_NUM_TRIED, _NUM_TRIED_STATIC = 3, 2
-"""Of the most promising settings."""
-_NUM_TIMED, _TIMED_TOKENS = 2, 64
-"""Prompts after which rounds are timed, and how far."""
-_SHARE_OF_TRACES = 0.5
-"""Of the budget, for collecting; the first texts are collected in any case."""
+USUAL_TOKENS = 128  # of each text
+_NUM_TRIED, _NUM_TRIED_STATIC = 3, 2  # of the most promising settings
+_NUM_TIMED, _TIMED_TOKENS = 2, 64  # prompts after which rounds are timed, and how far
+_SHARE_OF_TRACES = 0.5  # of the budget, for collecting; the first texts are collected in any case
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,8 @@ class DraftCounts:
 
     @classmethod
     def of(cls, traces: Sequence[Trace]) -> DraftCounts:
-        drafted, kept = (
-            sum(int(getattr(trace, flags).sum()) for trace in traces) for flags in ("is_drafted", "is_kept")
-        )
-        return cls(sum(map(len, traces)), drafted, kept)
+        num_drafted = sum(int(trace.is_drafted.sum()) for trace in traces)
+        return cls(sum(map(len, traces)), num_drafted, sum(int(trace.is_kept.sum()) for trace in traces))
 
     @property
     def kept_share(self) -> float:
@@ -124,20 +118,13 @@ class Trained(Tuned):
 
 
 def check_tunable(lookahead: str) -> None:
-    if lookahead == "disco":
-        raise OptionError(
-            "the classifier of 'disco' is tuned when it is trained: use selfdraft calibrate --lookahead disco"
-        )
     if lookahead not in TUNABLE:
         raise unknown_name("lookahead to tune", lookahead, TUNABLE)
 
 
 def check_enough(prompts: Iterable[tuple[str, object]]) -> None:
     """`prompts`: domain and text. Raise where none is left to tune with."""
-    texts: dict[object, str] = {}
-    for domain, text in prompts:
-        texts.setdefault(text, domain)
-    domains = list(texts.values())
+    domains = list({text: domain for domain, text in reversed(list(prompts))}.values())  # of a text its first
     if not any(domains.count(domain) > 1 for domain in domains):
         raise OptionError(
             "training needs at least two different prompts of one domain: to train with, and to tune and measure with. "
@@ -164,8 +151,7 @@ def tune(
     traces = work.collect(unique, "to tune with")
     replay = work.replay(traces, unique)
     usual = Candidate(lookahead, asdict(options_for("lookahead", lookahead, work.method["settings"])))
-    promising = shortlist(rank(lookahead, replay), _NUM_TRIED)
-    rows = work.race(predicted(usual, replay), promising, unique, replay.plain_seconds)
+    rows = work.race(usual, shortlist(rank(lookahead, replay), _NUM_TRIED), unique, replay)
     return Tuned(rows, DraftCounts.of(traces))
 
 
@@ -194,7 +180,7 @@ def train_lookahead(
     usual = Candidate("disco", {name: classifier.values()[name] for name in ("threshold", "max_tokens")}, 0, classifier)
     static = shortlist(rank("fixed", replay), _NUM_TRIED_STATIC)
     promising = shortlist(rank("disco", replay, classifier), _NUM_TRIED)
-    rows = work.race(predicted(usual, replay), [*static, *promising], held_out, replay.plain_seconds)
+    rows = work.race(usual, [*static, *promising], held_out, replay)
     return work.keep(rows, classifier, training, validation)
 
 
@@ -231,26 +217,26 @@ class LookaheadFit:
 
     def replay(self, traces: Sequence[Trace], prompts: Sequence[Prompt]) -> Replay:
         num_tokens, max_tokens = min(self.options.num_tokens, _TIMED_TOKENS), self.options.max_tokens
-        timed = prompts[:_NUM_TIMED]
-        seconds = measure_rounds(self.engine, self.method, timed, num_tokens, max_tokens, self._progress)
-        return Replay(traces, seconds, max_tokens)
+        asked = (self.engine, self.method, prompts[:_NUM_TIMED], num_tokens, max_tokens, self._progress)
+        return Replay(traces, measure_rounds(*asked), max_tokens)
 
     def race(
-        self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], plain_seconds: float
+        self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], replay: Replay
     ) -> list[Tried]:
         """Plain decoding, the usual setting and the others, measured in turns."""
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
+        usual = predicted(usual, replay)
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = {name: one.method(self.method) for name, one in tried.items()}
-        num_tokens, seconds = self.options.num_tokens, max(0.0, self._budget.left())
-        plan = MeasurePlan(prompts, methods, max_new_tokens=num_tokens, seconds=seconds)
+        seconds = max(0.0, self._budget.left())
+        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens, seconds=seconds)
         found = run_whole(self.engine, plan, self._progress)
         if failed := [arm.error for arm in found.arms if arm.error]:
             raise OptionError(failed[0])
         known = {arm.name: arm.total for arm in found.arms if arm.total}
         rows = [Tried(known[name], 1 / one.predicted, one, one is usual) for name, one in tried.items()]
-        return [Tried(known[OFF], plain_seconds), *rows]
+        return [Tried(known[OFF], replay.plain_seconds), *rows]
 
     def facts(self, classifier: Classifier) -> dict[str, Any]:
         """What a profile must say of a classifier, so that it is used for these drafts only."""
@@ -268,14 +254,14 @@ class LookaheadFit:
         self, rows: Sequence[Tried], classifier: Classifier, training: Sequence[Trace], validation: Sequence[Trace]
     ) -> Trained:
         """The classifier with the fastest settings goes into the profile, in one piece."""
-        counts = DraftCounts.of([*training, *validation])
-        found = Tuned(rows, counts)
+        found = Tuned(rows, DraftCounts.of([*training, *validation]))
         best, static = found.fastest("disco"), found.fastest("fixed")
-        assert best.candidate is not None
-        assert static.candidate is not None
+        assert best.candidate
+        assert static.candidate
         static_tokens: int = static.candidate.options["tokens"]
         classifier = tuned(classifier, **best.candidate.options)
         by_kind = {"plain": found.plain, "static": static, "disco": best}
+        lengths = range(1, self.options.max_tokens + 1)
         facts = {
             **self.facts(classifier),
             "settings": json.dumps(self.method["settings"], default=lambda value: type(value).__name__, sort_keys=True),
@@ -283,10 +269,10 @@ class LookaheadFit:
             "domains": list(dict.fromkeys(trace.domain for trace in training)),
             "num_tokens": sum(map(len, training)),
             "num_validation_tokens": sum(map(len, validation)),
-            "f1": classifier_f1(classifier, validation),
-            "f1_at_half": classifier_f1(classifier, validation, 0.5),
-            "f1_static": static_f1(validation, static_tokens),
-            "f1_any_static": max(static_f1(validation, length) for length in range(1, self.options.max_tokens + 1)),
+            "f1": f1(classifier_hits(classifier, trace) for trace in validation),
+            "f1_at_half": f1(classifier_hits(classifier, trace, 0.5) for trace in validation),
+            "f1_static": f1(static_hits(trace, static_tokens) for trace in validation),
+            "f1_any_static": max(f1(static_hits(trace, length) for trace in validation) for length in lengths),
             "static_tokens": static_tokens,
             "seconds_per_token": {name: row.seconds_per_token for name, row in by_kind.items()},
             "trained": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -294,4 +280,4 @@ class LookaheadFit:
         key = self.engine.knowledge.key
         self.store.update(key, artefact_name(self.method["drafter"]), Artefact(facts, classifier.arrays()))
         self.engine.remember(self.store.load(key))
-        return Trained(rows, counts, classifier, facts)
+        return Trained(rows, found.counts, classifier, facts)

@@ -25,7 +25,6 @@ from ..protocols import Runner
 from ..types import Prompt, StepRecord
 
 _LENGTHS = (1, 2, 4, 8)
-_PLAIN = {"strategy": "off"}
 
 
 @dataclass(frozen=True)
@@ -66,16 +65,15 @@ def measure_rounds(
     progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
-    sweep = Sweep(lengths_to_measure(engine.runner, max_tokens))
-    drafting = {**method, "lookahead": sweep}
-    steps: dict[bool, list[StepRecord]] = {True: [], False: []}
+    drafting = {**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))}
+    plain_steps: list[StepRecord] = []
+    steps: list[StepRecord] = []
     for number, prompt in enumerate((prompts[0], *prompts)):
         progress(number, len(prompts) + 1, "timing rounds")
-        for is_drafting, kind in ((False, _PLAIN), (True, drafting)):
+        for kind, kept in (({"strategy": "off"}, plain_steps), (drafting, steps)):
             generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **kind)
-            if number:
-                steps[is_drafting].extend(generation.steps)
-    return fit_rounds(steps[True], steps[False], engine.runner.is_recording)
+            kept.extend(generation.steps if number else ())
+    return fit_rounds(steps, plain_steps, engine.runner.is_recording)
 
 
 def lengths_to_measure(runner: Runner, max_tokens: int) -> list[int]:
@@ -89,15 +87,14 @@ def fit_rounds(steps: Sequence[StepRecord], plain_steps: Sequence[StepRecord], i
     by_length: dict[int, list[StepRecord]] = {}
     for step in (*plain_steps, *steps):
         by_length.setdefault(step.draft.num_draft_steps, []).append(step)
-    rounds = {length: [_beside_drafting(step) for step in some] for length, some in by_length.items()}
+    rounds = {
+        length: median(step.verify_seconds + step.optimise_seconds for step in some)
+        for length, some in by_length.items()
+    }
     drafting = {length: median(step.draft_seconds for step in some) for length, some in by_length.items() if length}
     each, once = _line(drafting)
-    known = {length + 1: median(some) + (once if length else 0.0) for length, some in rounds.items()}
+    known = {length + 1: seconds + (once if length else 0.0) for length, seconds in rounds.items()}
     return RoundSeconds(each, lambda num_drafted: _verify_seconds(known, num_drafted, is_recorded))
-
-
-def _beside_drafting(step: StepRecord) -> float:
-    return step.verify_seconds + step.optimise_seconds
 
 
 def _line(seconds: Mapping[int, float]) -> tuple[float, float]:

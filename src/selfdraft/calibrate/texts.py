@@ -15,8 +15,7 @@ from ..types import Prompt
 
 _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
-_MAX_ROWS = 16
-"""Texts that a CPU writes together: a pass of many rows takes little longer than one of one row."""
+_MAX_ROWS = 16  # texts that a CPU writes together: a pass of many rows takes little longer than one of one row
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ def write_texts(
         num_before = (len(prompts) - len(waiting) + first) * each
         told = Told(progress, num_before, len(prompts) * each, "writing texts")
         for number, text in zip(numbers, write(engine, [prompts[n] for n in numbers], each, told), strict=True):
-            values = {"tokens": text.tokens, "num_prompt_tokens": text.num_prompt_tokens}
-            journal.record(str(number), Artefact(values))
+            journal.record(str(number), Artefact(dict(vars(text))))
     kept = (journal.done[str(number)].values for number in range(len(prompts)))
     return [Text(tuple(values["tokens"]), values["num_prompt_tokens"]) for values in kept]
 

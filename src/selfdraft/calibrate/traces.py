@@ -1,8 +1,7 @@
 """Traces: what a drafter would draft after every prefix of a text that the target wrote, and whether it would be kept.
 
-DISCO's features and labels (arXiv:2405.04304, appendix D): the target decodes token by token; after each prefix the
-draft proposes a single token. While a draft agrees with the target its prefix is the target's, so a trace also tells
-what becomes of longer drafts, up to the first token that is refused.
+DISCO's features and labels (arXiv:2405.04304, appendix D): after each token of the target the draft proposes one. While
+a draft agrees its prefix is the target's, so a trace tells of longer drafts too, up to the first that is refused.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
 from .texts import Text, Told, probe_text, rows_at_once, write
 
-_LABEL = "collecting drafts"
-_SCORED_TOKENS = 64
-"""Whose scores [tokens, vocabulary] are held at once."""
-_DRAFTED_BY = ("strategy", "drafter", "settings")
+_SCORED_TOKENS = 64  # whose scores [tokens, vocabulary] are held at once
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,7 @@ class Trace:
         )
 
 
-Part = dict[str, torch.Tensor]
-"""Some rows of a trace, by the names of its fields."""
+Part = dict[str, torch.Tensor]  # some rows of a trace, by the names of its fields
 
 
 def collect(
@@ -87,17 +82,19 @@ def collect(
     `method` names strategy, drafter and their settings as a call of `Engine.generate` does; what else it names does
     not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
     """
-    drafted_by = {name: method[name] for name in _DRAFTED_BY if name in method}
+    drafted_by = {name: method[name] for name in ("strategy", "drafter", "settings") if name in method}
     skip = None if sampling else _constant_skip(engine, drafted_by)
     if skip is None:
-        count, traced = 1, partial(_decode, engine, drafted_by, sampling or {}, _OneByOne())
+        one_by_one = _OneByOne()
+        method = {**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"}
+        count, traced = 1, partial(_decode, engine, {**method, **(sampling or {})})
     else:
         count, traced = rows_at_once(engine), partial(_score, engine, skip)
     traces: list[Trace] = []
     for first in range(0, len(prompts), count):
         if first and not has_time():
             break
-        told = Told(progress, first * num_tokens, len(prompts) * num_tokens, _LABEL)
+        told = Told(progress, first * num_tokens, len(prompts) * num_tokens, "collecting drafts")
         traces.extend(traced(prompts[first : first + count], num_tokens, told))
     return traces
 
@@ -123,9 +120,6 @@ def _part(stats: DraftStats, is_kept: torch.Tensor, overlaps: torch.Tensor) -> P
 def _trace(domain: str, parts: Sequence[Part], has_scores: bool) -> Trace:
     fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Trace(domain, has_scores=has_scores, **fields)
-
-
-# ------------------------------------------------------------------------------------------------ whatever drafts
 
 
 class _Watch(PlainLookahead):
@@ -205,33 +199,20 @@ class _OneByOne:
 
 _NOTHING: Part = {
     "top_probs": torch.zeros(1, DraftStats.NUM_TOP),
-    "entropies": torch.zeros(1),
-    "confidences": torch.zeros(1),
+    **{name: torch.zeros(1) for name in ("entropies", "confidences", "overlaps")},
     "match_lengths": torch.zeros(1, dtype=torch.long),
-    "is_drafted": torch.zeros(1, dtype=torch.bool),
-    "is_kept": torch.zeros(1, dtype=torch.bool),
-    "overlaps": torch.zeros(1),
+    **{name: torch.zeros(1, dtype=torch.bool) for name in ("is_drafted", "is_kept")},
 }
 
 
 def _decode(
-    engine: Engine,
-    drafted_by: Mapping[str, Any],
-    sampling: Mapping[str, Any],
-    acceptance: _OneByOne,
-    prompts: Sequence[Prompt],
-    num_tokens: int,
-    told: Told,
+    engine: Engine, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int, told: Told
 ) -> Iterator[Trace]:
-    method = {**drafted_by, "lookahead": acceptance.watch, "acceptance": acceptance, "tree": "chain"}
     for prompt in prompts:
         # One token more than asked for: nothing is ever drafted for the last.
-        for chunk in engine.stream(prompt.tokens, max_new_tokens=num_tokens + 1, **method, **sampling):
+        for chunk in engine.stream(prompt.tokens, max_new_tokens=num_tokens + 1, **method):
             told.add(len(chunk.pieces))
-        yield acceptance.end(prompt.domain, num_tokens)
-
-
-# ------------------------------------------------------------------------------------------------ one skip set
+        yield method["acceptance"].end(prompt.domain, num_tokens)
 
 
 def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | None:
@@ -247,7 +228,7 @@ def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | N
 
 def _score(engine: Engine, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told) -> Iterator[Trace]:
     for prompt, text in zip(prompts, write(engine, prompts, num_tokens, told), strict=True):
-        yield _trace(prompt.domain, list(_scored(text, engine.runner, skip)), has_scores=True)
+        yield _trace(prompt.domain, _scored(text, engine.runner, skip), has_scores=True)
 
 
 @torch.inference_mode()

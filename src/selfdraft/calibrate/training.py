@@ -20,14 +20,13 @@ from .traces import Trace
 
 Label = Literal["match", "tv"]
 LABELS: tuple[Label, ...] = ("match", "tv")
+Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 NUM_HIDDEN = 32
-USUAL_THRESHOLD, USUAL_MAX_TOKENS = 0.5, 12
-"""Of a classifier that nobody has tuned."""
+_USUAL_THRESHOLD, _USUAL_MAX_TOKENS = 0.5, 12  # of a classifier that nobody has tuned
 _MAX_EPOCHS, _PATIENCE, _CHECK_EVERY = 500, 50, 5
 _LEARNING_RATE, _WEIGHT_DECAY = 0.01, 0.01
 _TINY = 1e-6
-_MIN_GAIN = 1e-5
-"""A smaller fall of the validation loss is none."""
+_MIN_GAIN = 1e-5  # a smaller fall of the validation loss is none
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,12 @@ class Examples:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], label: Label, last_position: float) -> Examples:
-        if not traces:
-            return cls(torch.zeros(0, NUM_FEATURES), torch.zeros(0), torch.zeros(0, dtype=torch.bool))
-        parts = zip(*(_examples(trace, label, last_position) for trace in traces), strict=True)
-        return cls(*(torch.cat(part) for part in parts))
-
-
-def _examples(trace: Trace, label: Label, last_position: float) -> tuple[torch.Tensor, ...]:
-    places = torch.arange(len(trace))
-    rows = join_features(trace.top_probs, trace.entropies, places, last_position)
-    labels = trace.is_kept.float() if label == "match" else trace.overlaps.float().clamp(0, 1)
-    return rows[trace.is_drafted], labels[trace.is_drafted], trace.is_kept[trace.is_drafted]
+        parts = [(torch.zeros(0, NUM_FEATURES), torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
+        for trace in traces:
+            rows = join_features(trace.top_probs, trace.entropies, torch.arange(len(trace)), last_position)
+            labels = trace.is_kept.float() if label == "match" else trace.overlaps.float().clamp(0, 1)
+            parts.append((rows[trace.is_drafted], labels[trace.is_drafted], trace.is_kept[trace.is_drafted]))
+        return cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def train(
@@ -70,25 +64,14 @@ def train(
     checks = checks if len(checks.rows) else examples
     with torch.inference_mode(False), torch.enable_grad():
         arrays = _fit(examples, checks, seed)
-    names = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
-    return Classifier(
-        **dict(zip(names, arrays, strict=True)),
-        last_position=last_position,
-        threshold=USUAL_THRESHOLD,
-        max_tokens=USUAL_MAX_TOKENS,
-    )
+    return Classifier(*arrays, last_position, _USUAL_THRESHOLD, _USUAL_MAX_TOKENS)
 
 
-def _fit(examples: Examples, checks: Examples, seed: int) -> list[torch.Tensor]:
+def _fit(examples: Examples, checks: Examples, seed: int) -> Arrays:
     """The network's arrays, for features as they come."""
     mean, spread = examples.rows.mean(0), examples.rows.std(0, correction=0)
-    varies = spread > _TINY
-    scale = torch.where(varies, 1 / spread.clamp(min=_TINY), 0.0)  # what never varied says nothing when it does
-
-    def standard(rows: torch.Tensor) -> torch.Tensor:
-        return (rows - mean) * scale
-
-    inputs, check_inputs = standard(examples.rows), standard(checks.rows)
+    scale = torch.where(spread > _TINY, 1 / spread.clamp(min=_TINY), 0.0)  # what never varied says nothing when it does
+    inputs, check_inputs = ((part.rows - mean) * scale for part in (examples, checks))
     labels, check_labels = examples.labels.clone(), checks.labels.clone()
     arrays = _initial(float(labels.mean()), seed)
     optimiser = torch.optim.AdamW(arrays, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
@@ -106,17 +89,16 @@ def _fit(examples: Examples, checks: Examples, seed: int) -> list[torch.Tensor]:
         optimiser.step()
     hidden_weight, hidden_bias, output_weight, output_bias = best
     folded = hidden_weight * scale
-    return [folded, hidden_bias - folded @ mean, output_weight, output_bias]
+    return folded, hidden_bias - folded @ mean, output_weight, output_bias
 
 
 def _initial(mean_label: float, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    chance = min(max(mean_label, 0.01), 0.99)
     arrays = [
         torch.randn(NUM_HIDDEN, NUM_FEATURES, generator=generator) * (2 / NUM_FEATURES) ** 0.5,
         torch.zeros(NUM_HIDDEN),
         torch.randn(NUM_HIDDEN, generator=generator) * NUM_HIDDEN**-0.5,
-        torch.logit(torch.tensor(chance)),
+        torch.logit(torch.tensor(min(max(mean_label, 0.01), 0.99))),
     ]
     return [array.requires_grad_() for array in arrays]
 
@@ -125,11 +107,8 @@ def _loss(inputs: torch.Tensor, labels: torch.Tensor, arrays: Sequence[torch.Ten
     return F.binary_cross_entropy_with_logits(apply(inputs, *arrays), labels)
 
 
-# ------------------------------------------------------------------------------------------------ how good it is
-
-
+# Of one text: twice the tokens that were rightly said to be kept; tokens said to be kept and tokens kept, together.
 Hits = tuple[int, int]
-"""Of one text: twice the tokens that were rightly said to be kept; tokens said to be kept and tokens kept, together."""
 
 
 def hits(predicted: torch.Tensor, is_kept: torch.Tensor) -> Hits:
@@ -153,14 +132,6 @@ def classifier_hits(classifier: Classifier, trace: Trace, threshold: float | Non
 def static_hits(trace: Trace, num_tokens: int) -> Hits:
     """Of the rule that calls the first `num_tokens` of every round kept, in rounds that end with a refused token."""
     return hits(oracle_depths(trace)[trace.is_drafted] <= num_tokens, trace.is_kept[trace.is_drafted])
-
-
-def classifier_f1(classifier: Classifier, traces: Iterable[Trace], threshold: float | None = None) -> float:
-    return f1(classifier_hits(classifier, trace, threshold) for trace in traces)
-
-
-def static_f1(traces: Iterable[Trace], num_tokens: int) -> float:
-    return f1(static_hits(trace, num_tokens) for trace in traces)
 
 
 def oracle_depths(trace: Trace) -> torch.Tensor:

@@ -17,8 +17,7 @@ from ..progress import Progress
 from ..registry import resolve
 from ..types import FrontierPoint, Prompt, SkipSet
 
-NUM_TOKENS = 128
-"""Of each text."""
+NUM_TOKENS = 128  # of each text
 _NUM_SETS = 4
 
 Item = TypeVar("Item")
@@ -44,7 +43,8 @@ class Trials:
         records, total = found.of(name), found.figures(name)
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
-        match, costs = self.match(skip), self.latency.at(_mean_length(records))
+        lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
+        match, costs = self.match(skip), self.latency.at(sum(lengths) / max(1, len(lengths)))
         return {
             "strategy": strategy,
             "skip": str(skip),
@@ -76,24 +76,15 @@ def usual_skip(records: Sequence[Record]) -> SkipSet:
     return SkipSet.parse(passes.most_common(1)[0][0])
 
 
-def _mean_length(records: Sequence[Record]) -> float:
-    """Of a text while it was written."""
-    return sum(record.num_prompt_tokens + record.num_tokens / 2 for record in records) / max(1, len(records))
-
-
 def methods_of(strategy: str, points: Sequence[FrontierPoint] = ()) -> dict[str, dict[str, Any]]:
     """The strategy itself, and fixed sets spread over its frontier with all else as the strategy has it."""
     pairing = {name: value for name, value in resolve({"strategy": strategy}).items() if name != "strategy"}
     spread = thinned([point for point in points if point.skip], _NUM_SETS + 2)
-    fixed = {
-        str(point.skip): {
-            **pairing,
-            "strategy": "fixed",
-            "settings": {**pairing["settings"], "fixed": {"skip": str(point.skip)}},
-        }
-        for point in spread[1:-1] or spread  # at its ends a frontier skips next to nothing, and nearly all
-    }
-    return {strategy: {"strategy": strategy}, **fixed}
+    methods: dict[str, dict[str, Any]] = {strategy: {"strategy": strategy}}
+    for point in spread[1:-1] or spread:  # at its ends a frontier skips next to nothing, and nearly all
+        settings = {**pairing["settings"], "fixed": {"skip": str(point.skip)}}
+        methods[str(point.skip)] = {**pairing, "strategy": "fixed", "settings": settings}
+    return methods
 
 
 def thinned(items: Sequence[Item], count: int) -> list[Item]:

@@ -1,10 +1,9 @@
 """Tuning: the settings of a lookahead that decode fastest, by replay first, then by the clock.
 
-Replay tells what every setting of a grid would have done to texts whose traces are known; how many tokens a round
-drafts is a function of where it begins, so it is computed for all beginnings at once. It is exact as long as a draft
-agrees with the target and reads what the target reads; after its first wrong token a draft would go its own way, and
-the rule is shown the text instead. So it serves to choose settings with, not to report speed: the few best are then
-measured, with the usual setting and with plain decoding, on the same prompts in turns, and the fastest measured wins.
+Replay tells what every setting of a grid would have done to texts whose traces are known, for all beginnings of a
+round at once. It is exact up to a draft's first wrong token: after it a draft would go its own way, and the rule is
+shown the text instead. So it serves to choose settings with, not to report speed: the few best are then measured, with
+the usual setting and with plain decoding, on the same prompts in turns, and the fastest measured wins.
 """
 
 from __future__ import annotations
@@ -24,15 +23,12 @@ from ..lookahead.perplexity import MIN_CONFIDENCE
 from .round_seconds import RoundSeconds
 from .traces import Trace
 
-MAX_TOKENS = 15
-"""The longest drafts that are tried: with the token before them, a pass of 16 columns verifies them."""
+MAX_TOKENS = 15  # the longest drafts that are tried: with the token before them, a pass of 16 columns verifies them
 CONFIDENCES = (*(step / 20 for step in range(1, 20)), 0.97, 0.98, 0.99, 0.995)
 PERPLEXITIES = (1.005, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-TUNABLE = ("fixed", "confidence", "perplexity")
-"""The classifier of `disco` is tuned when it is trained, and the others tune themselves."""
+TUNABLE = ("fixed", "confidence", "perplexity")  # `disco` is tuned when it is trained, the others tune themselves
 
 Counts = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float32]
 
 
@@ -58,12 +54,9 @@ class Candidate:
         """As keywords of `Engine.generate`, beside those that say what drafts."""
         if self.classifier is not None:
             return {**drafted_by, "lookahead": Disco.of(self.classifier, Disco.Options(**self.options))}
-        settings = {**drafted_by.get("settings", {}), self.lookahead: self._settings(drafted_by)}
-        return {**drafted_by, "lookahead": self.lookahead, "settings": settings}
-
-    def _settings(self, drafted_by: Mapping[str, Any]) -> dict[str, Any]:
-        """A strategy may have the same name, and options of its own (`fixed`)."""
-        return {**drafted_by.get("settings", {}).get(self.lookahead, {}), **self.options}
+        settings = drafted_by.get("settings", {})
+        own = {**settings.get(self.lookahead, {}), **self.options}  # a strategy may have the same name (`fixed`)
+        return {**drafted_by, "lookahead": self.lookahead, "settings": {**settings, self.lookahead: own}}
 
 
 class Replay:
@@ -79,8 +72,9 @@ class Replay:
         self._until_end = np.repeat(ends, lengths) - self.places
         self._begins: Counts = np.repeat(ends - lengths, lengths)
         self._has_scores = np.repeat([trace.has_scores for trace in traces], lengths)
-        is_drafted, is_kept = (np.concatenate(flags) for flags in zip(*map(_flags, traces), strict=True))
-        self._can_keep = next_place(~is_kept) - self.places
+        is_drafted = np.concatenate([trace.is_drafted.numpy() for trace in traces])
+        is_kept = np.concatenate([trace.is_kept.numpy() for trace in traces])
+        self._can_keep = next_place(~(is_drafted & is_kept)) - self.places
         undrafted = next_place(~is_drafted) - self.places
         # Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing.
         self._can_draft = np.where(self._can_keep < undrafted, self._until_end, np.minimum(undrafted, self._until_end))
@@ -89,8 +83,7 @@ class Replay:
         """`num_wanted` [tokens]: how many a round would draft that begins there."""
         drafted = np.minimum(num_wanted, self._can_draft)
         emitted = np.minimum(np.minimum(drafted, self._can_keep) + 1, self._until_end)
-        seconds, steps, lengths = 0.0, emitted.tolist(), drafted.tolist()
-        place = 0
+        place, seconds, steps, lengths = 0, 0.0, emitted.tolist(), drafted.tolist()
         while place < len(self.places):
             seconds += self._seconds[lengths[place]]
             place += steps[place]
@@ -105,11 +98,7 @@ class Replay:
         return np.where(self._has_scores, ahead, self.places), self.places - self._begins + depth - 1
 
 
-def _flags(trace: Trace) -> tuple[Flags, Flags]:
-    return trace.is_drafted.numpy(), (trace.is_drafted & trace.is_kept).numpy()
-
-
-def next_place(flags: Flags) -> Counts:
+def next_place(flags: npt.NDArray[np.bool_]) -> Counts:
     """[places] the first place from here on whose flag is set; their number where there is none."""
     places = np.where(flags, np.arange(len(flags)), len(flags))
     found: Counts = np.minimum.accumulate(places[::-1])[::-1]
@@ -126,19 +115,14 @@ def rank(lookahead: str, replay: Replay, classifier: Classifier | None = None) -
         found = [predicted(Candidate("fixed", {"tokens": length}), replay) for length in maxima]
     else:
         certainty = certainties(lookahead, replay, classifier)
-        grid = PERPLEXITIES if lookahead == "perplexity" else CONFIDENCES
-        wanted = {threshold: _until_below(certainty, _bar(lookahead, threshold)) for threshold in grid}
-        found = [_best_maximum(lookahead, bar, wanted[bar], replay, classifier) for bar in grid]
+        found = []
+        for threshold in PERPLEXITIES if lookahead == "perplexity" else CONFIDENCES:
+            wanted = _until_below(certainty, lookahead, threshold)
+            speeds = {maximum: replay.tokens_per_second(np.minimum(wanted, maximum)) for maximum in maxima}
+            best = max(speeds, key=speeds.__getitem__)
+            options = {"threshold": threshold, "max_tokens": best}
+            found.append(Candidate(lookahead, options, speeds[best], classifier))
     return sorted(found, key=lambda candidate: -candidate.predicted)
-
-
-def _best_maximum(
-    lookahead: str, threshold: float, wanted: Counts, replay: Replay, classifier: Classifier | None
-) -> Candidate:
-    maxima = range(1, replay.max_tokens + 1)
-    speeds = {maximum: replay.tokens_per_second(np.minimum(wanted, maximum)) for maximum in maxima}
-    best = max(speeds, key=lambda maximum: speeds[maximum])
-    return Candidate(lookahead, {"threshold": threshold, "max_tokens": best}, speeds[best], classifier)
 
 
 def predicted(candidate: Candidate, replay: Replay) -> Candidate:
@@ -148,7 +132,7 @@ def predicted(candidate: Candidate, replay: Replay) -> Candidate:
     wanted = np.full(len(replay.places), maximum)
     if candidate.lookahead != "fixed":
         certainty = certainties(candidate.lookahead, replay, candidate.classifier)
-        wanted = np.minimum(_until_below(certainty, _bar(candidate.lookahead, options["threshold"])), maximum)
+        wanted = np.minimum(_until_below(certainty, candidate.lookahead, options["threshold"]), maximum)
     return replace(candidate, predicted=replay.tokens_per_second(wanted))
 
 
@@ -169,14 +153,9 @@ def certainties(lookahead: str, replay: Replay, classifier: Classifier | None = 
     return found
 
 
-def _bar(lookahead: str, threshold: float) -> float:
-    """What `certainties` must not fall below; that of a perplexity is its inverse."""
-    return 1 / threshold if lookahead == "perplexity" else threshold
-
-
-def _until_below(certainty: Numbers, bar: float) -> Counts:
+def _until_below(certainty: Numbers, lookahead: str, threshold: float) -> Counts:
     """[tokens] how many a round drafts: up to the first that falls below, and that one; else as many as there are."""
-    is_stop = certainty < np.float32(bar)
+    is_stop = certainty < np.float32(1 / threshold if lookahead == "perplexity" else threshold)
     found: Counts = np.where(is_stop.any(0), is_stop.argmax(0) + 1, len(certainty))
     return found
 
@@ -184,9 +163,8 @@ def _until_below(certainty: Numbers, bar: float) -> Counts:
 @torch.inference_mode()
 def _chances(classifier: Classifier, replay: Replay, depth: int) -> Numbers:
     """[tokens] that the token at this depth is kept, by the classifier."""
-    top_probs, entropies = (
-        torch.cat(part) for part in zip(*((trace.top_probs, trace.entropies) for trace in replay.traces), strict=True)
-    )
+    top_probs = torch.cat([trace.top_probs for trace in replay.traces])
+    entropies = torch.cat([trace.entropies for trace in replay.traces])
     rows, positions = map(torch.from_numpy, replay.shown(depth))
     features = join_features(top_probs[rows], entropies[rows], positions, classifier.last_position)
     found: Numbers = classifier.logits(features).sigmoid().numpy()
