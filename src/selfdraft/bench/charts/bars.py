@@ -24,7 +24,6 @@ class Bars(Panel):
     x_label: str = ""
     unit: str = ""
     baseline: float | None = None
-    baseline_name: str = "plain decoding"
     title: str = ""
 
     def on(self, axes: Any, theme: Theme) -> None:
@@ -35,7 +34,7 @@ class Bars(Panel):
             for group, number in enumerate(numbers):
                 self._draw_bar(axes, theme, group + shift, number, 0.9 * width, color)
             key(axes, name, color)
-        baseline(axes, theme, self.baseline, self.baseline_name)
+        baseline(axes, theme, self.baseline, "plain decoding")
         axes.set_xticks(range(len(self.groups)), [two_lines(group) for group in self.groups])
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.18)
@@ -103,12 +102,9 @@ class BarTable(Drawing):
     columns: Sequence[str]
     cells: Sequence[Sequence[Bar | None]]
     legend: Mapping[str, str] = field(default_factory=dict)
-    baseline: float = 1.0
-    widths: tuple[float, float] = (2.7, 1.12)
 
     def lay(self, figure: Any, theme: Theme) -> list[Later]:
-        first, others = self.widths
-        ratios = [first, *[others] * (len(self.columns) - 1)]
+        ratios = [2.7, *[1.12] * (len(self.columns) - 1)]
         panels = figure.subplots(1, len(ratios), sharey=True, squeeze=False, width_ratios=ratios)[0]
         figure.get_layout_engine().set(w_pad=0.02, wspace=0.0)
         highest = self._highest()
@@ -130,7 +126,7 @@ class BarTable(Drawing):
         """What bars must have room for. A line of few texts may be longer; it is cut."""
         values = [interval(cell.number).value or 0.0 for row in self.cells for cell in row if cell]
         wholes = [interval(row[0].number).high or 0.0 for row in self.cells if row[0]]
-        return max(1.1 * max(values, default=0.0), *wholes, 1.2 * self.baseline)
+        return max(1.1 * max(values, default=0.0), *wholes, 1.2)
 
     def _draw_column(self, axes: Any, theme: Theme, cells: Sequence[Bar | None], highest: float) -> None:
         for place, cell in enumerate(cells):
@@ -146,7 +142,7 @@ class BarTable(Drawing):
                 whisker(axes, theme, [found.low, min(found.high, highest)], [place, place])
             text, where = cell.text or f"{found.value:.2f}", axes.get_yaxis_transform()
             axes.annotate(text, (0.985, place), xycoords=where, ha="right", va="center", fontsize=8.5)
-        axes.axvline(self.baseline, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=3)
+        axes.axvline(1.0, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=3)
         axes.set_xticks([])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

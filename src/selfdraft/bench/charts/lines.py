@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from .panels import Interval, Limits, Number, Panel, baseline, dress, interval
+from .panels import Limits, Number, Panel, baseline, dress, interval
 from .theme import Theme, short
 
 Kind = Literal["line", "dashed", "dotted", "steps", "dots", "bars"]
@@ -57,7 +57,6 @@ class Lines(Panel):
     y_label: str = ""
     unit: str = ""
     baseline: float | None = None
-    baseline_name: str = "plain decoding"
     x_limits: Limits = (None, None)
     y_limits: Limits = (None, None)
     log: str = ""
@@ -73,7 +72,7 @@ class Lines(Panel):
 
     def on(self, axes: Any, theme: Theme) -> None:
         ends = [end for place, one in enumerate(self.series) if (end := self._draw(axes, theme, place, one))]
-        baseline(axes, theme, self.baseline, "" if self.names_at_ends else self.baseline_name)
+        baseline(axes, theme, self.baseline, "" if self.names_at_ends else "plain decoding")
         dress(axes, theme, self.x_label, self.y_label, self.unit)
         self._scale(axes)
         self._draw_bands(axes, theme)
@@ -102,7 +101,9 @@ class Lines(Panel):
             drawstyle = "steps-post" if one.kind == "steps" else "default"
             style = {"linestyle": dashes, "drawstyle": drawstyle, "linewidth": 1.8, "zorder": 4}
             axes.plot(xs, ys, color=color, label=label, **style, **marks)
-        _draw_intervals(axes, known, color)
+        for x, found in known:
+            if found.low is not None and found.high is not None:
+                axes.plot([x, x], [found.low, found.high], color=color, linewidth=1.1, alpha=0.75, zorder=3)
         return (float(ys[-1] or 0.0), short(one.name), color) if one.name else None
 
     def _scale(self, axes: Any) -> None:
@@ -144,12 +145,6 @@ def _fractions(axes: Any, band: Band) -> tuple[float, float]:
     pixels = axes.transData.transform([(band.first, axes.get_ylim()[0]), (band.last, axes.get_ylim()[0])])
     (first, _), (last, _) = axes.transAxes.inverted().transform(pixels)
     return max(0.0, float(first)), min(1.0, float(last))
-
-
-def _draw_intervals(axes: Any, known: Sequence[tuple[float, Interval]], color: str) -> None:
-    for x, one in known:
-        if one.low is not None and one.high is not None:
-            axes.plot([x, x], [one.low, one.high], color=color, linewidth=1.1, alpha=0.75, zorder=3)
 
 
 def _plain_ticks(axis: Any, unit: str) -> None:

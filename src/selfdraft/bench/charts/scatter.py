@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -114,13 +113,12 @@ def _draw_field(axes: Any, theme: Theme, field: Callable[[Array, Array], Array])
         axes.contour(xs, ys, heights, levels=levels, colors=shades, linewidths=1.0, zorder=1)
     edge = heights[-1][::-1]  # ascending from right to left
     places = {level: float(np.interp(level, edge, xs[::-1])) for level in levels if edge[0] < level < edge[-1]}
-    named: dict[float, float] = {}
+    named: list[float] = []
     for level, place in places.items():
-        if all(abs(place - other) >= 0.06 * (right - left) for other in named.values()):
-            named[level] = place
-    for level, place in named.items():
-        style = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "color": theme.soft}
-        axes.annotate(f"{level:g}x", (place, 1.0), (0, 2), ha="center", va="bottom", fontsize=8, **style)
+        if all(abs(place - other) >= 0.06 * (right - left) for other in named):
+            named.append(place)
+            style = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "color": theme.soft}
+            axes.annotate(f"{level:g}x", (place, 1.0), (0, 2), ha="center", va="bottom", fontsize=8, **style)
 
 
 # ------------------------------------------------------------------------------------------------ labels
@@ -158,17 +156,12 @@ def _along(line: Sequence[Point]) -> Array:
 
 
 def _free_place(pixel: Array, size: Array, inside: Any, scale: float, middles: Array, sizes: Array) -> Array:
-    """The first of those with the fewest things below it."""
-    places = list(_places(pixel, size, inside, scale)) or [pixel]
-    return min(places, key=lambda place: int((np.abs(place - middles) < (size + sizes) / 2).all(-1).sum()))
-
-
-def _places(pixel: Array, size: Array, inside: Any, scale: float) -> Iterator[Array]:
-    for away, angle in itertools.product(_AWAY, _ANGLES):
-        direction = np.array([math.cos(angle), math.sin(angle)])
-        place = pixel + direction * (size / 2 + (_MARKER + away) * scale)
-        if (place >= inside.min + size / 2).all() and (place <= inside.max - size / 2).all():
-            yield place
+    """The first of those inside with the fewest things below it."""
+    directions = [(away, np.array([math.cos(angle), math.sin(angle)])) for away in _AWAY for angle in _ANGLES]
+    places = [pixel + direction * (size / 2 + (_MARKER + away) * scale) for away, direction in directions]
+    low, high = inside.min + size / 2, inside.max - size / 2
+    free = [place for place in places if (place >= low).all() and (place <= high).all()] or [pixel]
+    return min(free, key=lambda place: int((np.abs(place - middles) < (size + sizes) / 2).all(-1).sum()))
 
 
 # ------------------------------------------------------------------------------------------------ vectors

@@ -40,29 +40,17 @@ class Theme:
 
 
 LIGHT = Theme(
-    name="light",
-    ground="#FFFFFF",
-    ink="#1B1F24",
-    soft="#57606A",
-    grid="#DDE1E6",
-    band="#F4F6F8",
-    skipped="#ECEFF2",
+    "light", ground="#FFFFFF", ink="#1B1F24", soft="#57606A", grid="#DDE1E6", band="#F4F6F8", skipped="#ECEFF2",
     roles={"faster": BLUE, "unsure": "#A9CDE6", "slower": ORANGE, "peer": "#8C959F"},
     series=(BLUE, RED, GREEN, PINK, ORANGE, SKY),
     stack=(ORANGE, BLUE, GREEN, "#C3C9CF"),
-)
+)  # fmt: skip
 DARK = Theme(
-    name="dark",
-    ground="#14181D",
-    ink="#E8EBEE",
-    soft="#A3ACB5",
-    grid="#30363D",
-    band="#1C2128",
-    skipped="#262C33",
+    "dark", ground="#14181D", ink="#E8EBEE", soft="#A3ACB5", grid="#30363D", band="#1C2128", skipped="#262C33",
     roles={"faster": SKY, "unsure": "#2C5A7A", "slower": ORANGE, "peer": "#7D8790"},
     series=(SKY, RED, GREEN, PINK, YELLOW, "#FFFFFF"),
     stack=(ORANGE, SKY, GREEN, "#59626B"),
-)
+)  # fmt: skip
 
 
 class Draw(Protocol):
@@ -117,18 +105,9 @@ def _style(theme: Theme) -> dict[str, Any]:
     inks = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), theme.ink)
     lines = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), theme.grid)
     grounds = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), theme.ground)
-    return {
-        **inks,
-        **lines,
-        **grounds,
-        "font.size": 9.5,
-        "font.family": "DejaVu Sans",
-        "legend.frameon": False,
-        "legend.borderaxespad": 0.4,
-        "hatch.color": theme.ground,
-        "svg.hashsalt": "selfdraft",
-        "svg.fonttype": "path",
-    }
+    legend = {"legend.frameon": False, "legend.borderaxespad": 0.4}
+    text = {"font.size": 9.5, "font.family": "DejaVu Sans", "svg.hashsalt": "selfdraft", "svg.fonttype": "path"}
+    return {**inks, **lines, **grounds, **legend, **text, "hatch.color": theme.ground}
 
 
 def short(name: str, most: int = 38) -> str:
