@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import selfdraft
-from selfdraft.cli.outputs import write_file
+from selfdraft.cli.inputs import write_file
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, Disco

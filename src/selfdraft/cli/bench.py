@@ -8,15 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..bench.methods import (
-    PRESETS,
-    Methods,
-    Preset,
-    check_names,
-    crossed,
-    name_method,
-    parse_variants,
-)
+from ..bench.methods import PRESETS, Methods, Preset, check_names, crossed, name_method, parse_variants
 from ..bench.soak import Soak
 from ..bench.tables import as_text
 from ..engine.engine import Engine
@@ -34,18 +26,20 @@ from ..prompts.tokens import encode
 from ..types import Prompt
 from . import terminal
 from .inputs import (
-    MODEL_HELP,
-    add_device_options,
+    add_command,
     add_method_options,
+    add_model,
     check_method_names,
+    check_output,
     check_sampling,
     count,
+    load_engine,
+    load_model,
     method_help,
-    read_file,
     read_method,
+    read_named,
     seconds,
 )
-from .outputs import check_output
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 EXAMPLES = f"""\
@@ -75,25 +69,18 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bench",
-        help="measure methods against plain decoding: what would one gain?",
-        description="Methods against plain decoding on prompts of several kinds: what would one gain?",
-        epilog=f"{method_help()}\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+    text = "measure methods against plain decoding: what would one gain?"
+    about = "Methods against plain decoding on prompts of several kinds: what would one gain?"
+    parser = add_command(commands, "bench", run, text, about, f"{method_help()}\n{EXAMPLES}")
+    add_model(parser)
     _add_methods(parser)
     _add_prompts(parser)
     _add_run(parser)
     add_method_options(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("methods to compare")
-    add: Any = group.add_argument
+    add: Any = parser.add_argument_group("methods to compare").add_argument
     add("--preset", choices=PRESETS, help="a choice of methods and options, see below")
     for name in ("quick", "all"):
         add(f"--{name}", action="store_const", dest="preset", const=name, help=f"the same as --preset {name}")
@@ -106,8 +93,7 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("prompts")
-    add: Any = group.add_argument
+    add: Any = parser.add_argument_group("prompts").add_argument
     number = {"metavar": "N", "type": count}
     add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {', '.join(PROMPT_SETS)} (default: all)")
     add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead")
@@ -119,8 +105,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run")
-    add: Any = group.add_argument
+    add: Any = parser.add_argument_group("run").add_argument
     add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
     add("--top-p", metavar="P", type=float, help="sample from the smallest set of tokens with this probability")
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
@@ -140,25 +125,18 @@ def run(options: argparse.Namespace) -> int:
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
-    with terminal.Progress() as progress:
-        where = {"device": options.device, "dtype": options.dtype, "progress": progress}
-        model, tokenizer = loading.load(options.model, **where)
-        peer_model = loading.load(options.peer_model, **where)[0] if options.peer_model else None
-    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL)
+    engine = load_engine(options)
+    peer_model = load_model(options, options.peer_model)[0] if options.peer_model else None
     if profile := engine.knowledge.profile:
         terminal.say(profile.summary)
     plan = MeasurePlan(
-        prompts=[*prompts, *_long_prompts(options, prompts, engine)],
+        prompts=[*prompts, *context_prompts(prompts, engine, options.contexts, per_length=2)],
         methods=methods,
         peers=peers,
         peer_model=peer_model,
         peer_prompts=options.peer_prompts,
         max_new_tokens=_asked(options, "max_new_tokens") or 128,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        seed=options.seed,
-        runs=options.runs,
-        seconds=options.seconds,
+        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs", "seconds")},
         with_passes=bool(_asked(options, "passes")),
         facts=_facts(options),
     )
@@ -225,13 +203,9 @@ def _peers(options: argparse.Namespace) -> list[str]:
 
 
 def _prompts(options: argparse.Namespace) -> list[Prompt]:
-    files = [(Path(file).name, read_file(file)) for file in options.prompts]
-    prompts = select_prompts(options.prompt_sets, files, options.datasets, _asked(options, "per_domain"))
+    files, per_domain = read_named(options.prompts), _asked(options, "per_domain")
+    prompts = select_prompts(options.prompt_sets, files, options.datasets, per_domain)
     return prompts if options.mix is None else mixed_prompts(prompts, options.mix, options.seed)
-
-
-def _long_prompts(options: argparse.Namespace, prompts: list[Prompt], engine: Engine) -> list[Prompt]:
-    return context_prompts(prompts, engine, options.contexts, per_length=2) if options.contexts else []
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:

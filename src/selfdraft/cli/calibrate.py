@@ -19,20 +19,25 @@ from ..calibrate.calibrate import (
 from ..calibrate.lookahead import USUAL_TOKENS as LOOKAHEAD_TOKENS
 from ..calibrate.training import LABELS
 from ..calibrate.tuning import TUNABLE
-from ..engine.engine import Engine
 from ..errors import OptionError
 from ..models.load import loading
-from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
 from ..registry import DRAFTERS, STRATEGIES, TREES, check_settings
-from ..types import Prompt
 from . import lookahead, terminal
-from .inputs import MODEL_HELP, add_device_options, count
+from .inputs import (
+    add_command,
+    add_label_options,
+    add_model,
+    add_prompt_options,
+    add_settings,
+    count,
+    load_engine,
+    read_learning_prompts,
+)
 from .profile_text import as_text
-from .prompts import add_label_options, add_prompt_options, read
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -65,32 +70,23 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "calibrate",
-        help="learn about a model on this device: what to skip, how far to draft",
-        description="Learn what passes take on this device, which sub-layers a draft may skip, how far to draft.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "learn about a model on this device: what to skip, how far to draft"
+    about = "Learn what passes take on this device, which sub-layers a draft may skip, how far to draft."
+    parser = add_command(commands, "calibrate", run, text, about, EXAMPLES)
     add: Any = parser.add_argument
-    add("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+    add_model(parser)
     add("--strategy", metavar="NAME", nargs="+", help=f"of {', '.join(STRATEGIES)} (default: {DEFAULT_STRATEGY})")
     names = ", ".join(("disco", *TUNABLE))
     add("--lookahead", metavar="NAME", help=f"learn how far to draft instead: {names}")
     add_prompt_options(parser)
     add("--budget", metavar="TIME", type=seconds, help="90s, 10m, 1h (default: 20m; with --lookahead 10m)")
-    add("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable")
+    add_settings(parser)
     add("--tokens", metavar="N", type=count, help=f"that the model generates to fit to ({_TOKENS}); with --lookahead: "
         f"of each text (default: {LOOKAHEAD_TOKENS})")  # fmt: skip
     group = parser.add_argument_group("with --strategy")
     add_label_options(group)
-    group.add_argument(
-        "--trial-prompts",
-        metavar="N",
-        type=partial(count, minimum=0),
-        help="try with N of the prompts held out, a quarter of each domain; 0: try nothing (default: all)",
-    )
+    trying = "try with N of the prompts held out, a quarter of each domain; 0: try nothing (default: all)"
+    group.add_argument("--trial-prompts", metavar="N", type=partial(count, minimum=0), help=trying)
     group.add_argument("--again", action="store_true", help="start again, whatever was measured or kept before")
     group = parser.add_argument_group("with --lookahead")
     group.add_argument("--drafter", metavar="NAME", help=f"what drafts: {', '.join(DRAFTERS)}")
@@ -98,7 +94,6 @@ def add_parser(commands: Any) -> None:
     labels = "of disco; match: 1 where the draft's token is the target's; tv: 1 - total variation (default: match)"
     group.add_argument("--label", choices=LABELS, help=labels)
     group.add_argument("--json", action="store_true", help="print one JSON document as the last line")
-    parser.set_defaults(run=run)
 
 
 def seconds(text: str) -> float:
@@ -110,30 +105,25 @@ def seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    _check_together(options)
-    return lookahead.run(options) if options.lookahead else _run_strategies(options)
-
-
-def _check_together(options: argparse.Namespace) -> None:
     """Options of the other kind of calibration would be ignored."""
-    foreign = _FOR_STRATEGIES if options.lookahead else _FOR_LOOKAHEADS
-    for name in foreign:
+    for name in _FOR_STRATEGIES if options.lookahead else _FOR_LOOKAHEADS:
         if getattr(options, name) not in (None, False):
             flag = name.replace("_", "-")
             what = "does not go with --lookahead" if options.lookahead else "needs --lookahead NAME"
             raise OptionError(f"--{flag} {what}; leave it out, or see selfdraft calibrate --help")
+    return lookahead.run(options) if options.lookahead else _run_strategies(options)
 
 
 def _run_strategies(options: argparse.Namespace) -> int:
     options.strategy = options.strategy or [DEFAULT_STRATEGY]
     options.budget = options.budget or BUDGET
-    prompts = _read_before_loading(options)
-    with terminal.Progress() as loaded:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=loaded)
-    name = options.model or DEFAULT_MODEL
-    engine = Engine(model, tokenizer, profile=None, name=name, strategy="off")
-    asked = [encoded(prompt, engine) for prompt in prompts]
     settings = parse_settings(options.set)
+    check_strategies(options.strategy)  # the whole command, before the model is loaded
+    check_settings(settings)
+    loading.choose_dtype(options.dtype, loading.choose_device(options.device))
+    prompts = read_learning_prompts(options)
+    engine = load_engine(options, profile=None, strategy="off")
+    asked = [encoded(prompt, engine) for prompt in prompts]
     wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again, settings)
     try:
         with terminal.Progress(unit="") as progress:
@@ -142,19 +132,8 @@ def _run_strategies(options: argparse.Namespace) -> int:
         command = "the same command without --again" if options.again else "the same command"
         terminal.say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
-    print(as_text(profile, engine.runner.num_layers))
-    print()
-    for line in _advice(profile, options):
-        print(line)
+    print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
     return 0
-
-
-def _read_before_loading(options: argparse.Namespace) -> list[Prompt]:
-    """Validate the whole command before the model is loaded."""
-    check_strategies(options.strategy)
-    check_settings(parse_settings(options.set))
-    loading.choose_dtype(options.dtype, loading.choose_device(options.device))
-    return read(options)
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:

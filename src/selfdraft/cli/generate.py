@@ -9,30 +9,30 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .. import __version__
 from ..engine.audit import rule_for
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
-from ..models.load import loading
-from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, make
 from ..registry import AXES, resolve
 from ..types import Generation
 from . import terminal
-from .document import shaping_options
 from .inputs import (
     MODEL_HELP,
+    add_command,
     add_device_options,
     add_generate_options,
     add_method_options,
     as_message,
     check_method_names,
     check_prompt_text,
+    heading,
+    load_engine,
     method_help,
     read_method,
     read_standard_input,
 )
+from .verify import SHAPING
 
 WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01
@@ -41,7 +41,7 @@ _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 EXAMPLES = """\
 The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is; "-": read from
-standard input). Drafted and accepted tokens are shown in {draft}, the target's own in {target}.
+standard input). Drafted and accepted tokens are shown in green, the target's own in cyan.
 
 examples:
   selfdraft generate "Write a haiku about rain."
@@ -53,43 +53,30 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "generate",
-        help="generate text",
-        description="Continue a prompt. Drafting on or off, the text is the same.",
-        epilog=f"{method_help()}\n{EXAMPLES.format(draft='green', target='cyan')}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text, about = "generate text", "Continue a prompt. Drafting on or off, the text is the same."
+    parser = add_command(commands, "generate", run, text, about, f"{method_help()}\n{EXAMPLES}")
     parser.add_argument("prompt", help='the prompt; "-" reads it from standard input')
     parser.add_argument("--model", help=MODEL_HELP)
     add_device_options(parser)
     parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
-    parser.add_argument(
-        "--compare", action="store_true", help="also decode plainly; show speeds and whether both agree"
-    )
+    agree = "also decode plainly; show speeds and whether both agree"
+    parser.add_argument("--compare", action="store_true", help=agree)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: %(default)s")
     add_method_options(parser)
-    _add_generate_options(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_generate_options(parser: argparse.ArgumentParser) -> None:
     group = add_generate_options(parser, "generation", lambda name: name not in _NOT_ON_THE_COMMAND_LINE)
     group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
 
 
 def run(options: argparse.Namespace) -> int:
     method = read_method(options)
-    call = {
-        item.name: getattr(options, item.name) for item in dataclasses.fields(GenerateOptions) if item.name in options
-    }
-    call = {name: value for name, value in call.items() if value not in (None, [])}
+    fields = {item.name for item in dataclasses.fields(GenerateOptions)}
+    call = {name: value for name, value in vars(options).items() if name in fields and value not in (None, [])}
     text = read_standard_input("pass the prompt as an argument") if options.prompt == "-" else options.prompt
-    _check_before_loading(method, call, text)
-    with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
+    check_method_names(method)  # all slips, before the time that a model takes to load
+    settings = make(GenerateOptions, call, "generate")
+    check_prompt_text(text)
+    engine = load_engine(options, **method)
     if profile := engine.knowledge.profile_in_use:
         print(profile.summary, file=sys.stderr)
     prompt = as_message(text, engine, options.raw)
@@ -98,25 +85,18 @@ def run(options: argparse.Namespace) -> int:
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
     generation = _generate(engine, prompt, call, options)
     plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
-    rule = rule_for(resolve(method)["acceptance"], make(GenerateOptions, call, "generate"))
+    rule = rule_for(resolve(method)["acceptance"], settings)
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
         document = _document(engine, options, method, generation, plain, comparison)
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
-        shaping = shaping_options(make(GenerateOptions, call, "generate"))
+        shaping = {name: getattr(settings, name) for name in SHAPING}
         print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
         _print_summary(generation, plain, comparison)
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
-
-
-def _check_before_loading(method: dict[str, Any], call: dict[str, Any], text: str) -> None:
-    """A slip in the command must not cost the time a model takes to load."""
-    check_method_names(method)
-    make(GenerateOptions, call, "generate")
-    check_prompt_text(text)
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
@@ -147,8 +127,8 @@ def _print_summary(generation: Generation, plain: Generation | None, comparison:
         speedup = _speedup(generation, plain)
         print(f"outputs: {_comparison_text(comparison)}")
         print(f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})"))
-    prefill = f"prefill of {generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
-    print(f"ended by {generation.finish_reason}; {prefill}")
+    prefill = f"{generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
+    print(f"ended by {generation.finish_reason}; prefill of {prefill}")
     if generation.report:
         print(_report_text(generation.report))
     if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
@@ -214,10 +194,7 @@ def _document(
     comparison: Comparison | None,
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "version": __version__,
-        "model": options.model or DEFAULT_MODEL,
-        "device": str(engine.device),
-        "dtype": str(engine.dtype).removeprefix("torch."),
+        **heading(engine, options),
         **{axis: resolve(method)[axis] for axis in AXES},
         "seed": int(options.seed or 0),
         **_output(generation),
@@ -235,8 +212,5 @@ def _document(
 
 
 def _output(generation: Generation) -> dict[str, Any]:
-    return {
-        "text": generation.text,
-        "tokens": list(generation.tokens),
-        "stats": dataclasses.asdict(generation.stats),
-    }
+    stats = dataclasses.asdict(generation.stats)
+    return {"text": generation.text, "tokens": list(generation.tokens), "stats": stats}

@@ -6,19 +6,17 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Any
 
-from .. import __version__
 from ..errors import ProfileError
 from ..models.decoder import Decoder
-from ..models.load import loading
-from ..models.load.catalogue import DEFAULT_MODEL
 from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
 from ..profiles.store import Store
 from ..types import SkipSet
 from . import terminal
-from .inputs import MODEL_HELP, add_device_options
+from .inputs import add_command, add_model, heading, load_model
 
 NO_PROFILE = "profile: nothing learned yet for this model on this device"
 EXAMPLES = """\
@@ -34,53 +32,42 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "info",
-        help="describe a model",
-        description="Describe a model: family, layers, parameters by sub-layer, memory, what a profile knows.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+    text = "describe a model"
+    about = "Describe a model: family, layers, parameters by sub-layer, memory, what a profile knows."
+    parser = add_command(commands, "info", run, text, about, EXAMPLES)
+    add_model(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    with terminal.Progress() as progress:
-        model, _ = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
+    model, _ = load_model(options, options.model)
     decoder = Decoder(model)
-    info, name = describe(decoder), options.model or DEFAULT_MODEL
-    device, dtype = str(decoder.device), str(decoder.dtype).removeprefix("torch.")
+    info, head = describe(decoder), heading(decoder, options)
     try:
-        profile = Store().load(ProfileKey.of(model, name))
+        profile = Store().load(ProfileKey.of(model, head["model"]))
         known = NO_PROFILE if profile is None else profile.summary
     except ProfileError as problem:  # the model can be described all the same
         profile, known = None, str(problem)
     if options.json:
         learned = None if profile is None else profile.known
-        print(json.dumps({**_document(info, name, device, dtype), "profile": learned}, ensure_ascii=False))
+        print(json.dumps({**_document(info, head), "profile": learned}, ensure_ascii=False))
     else:
-        print("\n".join([*_lines(info, name, device, dtype), known]))
+        print("\n".join([*_lines(info, head), known]))
     return 0
 
 
-def _document(info: ModelInfo, name: str, device: str, dtype: str) -> dict[str, Any]:
+def _document(info: ModelInfo, head: dict[str, str]) -> dict[str, Any]:
     return {
-        "version": __version__,
-        "model": name,
-        "device": device,
-        "dtype": dtype,
+        **head,
         **dataclasses.asdict(info),
         "parameters": {**dataclasses.asdict(info.parameters), "total": info.parameters.total},
         "cache_bytes": info.cache_bytes,
     }
 
 
-def _lines(info: ModelInfo, name: str, device: str, dtype: str) -> list[str]:
+def _lines(info: ModelInfo, head: dict[str, str]) -> list[str]:
     return [
-        *_rows(_architecture(info, name, device, dtype)),
+        *_rows(_architecture(info, head)),
         "",
         f"parameters: {info.parameters.total:,}",
         *_parameter_rows(info),
@@ -99,11 +86,11 @@ def _rows(pairs: dict[str, str], indent: str = "") -> list[str]:
     return [f"{indent}{label:{width}}{value}" for label, value in pairs.items()]
 
 
-def _architecture(info: ModelInfo, name: str, device: str, dtype: str) -> dict[str, str]:
+def _architecture(info: ModelInfo, head: dict[str, str]) -> dict[str, str]:
     return {
-        "model": name,
+        "model": head["model"],
         "family": f"{info.family} ({info.model_class})",
-        "device": f"{device}, {dtype}",
+        "device": f"{head['device']}, {head['dtype']}",
         "layers": str(info.num_layers),
         "hidden size": str(info.hidden_size),
         "heads": f"{info.num_heads}, key/value heads {info.num_kv_heads}, head size {info.head_dim}",
@@ -124,10 +111,9 @@ def _fast_path(info: ModelInfo) -> str:
 
 def _window_text(info: ModelInfo) -> str:
     groups = _groups(info, lambda layer: layer.window)
-    windows = [(window, layers) for window, layers in groups.items() if window is not None]
-    if not windows:
-        return "no sliding window"
-    return "; ".join(f"sliding window {window} in layers {_ranges(layers)}" for window, layers in windows)
+    windows = {window: str(SkipSet.of(attention=layers)) for window, layers in groups.items() if window is not None}
+    told = (f"sliding window {window} in layers {layers.replace('a', '')}" for window, layers in windows.items())
+    return "; ".join(told) or "no sliding window"
 
 
 def _parameter_rows(info: ModelInfo) -> list[str]:
@@ -147,12 +133,10 @@ def _parameter_row(label: str, count: int, total: int, width: int) -> str:
 
 def _share_rows(info: ModelInfo) -> list[str]:
     shares = {}
-    for (share, num_parameters), layers in _groups(
-        info, lambda layer: (layer.attention_share, layer.attention_parameters)
-    ).items():
-        shares[str(SkipSet.of(attention=layers))] = f"{share:7.2%} each, {num_parameters:,} parameters"
-    for (share, num_parameters), layers in _groups(info, lambda layer: (layer.mlp_share, layer.mlp_parameters)).items():
-        shares[str(SkipSet.of(mlp=layers))] = f"{share:7.2%} each, {num_parameters:,} parameters"
+    for kind in ("attention", "mlp"):
+        groups = _groups(info, attrgetter(f"{kind}_share", f"{kind}_parameters"))
+        for (share, num_parameters), layers in groups.items():
+            shares[str(SkipSet.of(**{kind: layers}))] = f"{share:7.2%} each, {num_parameters:,} parameters"
     return _rows({**shares, "head": f"{info.head_share:7.2%}, always read"}, indent="  ")
 
 
@@ -170,8 +154,3 @@ def _groups(info: ModelInfo, key: Callable[[LayerInfo], Hashable]) -> dict[Any, 
     for layer in info.layers:
         groups.setdefault(key(layer), []).append(layer.layer)
     return groups
-
-
-def _ranges(layers: list[int]) -> str:
-    """`[0, 1, 2, 5]` -> `0-2,5`."""
-    return str(SkipSet.of(attention=layers)).replace("a", "")

@@ -1,19 +1,27 @@
-"""What several commands read: files, standard input, prompts, the options of a generation and of a method."""
+"""What several commands share: a parser, a model, files and prompts that are read, files that are written."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
-from ..errors import OptionError, PromptError
+from ..errors import OptionError, PromptError, unknown_name
+from ..models.decoder import Decoder
+from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, make, parse_settings
+from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
+from ..strategies.domains import UNLABELLED
+from ..types import Prompt
+from ..version import __version__
+from . import terminal
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
@@ -48,6 +56,36 @@ def seconds(text: str) -> float:
     return value
 
 
+def add_command(commands: Any, name: str, run: Callable[..., int], text: str, about: str, epilog: str) -> Any:
+    """A parser; the caller adds what the command takes."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=raw)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+
+
+def load_engine(options: argparse.Namespace, **engine: Any) -> Engine:
+    """The model that the command names."""
+    return Engine(*load_model(options, options.model), name=options.model or DEFAULT_MODEL, **engine)
+
+
+def heading(engine: Engine | Decoder, options: argparse.Namespace) -> dict[str, str]:
+    """How a document of JSON begins."""
+    dtype, model = str(engine.dtype).removeprefix("torch."), options.model or DEFAULT_MODEL
+    return {"version": __version__, "model": model, "device": str(engine.device), "dtype": dtype}
+
+
+def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]:
+    """(model, tokenizer), where the command wants it."""
+    with terminal.Progress() as progress:
+        return loading.load(name, device=options.device, dtype=options.dtype, progress=progress)
+
+
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
@@ -63,16 +101,17 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     return group
 
 
-def add_method_options(parser: argparse.ArgumentParser, axes: Iterable[str] = AXES) -> None:
+def add_method_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("method")
-    for axis in axes:
-        table = AXES[axis]
-        group.add_argument(
-            f"--{axis}", metavar="NAME", help=f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
-        )
-    group.add_argument(
-        "--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help="an option of a method; repeatable"
-    )
+    for axis, table in AXES.items():
+        text = f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
+        group.add_argument(f"--{axis}", metavar="NAME", help=text)
+    add_settings(group)
+
+
+def add_settings(parser: Any) -> None:
+    text = "an option of a method; repeatable"
+    parser.add_argument("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help=text)
 
 
 def method_help() -> str:
@@ -100,9 +139,8 @@ def check_method_names(method: Mapping[str, Any]) -> None:
 
 def check_sampling(options: argparse.Namespace) -> None:
     """Temperature, top-p and seed, as far as the command has them."""
-    names = ("temperature", "top_p", "seed")
-    given = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
-    make(GenerateOptions, given, "generate")
+    given = {name: value for name, value in vars(options).items() if name in ("temperature", "top_p", "seed")}
+    make(GenerateOptions, {name: value for name, value in given.items() if value is not None}, "generate")
 
 
 def read_standard_input(instead: str) -> str:
@@ -130,6 +168,43 @@ def read_file(name: str) -> str:
         raise OptionError(f"cannot read {name}: {error.strerror or error}") from None
 
 
+def read_named(files: Sequence[str]) -> list[tuple[str, str]]:
+    """(last part of the name, text)."""
+    return [(Path(file).name, read_file(file)) for file in files]
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
+    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
+
+
+def add_label_options(parser: argparse.ArgumentParser) -> None:
+    """For a command that can do without labels. A field that was asked for must be there."""
+    text = "the field of a line that names its domain; not given: `domain`, and a line without it belongs to the "
+    text += f"file's name where there are several, to {UNLABELLED!r} where there is one"
+    parser.add_argument("--domain-field", metavar="NAME", help=text)
+
+
+def read_learning_prompts(options: argparse.Namespace) -> list[Prompt]:
+    files = options.prompts or [str(CALIBRATION_PROMPTS)]
+    prompts = read_prompts(read_named(files), labels=_labels(options, files))
+    domains = {prompt.domain for prompt in prompts}
+    for domain in options.domain or ():
+        if domain not in domains:
+            raise unknown_name("domain", domain, domains)
+    return [prompt for prompt in prompts if prompt.domain in (options.domain or domains)]
+
+
+def _labels(options: argparse.Namespace, files: Sequence[str]) -> Labels:
+    if "domain_field" not in options:
+        return Labels()
+    if options.domain_field:
+        return Labels(options.domain_field)
+    is_by_file = len(files) > 1
+    return Labels(otherwise=lambda file: Path(file).stem if is_by_file else UNLABELLED)
+
+
 def check_prompt_text(text: str) -> None:
     if not text.strip():
         raise PromptError("the prompt is empty; pass some text")
@@ -141,3 +216,28 @@ def as_message(text: str, engine: Engine, is_raw: bool) -> OnePrompt:
     """A prompt as `generate` sends it: one user message where the tokenizer has a chat template."""
     has_template = bool(getattr(engine.tokenizer, "chat_template", None))
     return text if is_raw or not has_template else [{"role": "user", "content": text}]
+
+
+# ------------------------------------------------------------------------------------------------ written
+
+
+def check_output(file: str) -> None:
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise OptionError(f"cannot write {file}: there is no folder {folder}")
+    if Path(file).is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(f"cannot write {file}; name a file in a folder that you may write to")
+
+
+def write_file(file: str, content: bytes) -> None:
+    """Beside it first, then renamed: whoever reads it finds the old file or the new one. Not for pipes and devices."""
+    target = Path(file).resolve()
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)
+        return
+    beside = Path(f"{target}.{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(content)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -23,14 +23,11 @@ from ..engine.engine import Engine
 from ..errors import OptionError
 from ..lookahead.disco import artefact_name
 from ..models.load import loading
-from ..models.load.catalogue import DEFAULT_MODEL
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
 from ..types import Prompt
-from ..version import __version__
 from . import terminal
-from .inputs import check_method_names, read_method
-from .prompts import read
+from .inputs import check_method_names, heading, load_engine, read_learning_prompts, read_method
 
 DRAFTING_AXES = ("strategy", "drafter", "tree")
 BUDGET = 600.0
@@ -51,9 +48,7 @@ not judge by them: on prompts that a setting was chosen for it looks better than
 
 def run(options: argparse.Namespace) -> int:
     prompts, method = _read_before_loading(options)
-    with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-    engine = Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, **method)
+    engine = load_engine(options, **method)
     asked = [encoded(prompt, engine) for prompt in prompts]
     wanted = LookaheadOptions(options.tokens or USUAL_TOKENS, options.budget or BUDGET, label=options.label or "match")
     learn = _train if options.lookahead == TRAINED else _tune
@@ -84,7 +79,7 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
-    prompts = read(options)
+    prompts = read_learning_prompts(options)
     if options.lookahead == TRAINED:
         check_enough((prompt.domain, prompt.text) for prompt in prompts)
     return prompts, method
@@ -150,7 +145,7 @@ def _tuned_text(found: Tuned, best: Tried) -> str:
 def _table(rows: Sequence[Tried], best: Tried) -> str:
     """Milliseconds a token of plain decoding and of every setting that was tried; the best one is starred."""
     plain = rows[0].seconds_per_token
-    labels = [_label(row) for row in rows]
+    labels = [f"{row.candidate or 'plain decoding'}{' (usual)' if row.is_usual else ''}" for row in rows]
     width = max(map(len, labels))
     lines = [f"  {'':{width}}  {'predicted':>9}  {'measured':>9}  {'speed-up':>8}  {'mean length':>11}"]
     for label, row in zip(labels, rows, strict=True):
@@ -161,29 +156,20 @@ def _table(rows: Sequence[Tried], best: Tried) -> str:
     return "\n".join([*lines, f"  (milliseconds a token, {texts} in turns; predicted: by replay)"])
 
 
-def _label(row: Tried) -> str:
-    if row.candidate is None:
-        return "plain decoding"
-    return f"{row.candidate}{' (usual)' if row.is_usual else ''}"
-
-
 def _generate_command(engine: Engine, options: argparse.Namespace, flags: str) -> str:
     """With what was learned, and what it was learned for."""
     chosen = [f"--{axis} {getattr(options, axis)}" for axis in DRAFTING_AXES if getattr(options, axis)]
     chosen += [f"--set {shlex.quote(text)}" for text in options.set]
     model = f" --model {shlex.quote(options.model)}" if options.model else ""
-    return " ".join(
-        [f"selfdraft generate{model}{engine.knowledge.key.options}", *chosen, flags, '"Why is the sky blue?"']
-    )
+    command = f"selfdraft generate{model}{engine.knowledge.key.options}"
+    return " ".join([command, *chosen, flags, '"Why is the sky blue?"'])
 
 
 def _circumstances(engine: Engine, method: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     names = engine.names(**method)
     return {
-        "version": __version__,
-        "model": options.model or DEFAULT_MODEL,
+        **heading(engine, options),
         "device": engine.knowledge.key.device,
-        "dtype": str(engine.dtype).removeprefix("torch."),
         **{axis: names[axis] for axis in DRAFTING_AXES},
         "settings": names["settings"],
     }

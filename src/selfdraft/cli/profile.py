@@ -6,9 +6,7 @@ import argparse
 from typing import Any
 
 from ..bench.charts import require_matplotlib
-from ..engine.engine import Engine
 from ..errors import OptionError, ProfileError
-from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..profiles.contents import DAMAGE, KnownSet, KnownSets, fit_of, read_sets, reading
 from ..profiles.key import ProfileKey, installed_version
@@ -18,10 +16,8 @@ from ..profiles.store import Entry, Store, calibrate_command
 from ..strategies.timeline import read_search
 from ..types import SkipSet
 from . import profile_charts, terminal
-from .inputs import MODEL_HELP, add_device_options, count
-from .outputs import check_output, write_file
-from .profile_search_text import WORDS
-from .profile_text import SHORT, as_text
+from .inputs import add_command, add_model, check_output, count, load_engine, write_file
+from .profile_text import SHORT, WORDS, as_text
 
 EXAMPLES = """\
 A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load
@@ -41,43 +37,31 @@ _MAKING = {"knn": " --domain-field domain --prompts FILE", "swift": ""}
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "profile",
-        help="show what was learned about models",
-        description="Show, draw, check and forget what `selfdraft calibrate` learned about models on this device.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "show what was learned about models"
+    about = "Show, draw, check and forget what `selfdraft calibrate` learned about models on this device."
+    parser = add_command(commands, "profile", run_list, text, about, EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="every profile there is", description="List every profile there is.").set_defaults(
-        run=run_list
-    )
+    actions.add_parser("list", help="every profile there is", description="List every profile there is.")
     show = _add_action(actions, "show", "seconds of passes, skip sets and their speed-ups", run_show)
     show.add_argument("--brief", action="store_true", help="some of the skip sets (default: every one)")
-    _add_context(show)
-    plot = _add_action(
-        actions, "plot", "draw skip sets, what they keep and cost, and seconds; needs matplotlib", run_plot
-    )
+    drawing = "draw skip sets, what they keep and cost, and seconds; needs matplotlib"
+    plot = _add_action(actions, "plot", drawing, run_plot)
     plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
     of = "sets: of prune and fixed; knn: domains and anchors; swift: steps and timeline (default: %(default)s)"
     plot.add_argument("--of", choices=("sets", *_MAKING), default="sets", help=of)
     sets = "these skip sets, like a3,m4-6 (default: some of the profile's)"
     plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)
-    _add_context(plot)
+    for one in (show, plot):
+        text = "costs and speed-ups after a text of N tokens (default: %(default)s)"
+        one.add_argument("--context", metavar="N", type=count, default=SHORT, help=text)
     _add_action(actions, "remove", "forget what was learned about a model on this device", run_remove)
 
 
 def _add_action(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+    add_model(parser)
     parser.set_defaults(run=run)
     return parser
-
-
-def _add_context(parser: argparse.ArgumentParser) -> None:
-    text = "costs and speed-ups after a text of N tokens (default: %(default)s)"
-    parser.add_argument("--context", metavar="N", type=count, default=SHORT, help=text)
 
 
 # ------------------------------------------------------------------------------------------------ list
@@ -86,10 +70,8 @@ def _add_context(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     store = Store()
     entries = store.entries()
-    if not entries:
-        print(f"no profiles in {store.folder} yet. Make one with: selfdraft calibrate {DEFAULT_MODEL}")
-    else:
-        print("\n\n".join(map(_entry_text, entries)))
+    nothing = f"no profiles in {store.folder} yet. Make one with: selfdraft calibrate {DEFAULT_MODEL}"
+    print("\n\n".join(map(_entry_text, entries)) or nothing)
     return 0
 
 
@@ -100,10 +82,11 @@ def _entry_text(entry: Entry) -> str:
     key = profile.key
     known = [] if profile.latency is None else ["latency"]
     known += [_known_text(name, artefact) for name, artefact in sorted(profile.artefacts.items())]
-    when = profile.updated.replace("T", " ").removesuffix("+00:00")
+    when, here = profile.updated.replace("T", " ").removesuffix("+00:00"), installed_version("selfdraft")
+    version = key.version if key.version == here else f"{key.version} (not used: this is {here})"
     rows = {
         "knows": ", ".join(known) or "nothing yet",
-        "updated": f"{when} UTC by selfdraft {key.version}{_version_note(key)}",
+        "updated": f"{when} UTC by selfdraft {version}",
         "file": str(entry.path),
     }
     lines = [f"  {label:9}{value}" for label, value in rows.items()]
@@ -122,11 +105,6 @@ def _known_text(name: str, artefact: Artefact) -> str:
     counted = ((num_sets, "skip set"), (len(trials), "trial"))
     told = [*words, *(terminal.number(amount, noun) for amount, noun in counted if amount)]
     return f"{name} ({', '.join(told)})" if told else name
-
-
-def _version_note(key: ProfileKey) -> str:
-    here = installed_version("selfdraft")
-    return "" if key.version == here else f" (not used: this is {here})"
 
 
 # ------------------------------------------------------------------------------------------------ of one model
@@ -204,18 +182,14 @@ def _load(options: argparse.Namespace) -> tuple[Profile, int]:
     key, num_layers = _key(options)
     profile = Store().load(key)
     if profile is None:
-        raise ProfileError(
-            f"nothing has been learned about {key.name} on this device ({key.device}, {key.dtype}) yet. Run: "
-            f"{calibrate_command(key)}"
-        )
+        where = f"{key.name} on this device ({key.device}, {key.dtype})"
+        raise ProfileError(f"nothing has been learned about {where} yet. Run: {calibrate_command(key)}")
     return profile, num_layers
 
 
 def _key(options: argparse.Namespace) -> tuple[ProfileKey, int]:
     """Whose profile is asked for, and the number of layers."""
-    with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=options.dtype, progress=progress)
-    engine = Engine(model, tokenizer, strategy="off", name=options.model or DEFAULT_MODEL, graphs=False)
+    engine = load_engine(options, strategy="off", graphs=False)
     return engine.knowledge.key, engine.runner.num_layers
 
 

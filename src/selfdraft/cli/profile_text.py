@@ -1,8 +1,8 @@
-"""A profile as people read it: the seconds of a pass, what each strategy learned, how fast it was when tried."""
+"""A profile as people read it: the seconds of a pass, what each strategy learned or searched, how fast it was."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..calibrate.trials import thinned
@@ -10,10 +10,9 @@ from ..economics import MAX_DRAFTED, LatencyFit
 from ..lookahead.disco import artefact_name
 from ..profiles.contents import DAMAGE, KnownSet
 from ..profiles.profile import Profile
-from ..profiles.searches import Where
+from ..profiles.searches import KnownDomain, Where, read_domains, timed_sets
+from ..strategies.timeline import read_search
 from ..types import FrontierPoint, SkipSet
-from .profile_search_text import PARAGRAPHS
-from .profile_words import counts, table, times
 from .terminal import number
 
 SHORT, LONG = 512, 4096
@@ -104,19 +103,13 @@ def _made_from(values: Mapping[str, Any]) -> str:
 
 
 def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None) -> str:
-    header = ("  skipped sub-layers", "match", "predicted")
-    rows = [
-        (f"  {counts(point.skip)}", f"{point.match:.1%}", times(_predicted(point, latency)))
-        for point in thinned(points, MAX_ROWS)
-    ]
-    note = (
-        f"  ({number(len(points), 'skip set')}; predicted speed-up after {SHORT} tokens, up to {MAX_DRAFTED} drafted)"
-    )
-    return "\n".join([table(header, rows), note])
-
-
-def _predicted(point: FrontierPoint, latency: LatencyFit | None) -> float | None:
-    return None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted
+    rows = []
+    for point in thinned(points, MAX_ROWS):
+        known = None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted
+        rows.append((f"  {_counts(point.skip)}", f"{point.match:.1%}", _times(known)))
+    note = f"predicted speed-up after {SHORT} tokens, up to {MAX_DRAFTED} drafted"
+    found = _table(("  skipped sub-layers", "match", "predicted"), rows)
+    return f"{found}\n  ({number(len(points), 'skip set')}; {note})"
 
 
 def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
@@ -124,14 +117,125 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             f"  {trial['strategy']}",
-            counts(SkipSet.parse(trial["skip"])),
+            _counts(SkipSet.parse(trial["skip"])),
             f"{trial['match']:.1%}",
-            times(trial["predicted"]),
-            times(trial["measured"]),
+            _times(trial["predicted"]),
+            _times(trial["measured"]),
             f"{trial['acceptance_rate']:.0%}",
             f"{trial['mean_generated_length']:.2f}",
         )
         for trial in trials
     ]
     note = f"  (speed-up over plain decoding, {number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
-    return "\n".join([table(header, rows), note])
+    return "\n".join([_table(header, rows), note])
+
+
+# ------------------------------------------------------------------------------------------ searches in a few words
+
+
+def _swift_words(values: Mapping[str, Any]) -> str:
+    matchness = values["matchness"]
+    told = "" if matchness is None else f", matchness {float(matchness):.0%}"
+    return f"{number(int(values['step']), 'step')}{told}"
+
+
+WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "knn": lambda values: number(len([one["name"] for one in values["domains"]]), "domain"),
+    "swift": _swift_words,
+    "draft-verify": lambda values: ", ".join(sorted(timed_sets(values), key="mixed".__ne__)) or "no skip set",
+}
+
+# ------------------------------------------------------------------------------------------ searches in a paragraph
+
+
+def _knn_text(values: Mapping[str, Any], where: Where) -> str:
+    found = read_domains(values, where)
+    header = ("  domain", "vectors", "threshold", "skipped sub-layers", "match", "predicted", "measured")
+    note = (
+        f"  (nearest anchor by {found.feature} vectors; skip sets by {found.search}, after {where.num_context} tokens)"
+    )
+    lines = [_table(header, [_domain_row(one) for one in found.rows]), note]
+    if any(one.is_outdone for one in found.rows):
+        lines.append("  (* decodes plainly, which promises more than the best set that was found, shown here)")
+    return "\n".join(lines)
+
+
+def _domain_row(one: KnownDomain) -> tuple[str, ...]:
+    found = one.found
+    if found is None or not found.skip:
+        figures = (_instead_of_a_set(one), "-", "-", "-")
+    else:
+        figures = (_counts(found.skip), _percent(found.match), _times(found.predicted), _times(found.measured))
+    vectors = "-" if one.num_vectors is None else str(one.num_vectors)
+    threshold = "-" if one.threshold is None else f"{one.threshold:.3f}"
+    return (f"  {one.name}{' *' if one.is_outdone else ''}", vectors, threshold, *figures)
+
+
+def _instead_of_a_set(one: KnownDomain) -> str:
+    if not one.is_searched:
+        return "not searched yet"
+    return "by measured seconds" if one.found is None else "plain decoding was fastest"
+
+
+def _swift_text(values: Mapping[str, Any], where: Where) -> str:
+    found = read_search(values)
+    found.skip.check(where.num_layers)
+    doing = {"optimise": "optimising", "accelerate": "accelerating"}.get(found.phase, found.phase)
+    matchness = "not known yet" if found.matchness is None else f"{found.matchness:.1%}"
+    told = f"{doing}, {number(found.step, 'step')}, ratio {found.ratio:g}, matchness {matchness}"
+    lines = [f"  {told}", f"  skipped sub-layers: {_counts(found.skip)}{f' ({found.skip})' if found.skip else ''}"]
+    if found.texts:
+        amount = f"{number(len(found.texts), 'text')}, {found.texts[-1].end} tokens"
+        spent = f"{_percent(found.optimise_share)} of the time on optimising"
+        lines.append(f"  {amount}: {spent}, overall speed-up {_times(found.overall[-1])}")
+    return "\n".join(lines)
+
+
+def _draft_verify_text(values: Mapping[str, Any], where: Where) -> str:
+    found = timed_sets(values)
+    for one in found.values():
+        one.skip.check(where.num_layers)
+    header = ("  calibrated on", "skipped sub-layers", "tokens/s", "plain", "speed-up", "tried")
+    rows = [
+        (
+            f"  {name}{'' if one.is_complete else ' (incomplete)'}",
+            _counts(one.skip),
+            f"{one.tokens_per_second:.1f}",
+            f"{one.plain:.1f}",
+            _times(one.speed_up),
+            str(one.num_tried),
+        )
+        for name, one in found.items()
+    ]
+    return _table(header, rows)
+
+
+PARAGRAPHS: Mapping[str, Callable[[Mapping[str, Any], Where], str]] = {
+    "knn": _knn_text,
+    "swift": _swift_text,
+    "draft-verify": _draft_verify_text,
+}
+
+# ------------------------------------------------------------------------------------------------ figures
+
+
+def _counts(skip: SkipSet) -> str:
+    return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, all others to the right."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = (
+        [f"{row[0]:{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in (header, *rows)
+    )
+    return "\n".join("  ".join(line) for line in lines)

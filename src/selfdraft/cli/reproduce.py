@@ -21,14 +21,12 @@ from ..engine.engine import Engine
 from ..errors import unknown_name
 from ..measure.circumstances import circumstances, shown_name
 from ..measure.records import prompts_digest
-from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL, cache_home
 from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-from .inputs import MODEL_HELP, add_device_options, check_sampling, count, read_file, seconds
-from .outputs import check_output
+from .inputs import add_command, add_model, check_output, check_sampling, count, load_engine, read_named, seconds
 
 EXAMPLES = """\
 Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
@@ -51,28 +49,19 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "reproduce",
-        help="the papers' experiments on a model, published numbers beside ours",
-        description="The papers' experiments at the scale of a model, published numbers beside ours.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "the papers' experiments on a model, published numbers beside ours"
+    about = "The papers' experiments at the scale of a model, published numbers beside ours."
+    parser = add_command(commands, "reproduce", run, text, about, EXAMPLES)
     add: Any = parser.add_argument
     number = {"metavar": "N", "type": count}
     add("paper", metavar="PAPER", help=f"{', '.join(RECIPES)}, or {ALL}")
-    add("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+    add_model(parser)
     add("--quick", action="store_true", help="few prompts of each task, few tokens, less than ten minutes a paper")
     add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
-    add(
-        "--prompts", metavar="FILE", nargs="+", default=[], help="JSON lines with id, domain and prompt (default: ours)"
-    )
-    add(
-        "--per-task",
-        **number,
-        help=f"prompts of each task (default: {WHOLE.prompts}; with --quick: what there is time for)",
-    )
+    lines = "JSON lines with id, domain and prompt (default: ours)"
+    add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
+    usual = f"default: {WHOLE.prompts}; with --quick: what there is time for"
+    add("--per-task", **number, help=f"prompts of each task ({usual})")
     add("--max-new-tokens", **number, help=f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}")
     fitting = f"default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g}"
     add("--fit-seconds", metavar="N", type=seconds, help=f"what fitting a method beforehand may take ({fitting})")
@@ -83,21 +72,20 @@ def add_parser(commands: Any) -> None:
     add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")
     add("--again", action="store_true", help="replace what --output holds, and fit again")
     add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     chosen = recipes([options.paper])
-    _check_experiments(options.experiments, chosen)
+    known = dict.fromkeys(experiment.id for one in chosen for experiment in one.experiments)
+    for name in options.experiments:
+        if name not in known:
+            raise unknown_name("experiment", name, list(known))
     check_sampling(options)
-    prompts = _prompts(options)
+    prompts = select_prompts([], read_named(options.prompts), [], None)
     if options.output:
         check_output(options.output)
-    with terminal.Progress() as loaded:
-        where = {"device": options.device, "dtype": options.dtype, "progress": loaded}
-        model, tokenizer = loading.load(options.model, **where)
-    engine = Engine(model, tokenizer, profile=None, name=options.model or DEFAULT_MODEL)
+    engine = load_engine(options, profile=None)
     scale = _scale(options, chosen)
     head = _head(options, engine, prompts, scale)
     folder = _fits_folder(head)
@@ -106,29 +94,16 @@ def run(options: argparse.Namespace) -> int:
     bench = Workbench(engine, prompts, scale, folder, options.seed, terminal.say)
     file = UnitFile(options.output, head, options.again)
     with terminal.Progress("") as bar:
-        work = Reproduction(bench, file, _seconds(options, len(chosen)), began, bar)
+        limit = QUICK_SECONDS * len(chosen) if options.quick and options.seconds is None else options.seconds
+        work = Reproduction(bench, file, limit, began, bar)
         work.run(chosen, options.experiments)
     for one in sections(chosen, list(file.lines.values()), file.head, options.experiments):
         print(as_text(one, file.head), end="\n\n")
     if work.is_interrupted:
-        kept = (
-            f"{options.output} has what was measured, the same command goes on" if options.output else "nothing is kept"
-        )
-        terminal.say(f"interrupted: {kept}")
+        kept = f"{options.output} has what was measured, the same command goes on"
+        terminal.say(f"interrupted: {kept if options.output else 'nothing is kept'}")
         return 130
     return 1 if work.has_difference else 0
-
-
-def _check_experiments(wanted: list[str], chosen: list[Recipe]) -> None:
-    known = [experiment.id for one in chosen for experiment in one.experiments]
-    for name in wanted:
-        if name not in known:
-            raise unknown_name("experiment", name, list(dict.fromkeys(known)))
-
-
-def _prompts(options: argparse.Namespace) -> list[Prompt]:
-    files = [(Path(file).name, read_file(file)) for file in options.prompts]
-    return select_prompts([], files, [], None)
 
 
 def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
@@ -141,13 +116,6 @@ def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
         "runs": options.runs,
     }
     return replace(usual, **{name: value for name, value in asked.items() if value is not None})
-
-
-def _seconds(options: argparse.Namespace, num_papers: int) -> float | None:
-    if options.seconds is not None or not options.quick:
-        found: float | None = options.seconds
-        return found
-    return QUICK_SECONDS * num_papers
 
 
 def _fits_folder(head: ReproduceHead) -> Path:
@@ -181,11 +149,8 @@ def _command(options: argparse.Namespace) -> str:
     lists = {"experiments": options.experiments, "prompts": [Path(file).name for file in options.prompts]}
     for name, values in lists.items():
         words += [f"--{name}", *values] if values else []
-    for name in ("device", "dtype", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds"):
-        value = getattr(options, name)
-        words += (
-            [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)] if value else []
-        )
-    words += ["--seed", str(options.seed)] if options.seed else []
+    for name in ("device", "dtype", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds", "seed"):
+        if value := getattr(options, name):
+            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--output", Path(options.output).name] if options.output else []
     return shlex.join(words)

@@ -7,20 +7,38 @@ import dataclasses
 import json
 import math
 import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from .. import __version__
-from ..engine.audit import Finding, Verification
+from ..engine.audit import Finding, Verification, rule_for
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
-from ..errors import OptionError, PromptError
-from ..models.load import loading
+from ..errors import OptionError, PromptError, SelfdraftError
 from ..options import GenerateOptions, make
+from ..types import FinishReason
 from . import terminal
-from .document import Document, is_document, read_document
-from .inputs import add_device_options, add_generate_options, as_message, check_prompt_text, read_file
+from .inputs import (
+    add_command,
+    add_device_options,
+    add_generate_options,
+    as_message,
+    check_prompt_text,
+    heading,
+    load_engine,
+    read_file,
+)
 
-_FOR_PLAIN_TEXT = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "min_new_tokens", "seed")
+SHAPING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("min_new_tokens", "max_new_tokens", "seed", "stop"),
+)
+"""The options that shape which token is chosen and where the text ends."""
+_FOR_PLAIN_TEXT = tuple(name for name in SHAPING if name not in ("max_new_tokens", "stop"))
+_NEEDED = ("prompt_tokens", "tokens", "options", "acceptance", "finish_reason")
+_AMOUNTS = ("num_tokens", "num_choices", "num_ties", "num_different")
+_OPTIONAL = ("text", "model", "device", "dtype")
 RETOKENISED = "the text was tokenised again: where the generated tokens were others, a difference means nothing"
 ONLY_POSSIBLE = (
     "rejection sampling draws with noise of its own: whether each token was possible is all that can be said"
@@ -45,13 +63,9 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "verify",
-        help="check that a text is what the model says",
-        description="Check that every token of a text is the target model's own choice.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "check that a text is what the model says"
+    about = "Check that every token of a text is the target model's own choice."
+    parser = add_command(commands, "verify", run, text, about, EXAMPLES)
     parser.add_argument("model", help="hub id, folder, GGUF file or catalogue name")
     parser.add_argument("file", help='what `selfdraft generate --json` printed, or a text; "-": standard input')
     add_device_options(parser, "the document's; for a plain text float32 on the CPU, else bfloat16")
@@ -61,7 +75,6 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--prompt-file", help="the same, read from a file")
     group.add_argument("--raw", action="store_true", help="the prompt was sent as it is, without the chat template")
     add_generate_options(parser, "how a plain text was made", lambda name: name in _FOR_PLAIN_TEXT)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,10 +86,8 @@ def run(options: argparse.Namespace) -> int:
         document = read_document(content, options.file)
     else:
         _check_plain_text(prompt, content, call, options.file)
-    dtype = options.dtype or (document.dtype if document else None)
-    with terminal.Progress() as progress:
-        model, tokenizer = loading.load(options.model, device=options.device, dtype=dtype, progress=progress)
-    engine = Engine(model, tokenizer, name=options.model)
+    options.dtype = options.dtype or (document.dtype if document else None)
+    engine = load_engine(options)
     if document is not None:
         verification = _verify_document(engine, document, options)
         notes = _notes(engine, document, options, verification)
@@ -84,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         verification = _verify_plain_text(engine, str(prompt), content, call, options.raw)
         notes = [RETOKENISED]
     if options.json:
-        print(json.dumps(_report(engine, options.model, verification, notes), ensure_ascii=False))
+        print(json.dumps(_report(engine, options, verification, notes), ensure_ascii=False))
     else:
         print("\n".join(_lines(engine, verification, notes)))
     return 1 if verification.verdict == "different" else 0
@@ -144,15 +155,11 @@ def _notes(engine: Engine, document: Document, options: argparse.Namespace, veri
     notes = []
     if document.model is not None and document.model != options.model:
         notes.append(f"the document names the model {document.model!r}")
-    device, dtype = _place(engine)
+    device, dtype = (heading(engine, options)[name] for name in ("device", "dtype"))
     if document.device and document.dtype and (document.device, document.dtype) != (device, dtype):
         made = f"made on {document.device} in {document.dtype}"
         notes.append(f"{made}, judged on {device} in {dtype}: rounding differs, and with it some choices may")
     return [*notes, ONLY_POSSIBLE] if verification.rule == "possible" else notes
-
-
-def _place(engine: Engine) -> tuple[str, str]:
-    return str(engine.device), str(engine.dtype).removeprefix("torch.")
 
 
 def _lines(engine: Engine, verification: Verification, notes: list[str]) -> list[str]:
@@ -161,8 +168,7 @@ def _lines(engine: Engine, verification: Verification, notes: list[str]) -> list
         *(_finding_line(engine, finding, verification.rule) for finding in verification.findings),
         *verification.faults,
         f"{verification.num_tokens} tokens: {verification.num_choices} {good}, "
-        f"{verification.num_ties} {'tie' if verification.num_ties == 1 else 'ties'}, "
-        f"{verification.num_different} different",
+        f"{terminal.number(verification.num_ties, 'tie')}, {verification.num_different} different",
         *(f"note: {note}" for note in notes),
     ]
 
@@ -186,19 +192,10 @@ def _decode(engine: Engine, token: int) -> str:
     return text
 
 
-def _report(engine: Engine, model: str, verification: Verification, notes: list[str]) -> dict[str, Any]:
-    device, dtype = _place(engine)
+def _report(engine: Engine, options: Any, verification: Verification, notes: list[str]) -> dict[str, Any]:
     return {
-        "version": __version__,
-        "model": model,
-        "device": device,
-        "dtype": dtype,
-        "verdict": verification.verdict,
-        "rule": verification.rule,
-        "num_tokens": verification.num_tokens,
-        "num_choices": verification.num_choices,
-        "num_ties": verification.num_ties,
-        "num_different": verification.num_different,
+        **heading(engine, options),
+        **{name: getattr(verification, name) for name in ("verdict", "rule", *_AMOUNTS)},
         "findings": [_finding(engine, finding) for finding in verification.findings],
         "faults": list(verification.faults),
         "notes": notes,
@@ -212,3 +209,69 @@ def _finding(engine: Engine, finding: Finding) -> dict[str, Any]:
         "text": _decode(engine, finding.token),
         "choice_text": _decode(engine, finding.choice),
     }
+
+
+# ------------------------------------------------------------------------------------------ the document of generate
+
+
+@dataclass(frozen=True)
+class Document:
+    prompt_tokens: list[int]
+    tokens: list[int]
+    options: Mapping[str, Any]
+    acceptance: str
+    finish_reason: FinishReason
+    text: str | None
+    model: str | None
+    device: str | None
+    dtype: str | None
+
+
+def is_document(text: str) -> bool:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"prompt_tokens", "tokens"} <= set(content)
+
+
+def read_document(text: str, file: str) -> Document:
+    """Raise, naming the file and what is wrong with it, unless everything a judge needs is there."""
+    content: Any = _parse(text, file)
+    missing = [key for key in _NEEDED if key not in content]
+    if missing:
+        wanted = "it must be a document that this version's `selfdraft generate --json` printed"
+        raise OptionError(f"{file} lacks {', '.join(missing)}; {wanted}")
+    for key in ("prompt_tokens", "tokens"):
+        if not isinstance(content[key], list) or any(type(token) is not int for token in content[key]):
+            raise OptionError(f"{key} in {file} must be a list of token ids, got {_short(content[key])}")
+    if content["finish_reason"] not in typing.get_args(FinishReason):
+        known = ", ".join(typing.get_args(FinishReason))
+        raise OptionError(f"finish_reason in {file} must be one of {known}, got {_short(content['finish_reason'])}")
+    if not isinstance(content["options"], dict):
+        raise OptionError(f"options in {file} must be an object, got {_short(content['options'])}")
+    try:
+        rule_for(content["acceptance"], make(GenerateOptions, content["options"], "generate"))
+    except SelfdraftError as error:
+        raise OptionError(f"{file}: {error}") from None
+    for key in _OPTIONAL:
+        if not isinstance(content.get(key), str | None):
+            raise OptionError(f"{key} in {file} must be text, got {_short(content[key])}")
+    values: dict[str, Any] = {key: content.get(key) for key in (*_NEEDED, *_OPTIONAL)}
+    return Document(**values)
+
+
+def _parse(text: str, file: str) -> dict[str, Any]:
+    hint = "a plain text needs its prompt: --prompt or --prompt-file"
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{file} is not a JSON document of `selfdraft generate --json` ({error}); {hint}") from None
+    if not isinstance(content, dict):
+        raise OptionError(f"{file} is not a document of `selfdraft generate --json`, got {_short(content)}; {hint}")
+    return content
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
