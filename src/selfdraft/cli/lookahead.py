@@ -15,12 +15,12 @@ from ..calibrate.lookahead import (
     Tried,
     Tuned,
     check_enough,
-    check_tunable,
     train_lookahead,
     tune,
 )
+from ..calibrate.tuning import TUNABLE
 from ..engine.engine import Engine
-from ..errors import OptionError
+from ..errors import OptionError, unknown_name
 from ..lookahead.disco import artefact_name
 from ..models.load import loading
 from ..profiles.store import Store
@@ -67,10 +67,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dict[str, Any]]:
     """Validate the whole command before the model is loaded."""
-    if options.lookahead != TRAINED:
-        check_tunable(options.lookahead)
-        if options.label:
-            raise OptionError(f"--label belongs to --lookahead {TRAINED}; leave it out")
+    if options.lookahead not in (*TUNABLE, TRAINED):
+        raise unknown_name("lookahead to calibrate", options.lookahead, [*TUNABLE, TRAINED])
+    if options.lookahead != TRAINED and options.label:
+        raise OptionError(f"--label belongs to --lookahead {TRAINED}; leave it out")
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
