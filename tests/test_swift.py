@@ -25,7 +25,7 @@ from selfdraft.passes import PassRequest
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
-from selfdraft.strategies.draft_switch import MAX_RETRY, RETRY, TRIAL
+from selfdraft.strategies.draft_switch import MAX_RETRY, TRIAL
 from selfdraft.strategies.matching import choices
 from selfdraft.strategies.swift import Swift
 from selfdraft.strategies.swift_search import SwiftOptions
@@ -153,18 +153,6 @@ def test_tokens_count_as_known_once(looked: list[list[int]]) -> None:
 
 
 @both
-@pytest.mark.parametrize("num_prompt", [1, 13])
-def test_the_whole_model_matches_itself(paper: bool, num_prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the engine: one token off, and hardly any would match."""
-    monkeypatch.setattr(module, "choices", lambda probe, points: choices(probe, [frozenset()] * len(points)))
-    engine = made(window=4, paper=paper, **EAGER)
-    engine.generate(TEXT[:num_prompt], max_new_tokens=24)
-    steps = swift_of(engine).state()["steps"]
-    assert len(steps) > 2
-    assert {row["matchness"] for row in steps} == {1.0}
-
-
-@both
 def test_matchness_is_what_teacher_forcing_says(paper: bool) -> None:
     """Of the first pass, set by set: what each drafts behind the true text, one token at a time."""
     engine = made(window=8, paper=paper, **EAGER)
@@ -275,21 +263,18 @@ def test_two_halves_are_one_whole(paper: bool, home: Path) -> None:
     assert [row["num_tokens"] for row in together["texts"]] == [12] * 4
 
 
-def test_a_state_of_the_other_kind_is_left_alone(home: Path) -> None:
-    engine = stored(pico("llama"), paper=True, **DEEP)
-    step = practised(engine, STREAM[:1], 20).state()["step"]
-    engine.save()
-    assert step > 0
-    assert swift_of(stored(pico("llama"), paper=True, **DEEP)).state()["step"] == step
-    assert swift_of(stored(pico("llama"), paper=True, saved=False, **DEEP)).state()["step"] == 0
-    assert swift_of(stored(pico("llama"), **DEEP)).state()["step"] == 0
-
-
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
         ({"skip": "a9"}, "attention layer 9, but the model has 5 layers"),
         ({"skip": "a0"}, "a0 always runs"),
+        ({"skip": "m4"}, "m4 always runs"),
+        ({"skip": 7}, "AttributeError"),
+        ({"observations": [["a0", 0.5]]}, "ValueError"),
+        ({"observations": [["a3"]]}, "ValueError"),
+        ({"matchness": "much"}, "ValueError"),
+        ({"step": None}, "TypeError"),
+        ({"ratio": []}, "TypeError"),
         ({"snapshots": []}, "AttributeError"),
         ({"texts": [{}]}, "KeyError"),
     ],
@@ -399,19 +384,15 @@ def test_while_nothing_is_drafted_a_look_tells(num_hits: int, phase: str, monkey
 # ------------------------------------------------------------------------------------------------ time
 
 
-@pytest.mark.parametrize(("options", "slow", "drafts"), [({}, 10.0, False), ({}, 0.5, True)])
-def test_it_drafts_where_that_is_faster(options: Any, slow: float, drafts: bool) -> None:
+@pytest.mark.parametrize(
+    ("options", "slow", "drafts"),
+    [({}, 10.0, False), ({}, 0.5, True), ({"always": True}, 10.0, True), ({"paper": True}, 10.0, True)],
+    ids=str,
+)
+def test_it_drafts_where_that_is_faster_or_always(options: Any, slow: float, drafts: bool) -> None:
     went = live(alone(**options), 8 * TRIAL, slow)
     assert went[: TRIAL // 2] == [True] * (TRIAL // 2)
     assert set(went[4 * TRIAL :]) == {drafts}
-    if not drafts:
-        strategy = alone(**options)
-        assert any(live(strategy, RETRY + 4 * TRIAL, slow)[4 * TRIAL :]), "tried again"
-
-
-@pytest.mark.parametrize("options", [{"always": True}, {"paper": True}], ids=str)
-def test_it_may_be_told_to_draft_always(options: Any) -> None:
-    assert all(live(alone(**options), 8 * TRIAL, 10.0))
 
 
 def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: float) -> Iterator[float]:
@@ -440,9 +421,6 @@ def test_optimisation_keeps_to_its_budget(looked: list[Any], seconds: float) -> 
 def test_without_a_budget_nothing_is_scored(looked: list[Any]) -> None:
     strategy = alone(window=8, budget=0.0)
     list(simulated(strategy, looked, 300, 0.001))
-    assert looked == []
-    engine = made(window=4, budget=0.0)
-    assert practised(engine, STREAM, 24).state()["step"] == 0
     assert looked == []
 
 
@@ -491,7 +469,11 @@ def test_what_recording_a_set_takes_is_part_of_the_budget() -> None:
     assert strategy._account.planning == 3.0, "the first round of a set alone"
 
 
-@pytest.mark.parametrize("changed", [{"held_out": False}, {"sliding": False}, {"window": 16}, {"ratio": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "changed",
+    [{"held_out": False}, {"sliding": False}, {"window": 16}, {"ratio": 0.3}, {"paper": True}, {"saved": False}],
+    ids=str,
+)
 def test_a_state_answers_its_own_question(changed: dict[str, Any]) -> None:
     known = {**alone().state(), **OVER, "skip": "a2,m2"}
     assert alone(known).state()["skip"] == "a2,m2"

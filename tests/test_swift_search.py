@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from selfdraft.errors import OptionError
 from selfdraft.strategies.bayes import Point, Search
 from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
@@ -31,22 +30,16 @@ def begun(paper: bool = False, **options: Any) -> Optimisation:
     return Optimisation(NUM_LAYERS, SwiftOptions(paper=paper, **{**usual, **options}).rules)
 
 
-def go_on(
-    search: Optimisation,
-    num_steps: int,
-    score: Callable[[Point], float] = planted,
-    held_out: Callable[[Point], float] | None = None,
-    num_fresh: int = 32,
-) -> list[list[Point]]:
-    """Until it has made so many steps, or is over: what it asked for, pass by pass."""
+def go_on(search: Optimisation, num_steps: int, score: Callable[[Point], float] = planted) -> list[list[Point]]:
+    """Until it has made this number of steps, or is over: what it asked for, pass by pass."""
     asked = []
     while not search.is_over and search.step < num_steps:
         points = search.candidates()
         if not points:
             break
         asked.append(points)
-        hidden = [(held_out or score)(point) for point in points] if search._options.held_out else []
-        search.judge(points, [score(point) for point in points], hidden, num_fresh)
+        scores = [score(point) for point in points]
+        search.judge(points, scores, scores if search._options.held_out else [], 32)
     return asked
 
 
@@ -190,32 +183,28 @@ def test_the_planted_set_is_come_near_to(paper: bool) -> None:
 # ------------------------------------------------------------------------------------------------ when it is over
 
 
-@both
-def test_it_ends_by_max_steps(paper: bool) -> None:
-    search = begun(paper, max_steps=40)
-    go_on(search, 10**4)
-    assert (search.phase, search.step, search.progress) == ("accelerate", 40, 1.0)
+@pytest.mark.parametrize(
+    ("paper", "options", "score", "num_steps"),
+    [
+        (True, {"max_steps": 40}, 0.5, 40),
+        (False, {"max_steps": 40}, 0.5, 40),
+        (True, {"patience": 20}, 0.5, 20),
+        (False, {"patience": 20}, 0.5, 20),
+        (True, {"enough": 0.95}, 0.96, 1),  # content at once
+        (False, {"enough": 0.95}, 0.96, 4 * ENOUGH_TOKENS // 32),  # once it knows
+    ],
+    ids=str,
+)
+def test_it_ends(paper: bool, options: dict[str, Any], score: float, num_steps: int) -> None:
+    search = begun(paper, **options)
+    go_on(search, 10**4, lambda point: score)
+    assert (search.phase, search.step, search.progress) == ("accelerate", num_steps, 1.0)
 
 
-@both
-def test_it_ends_without_improvement(paper: bool) -> None:
-    search = begun(paper, patience=20)
-    go_on(search, 10**4, lambda point: 0.5)
-    assert (search.phase, search.step) == ("accelerate", 20)
-
-
-def test_the_paper_is_content_at_once_and_ours_once_it_knows() -> None:
-    def good(point: Point) -> float:
-        return 0.96
-
-    paper, ours = begun(paper=True, enough=0.95), begun(enough=0.95)
-    go_on(paper, 10**4, good)
-    assert (paper.phase, paper.step) == ("accelerate", 1)
-    asked = go_on(ours, 10**4, good)
-    assert (ours.phase, len(asked)) == ("accelerate", ENOUGH_TOKENS // 32)
-    exactly = begun(paper=True, enough=0.96)
-    go_on(exactly, 100, good)
-    assert exactly.phase == "optimise", "beyond it, not at it"
+def test_enough_is_beyond_it_and_not_at_it() -> None:
+    search = begun(paper=True, enough=0.96)
+    go_on(search, 100, lambda point: 0.96)
+    assert search.phase == "optimise"
 
 
 # ------------------------------------------------------------------------------------------------ other turns
@@ -285,30 +274,6 @@ def test_a_state_goes_on_as_the_search_would_have(paper: bool, num_before: int) 
     assert json.loads(json.dumps(resumed.state())) == state
     assert go_on(resumed, whole.step + 60) == go_on(whole, whole.step + 60)
     assert resumed.state() == whole.state()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"skip": "a0"},  # always runs
-        {"skip": "m11"},
-        {"skip": "a40"},
-        {"skip": 7},
-        {"observations": [["a0", 0.5]]},
-        {"observations": [["a3", float("nan")]]},
-        {"observations": [["a3"]]},
-        {"snapshots": []},
-        {"matchness": "much"},
-        {"step": None},
-        {"ratio": []},
-    ],
-    ids=str,
-)
-def test_a_damaged_state_is_noticed(damage: dict[str, Any]) -> None:
-    search = begun()
-    go_on(search, 8)
-    with pytest.raises((LookupError, TypeError, ValueError, AttributeError, OptionError)):
-        Optimisation.of_state(NUM_LAYERS, search._options, {**search.state(), **damage})
 
 
 # ------------------------------------------------------------------------------------------------ the clock
