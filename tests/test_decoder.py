@@ -26,21 +26,14 @@ from selfdraft.passes import PassRequest
 from selfdraft.types import SkipSet
 
 NUM_TOKENS = 30  # more than three windows
-LAST_MODULES = {  # of a layer's attention and MLP branch: what comes out of them is added to the stream
-    "llama": ("self_attn.o_proj", "mlp.down_proj"),
-    "qwen2": ("self_attn.o_proj", "mlp.down_proj"),
+PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
+"""The last modules of a layer's attention and MLP branch: what comes out of them is added to the stream."""
+NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
+LAST_MODULES = {
+    **dict.fromkeys(("gemma2", "gemma3_text", "gemma3", "olmo2"), NORMS),
     "gpt2": ("attn.c_proj", "mlp.c_proj"),
-    "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "gemma3_text": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "gemma3": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "mistral": ("self_attn.o_proj", "mlp.down_proj"),
-    "qwen3": ("self_attn.o_proj", "mlp.down_proj"),
     "qwen3_moe": ("self_attn.o_proj", "mlp"),  # experts here, a plain MLP there
-    "phi3": ("self_attn.o_proj", "mlp.down_proj"),
-    "smollm3": ("self_attn.o_proj", "mlp.down_proj"),
     "starcoder2": ("self_attn.o_proj", "mlp.c_proj"),
-    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "granite": ("self_attn.o_proj", "mlp.down_proj"),
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
 }
 OTHER_CONFIGS = (
@@ -115,7 +108,7 @@ def run(decoder: Decoder, tokens: torch.Tensor, widths: Sequence[int] = (NUM_TOK
 def zeroed(model: Any, skip: SkipSet) -> Iterator[None]:
     """`model` with the output of these branches zeroed."""
     blocks = blocks_of(model)
-    attention, mlp = LAST_MODULES[model.config.model_type]
+    attention, mlp = LAST_MODULES.get(model.config.model_type, PROJECTIONS)
     modules = [attrgetter(attention)(blocks[layer]) for layer in skip.attention]
     modules += [attrgetter(mlp)(blocks[layer]) for layer in skip.mlp]
     hooks = [module.register_forward_hook(lambda *call: torch.zeros_like(call[-1])) for module in modules]
@@ -344,22 +337,25 @@ def test_a_model_of_no_family_is_refused():
     assert all(part in str(caught.value) for part in ("self-test", "tests/pico.py", "docs/models.md#adding-a-family"))
 
 
-def test_what_is_no_model_is_refused():
-    with pytest.raises(UnsupportedModelError, match=r"Linear is not a Hugging Face.*AutoModelForCausalLM"):
-        Decoder(nn.Linear(2, 2))
-
-
-def test_a_model_without_its_head_is_refused():
-    with pytest.raises(UnsupportedModelError, match=r"LlamaModel has no 'model.layers'.*whole causal"):
-        Decoder(pico("llama").model)
-
-
-@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
-def test_an_attention_with_masks_of_its_own_is_refused(implementation):
+def _with_attention(implementation: str) -> Any:
     model = copy.deepcopy(pico("llama"))
     model.config._attn_implementation_internal = implementation
-    with pytest.raises(UnsupportedModelError, match=rf"'{implementation}'.*attn_implementation='sdpa'"):
-        Decoder(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(2, 2), r"Linear is not a Hugging Face.*AutoModelForCausalLM"),
+        (lambda: pico("llama").model, r"LlamaModel has no 'model.layers'.*whole causal"),
+        (lambda: _with_attention("flash_attention_2"), r"'flash_attention_2'.*attn_implementation='sdpa'"),
+        (lambda: _with_attention("flex_attention"), r"'flex_attention'.*attn_implementation='sdpa'"),
+    ],
+    ids=["no model", "no head", "flash_attention_2", "flex_attention"],
+)
+def test_what_cannot_be_decoded_is_refused(make, message):
+    with pytest.raises(UnsupportedModelError, match=message):
+        Decoder(make())
 
 
 # ------------------------------------------------------------------------------------------- modules of other kinds
@@ -403,30 +399,24 @@ def _replace_forward(module: nn.Module) -> None:
 
 LINEARS = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
 MODULES = (*LINEARS, "self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
-ALTERED = [(_subclass, path) for path in LINEARS]
+FINAL_NORM = "final norm"
+ALTERED = [(_subclass, path) for path in LINEARS] + [(_hook, FINAL_NORM)]
 ALTERED += [(alter, path) for alter in (_hook, _pre_hook, _replace_forward) for path in MODULES]
 
 
 @pytest.mark.parametrize(("alter", "path"), ALTERED, ids=lambda value: getattr(value, "__name__", value))
 def test_a_module_of_another_kind_keeps_its_own_forward(alter: Callable[[nn.Module], None], path):
     model, tokens, layer = copy.deepcopy(pico("llama")), tokens_of(), 2
-    alter(attrgetter(path)(model.model.layers[layer]))
+    alter(model.model.norm if path == FINAL_NORM else attrgetter(path)(model.model.layers[layer]))
     decoder = Decoder(model)
     is_attention = path.startswith(("self_attn", "input"))
     for sublayer in decoder.sublayers:
-        altered = sublayer.name == ("a2" if is_attention else "m2")
+        altered = sublayer.name == ("a2" if is_attention else "m2") and path != FINAL_NORM
         assert isinstance(sublayer.run, JoinedAttention | JoinedMLP) is not altered
+    assert isinstance(decoder.final_norm, JoinedNorm) is (path != FINAL_NORM)
     found = run(decoder, tokens, (20, 1, 9))
     assert_same(found, expected_scores(model, tokens))
     assert (found - expected_scores(reference("llama"), tokens)).abs().max() > 1e-2
-
-
-def test_a_hooked_final_norm_keeps_its_own_forward():
-    model = copy.deepcopy(pico("llama"))
-    _hook(model.model.norm)
-    decoder = Decoder(model)
-    assert not isinstance(decoder.final_norm, JoinedNorm)
-    assert_same(run(decoder, tokens_of()), expected_scores(model, tokens_of()))
 
 
 # ------------------------------------------------------------------------------------------------------- weights
@@ -509,15 +499,14 @@ def test_a_model_in_training_mode_is_refused():
         runner.refresh()
 
 
-def test_a_hook_added_after_attaching_is_noticed():
-    model = copy.deepcopy(pico("llama"))
+@pytest.mark.parametrize("alter", [_hook, _replace_forward])
+def test_a_module_altered_after_attaching_is_noticed(alter: Callable[[nn.Module], None]):
+    model, tokens = copy.deepcopy(pico("llama")), tokens_of()
     runner = EagerRunner(model)
-    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: output * 0.5)
+    alter(model.model.layers[1].mlp)
     assert not runner.decoder.is_current
     runner.refresh()
-    tokens = torch.arange(9)[None]
-    found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, 9)).scores
-    assert torch.allclose(found, model(tokens).logits, atol=1e-4)
+    assert_same(run(runner.decoder, tokens), expected_scores(model, tokens))
 
 
 def test_attaching_inside_inference_mode_leaves_the_model_trainable():
@@ -526,29 +515,6 @@ def test_attaching_inside_inference_mode_leaves_the_model_trainable():
         Decoder(model)
     model(torch.arange(9)[None]).logits.sum().backward()
     assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_rope_that_depends_on_the_length_of_a_pass_is_refused(kind):
-    """The same token would get other scores beside a longer row, or inside a draft."""
-    factors = {"dynamic": {"factor": 2.0}, "longrope": {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4}}[kind]
-    config = copy.deepcopy(pico("llama").config)
-    config.rope_parameters = {
-        "rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 32, **factors
-    }  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match=f"rope type '{kind}' changes its frequencies with the length"):
-        Decoder(LlamaForCausalLM(config).eval())
-
-
-def test_a_forward_replaced_after_attaching_is_noticed():
-    model = copy.deepcopy(pico("llama"))
-    runner = EagerRunner(model)
-    mlp = model.model.layers[1].mlp
-    mlp.forward = lambda hidden: 0.5 * hidden
-    runner.refresh()
-    tokens = torch.arange(9)[None]
-    found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, 9)).scores
-    assert torch.allclose(found, model(tokens).logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("mask_rows", [1, 3])

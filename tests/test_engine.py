@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import OPTConfig, OPTForCausalLM
 
 from cases import SETTINGS
 from learned import profile
-from pico import CONTEXT_LENGTH, NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico
-from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet, UnsupportedModelError
+from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
+from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet
 from selfdraft.engine.state import TextSequence
 from selfdraft.registry import STRATEGIES
 
@@ -134,7 +133,9 @@ class TestStopping:
 class TestStreaming:
     def test_chunks_add_up_to_the_generation(self, engine: Engine) -> None:
         stream = engine.stream(PROMPT, max_new_tokens=30)
-        pieces = [piece for chunk in stream for piece in chunk.pieces]
+        rounds = [chunk.pieces for chunk in stream]
+        pieces = list(itertools.chain.from_iterable(rounds))
+        assert 0 < len(rounds[0]) < len(pieces), "they arrive as they are decoded"
         expected = engine.generate(PROMPT, max_new_tokens=30)
         assert "".join(piece.text for piece in pieces) == expected.text == stream.generation.text
         assert tuple(piece.token for piece in pieces) == expected.tokens
@@ -155,11 +156,6 @@ class TestStreaming:
         with pytest.raises(KeyboardInterrupt):
             list(stream)
         assert len(stream.generation.tokens) == len(stream.generation.sources) == 12
-
-    def test_rounds_arrive_as_they_are_decoded(self, engine: Engine) -> None:
-        stream = engine.stream(PROMPT, max_new_tokens=30)
-        first = next(iter(stream))
-        assert 0 < len(first.pieces) < 30
 
     def test_a_batch_streams_by_row(self, engine: Engine) -> None:
         prompts = [PROMPT, [7, 7]]
@@ -257,31 +253,16 @@ class TestIndependence:
         assert list(found.tokens) == expected[0, len(PROMPT) :].tolist()
 
 
+# What test_options.py refuses is refused by a call too: here the ways it gets there, and what only a call can tell.
 BAD_CALLS = [
     ({"settings": {"lookup": {"min_ngram": 5, "max_ngram": 2}}}, r"lookup.min_ngram=5 is above lookup.max_ngram=2"),
-    ({"settings": {"lookup": {"min_ngram": None}}}, r"lookup.min_ngram must be a whole number, got None"),
     (
         {"strategy": "unifrom"},
         r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: asd, clasp, ",
     ),
-    (
-        {"lookahead": "confident"},
-        r"unknown lookahead 'confident'. Did you mean 'confidence'\? Known: adaptive, confidence,",
-    ),
-    ({"drafter": "me"}, r"unknown drafter 'me'. .*Known: lookup, model, ngram-pool, self"),
     ({"acceptance": "couple"}, r"unknown acceptance 'couple'. Did you mean 'coupled'\?"),
-    ({"settings": {"uniform": {"ration": 1}}}, r"unknown option of uniform 'ration'. Did you mean 'ratio'\?"),
-    ({"settings": {"unform": {}}}, r"unknown method in the settings 'unform'. Did you mean 'uniform'\?"),
     ({"settings": {"uniform": {"ratio": 2}}}, r"uniform.ratio must be between 0 and 1, got 2"),
-    ({"settings": {"off": {"speed": 2}}}, r"off has no options, got 'speed'; leave it out"),
     ({"max_tokens": 5}, r"unknown option of generate 'max_tokens'. Did you mean 'max_new_tokens'\?"),
-    ({"max_new_tokens": -1}, r"generate.max_new_tokens must be at least 1, got -1"),
-    ({"max_new_tokens": 5, "min_new_tokens": 6}, r"min_new_tokens=6 is above max_new_tokens=5; lower one"),
-    ({"temperature": -0.5}, r"generate.temperature must be between 0 and 1000, got -0.5"),
-    ({"temperature": float("nan")}, r"generate.temperature must be between 0 and 1000, got nan"),
-    ({"top_p": 1.5}, r"generate.top_p must be between 0 and 1, got 1.5"),
-    ({"top_k": 2.5}, r"generate.top_k must be a whole number, got 2.5"),
-    ({"stop": [""]}, r"a stop string must be text that is not empty, got ''; leave it out"),
     ({"stop": [5]}, r"a stop string must be text that is not empty, got 5"),
     ({"stop": 5}, r"generate.stop must be a list, got 5"),
     ({"processors": 5}, r"generate.processors must be a list, got 5"),
@@ -293,11 +274,6 @@ BAD_CALLS = [
     ({"strategy": ["off"]}, r"unknown strategy \"\['off'\]\""),
     ({"strategy": "fixed", "settings": {"fixed": {"skip": "a0-999999999"}}}, r"'a0-999999999' .* beyond .* last layer"),
     ({"strategy": "fixed"}, r"'fixed' needs a skip set: .*--set fixed.skip=a3,a5-7,m4"),
-    (
-        {"strategy": "fixed", "settings": {"fixed": {"skip": "a2,m9"}}},
-        rf"names MLP layer 9, but the model has {NUM_LAYERS} layers: use 0 to {NUM_LAYERS - 1}",
-    ),
-    ({"strategy": "fixed", "settings": {"fixed": {"skip": "x2"}}}, r"cannot read 'x2' in the skip set 'x2'"),
 ]
 
 
@@ -333,13 +309,6 @@ def test_errors_at_the_door_of_the_engine() -> None:
         Engine(pico("llama"), temperature=1)
     with pytest.raises(OptionError, match=r"use Engine\.from_pretrained"):
         Engine("gpt2")
-    opt = OPTForCausalLM(
-        OPTConfig(vocab_size=32, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2)
-    )
-    with pytest.raises(
-        UnsupportedModelError, match=r"unknown model family 'opt'.*Known: gemma2, .*gpt2, .*llama, .*qwen2.*row"
-    ):
-        Engine(opt)
     with pytest.raises(PromptError, match="no tokenizer; pass token ids"):
         Engine(pico("llama")).generate("text")
     with pytest.raises(OptionError, match="stop strings need a tokenizer"):
