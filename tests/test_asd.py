@@ -20,6 +20,7 @@ COSINES = [0.2, 0.99, 0.99, 0.5, 0.985, 0.9, 0.99, 0.99, 0.99]
 @pytest.mark.parametrize(
     ("options", "skipped"),
     [
+        ({"cosines": []}, "a2,a5,m2,m5"),  # a prompt of one token has none
         ({}, "a1-2,a4-6,m2,m5"),  # one-based: 2, 3, 5, 7 by cosine, 3 and 6 by the rule, 8 and 9 kept
         ({"last": 0}, "a1-2,a4-8,m2,m5,m8"),
         ({"every": 0}, "a1-2,a4,a6"),
@@ -29,11 +30,8 @@ COSINES = [0.2, 0.99, 0.99, 0.5, 0.985, 0.9, 0.99, 0.99, 0.99]
     ],
 )
 def test_the_rules(options: dict[str, Any], skipped: str) -> None:
-    assert skip_set(COSINES, len(COSINES), Asd.Options(**options)) == SkipSet.parse(skipped)
-
-
-def test_a_prompt_of_one_token_has_no_cosines() -> None:
-    assert skip_set([], 9, Asd.Options()) == SkipSet.parse("a2,a5,m2,m5")
+    cosines = options.pop("cosines", COSINES)
+    assert skip_set(cosines, len(COSINES), Asd.Options(**options)) == SkipSet.parse(skipped)
 
 
 @pytest.mark.parametrize("attention", [[2], [1, 3]])
@@ -48,28 +46,20 @@ def test_similarities_are_those_of_the_prompt() -> None:
     asd = Asd(Asd.Options(), knowledge(NUM_LAYERS))
     runner = Engine(pico("llama")).runner
     cache = runner.new_cache(1, 64)
-    tokens = torch.tensor([TEXT])
-    whole = asd.condense(
-        runner.forward(PassRequest(tokens, [0], capture=asd.prefill_needs, needs_scores=False), cache).captured
-    )
-    parts = [
-        asd.condense(
-            runner.forward(
-                PassRequest(tokens[:, a:b], [a], capture=asd.prefill_needs, needs_scores=False), cache
-            ).captured
-        )["cosines"]
-        for a, b in ((0, 7), (7, len(TEXT)))
-    ]
-    assert whole["cosines"].shape == (1, len(TEXT), NUM_LAYERS)
-    torch.testing.assert_close(torch.cat(parts, 1), whole["cosines"], rtol=1e-4, atol=1e-5)
+
+    def cosines(start: int, end: int) -> torch.Tensor:
+        request = PassRequest([TEXT[start:end]], [start], capture=asd.prefill_needs, needs_scores=False)
+        return asd.condense(runner.forward(request, cache).captured)["cosines"]
+
+    whole, parts = cosines(0, len(TEXT)), [cosines(0, 7), cosines(7, len(TEXT))]
+    assert whole.shape == (1, len(TEXT), NUM_LAYERS)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_each_text_of_a_batch_has_its_own_set() -> None:
     settings = {"asd": {"similarity": 0.6, "every": 0, "last": 0}}
+    engine = Engine(pico("llama"), strategy="asd", settings=settings)
     prompts = [TEXT, [90, 91, 92, 17, 18], [5]]
-    together = Engine(pico("llama")).generate(prompts, max_new_tokens=4, strategy="asd", settings=settings)
-    alone = [
-        Engine(pico("llama")).generate(prompt, max_new_tokens=4, strategy="asd", settings=settings)
-        for prompt in prompts
-    ]
+    together = engine.generate(prompts, max_new_tokens=4)
+    alone = [engine.generate(prompt, max_new_tokens=4) for prompt in prompts]
     assert [one.steps[0].plan for one in together] == [one.steps[0].plan for one in alone]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -15,9 +16,14 @@ from test_knapsack import probe_of, zeroed
 FREE = dict.fromkeys(range(2, 2 * NUM_LAYERS), 1.0)
 
 
-@pytest.fixture(scope="module")
+@functools.cache
+def samples_of(family: str) -> list[Sample]:
+    return [sample(probe_of(pico(family), count)) for count in (5, 9)]
+
+
+@pytest.fixture
 def samples() -> list[Sample]:
-    return [sample(probe_of(pico("llama"), count)) for count in (5, 9)]
+    return samples_of("llama")
 
 
 def test_nothing_skipped_is_the_target(samples: list[Sample]) -> None:
@@ -28,7 +34,7 @@ def test_nothing_skipped_is_the_target(samples: list[Sample]) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_candidates_share_a_pass(family: str) -> None:
-    samples = [sample(probe_of(pico(family), count)) for count in (5, 9)]
+    samples = samples_of(family)
     skipped, candidates = frozenset({2, 7}), [3, 4, 8]
     together = qualities(samples, skipped, candidates)
     alone = [qualities(samples, skipped | extra)[0] for extra in (set(), *({number} for number in candidates))]
@@ -52,16 +58,14 @@ def test_seconds_saved_count(samples: list[Sample]) -> None:
     assert next(itertools.islice(eliminate(samples, {**FREE, 5: 1000.0}), 1, None)).skipped == {5}
 
 
-def test_it_ends_where_the_draft_is_of_no_use(samples: list[Sample]) -> None:
-    points = list(eliminate(samples, FREE, min_match=0.6))
+def test_it_ends_where_the_draft_is_of_no_use_and_goes_on_after_what_is_known(samples: list[Sample]) -> None:
+    shares: list[float] = []
+    points = list(eliminate(samples, FREE, min_match=0.6, progress=shares.append))
+    assert shares[0] < shares[-1] == 1.0
+    assert list(eliminate(samples, FREE, min_match=0.6, known=points[:3])) == points[3:]
     assert all(point.quality.match >= 0.6 for point in points[:-1])
     assert [len(point.skipped) for point in points] == list(range(len(points)))
     assert not any({0, 1} & point.skipped for point in points)
-
-
-def test_it_goes_on_behind_what_is_known(samples: list[Sample]) -> None:
-    points = list(eliminate(samples, FREE, batch=2, min_match=0.3))
-    assert list(eliminate(samples, FREE, batch=2, min_match=0.3, known=points[:3])) == points[3:]
 
 
 def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,16 +85,9 @@ def test_lazy_scoring_scores_less(samples: list[Sample], monkeypatch: pytest.Mon
     assert torch.tensor([len(point.skipped) for point in lazy_points]).diff().eq(1).all()
 
 
-def test_the_share_that_is_done_ends_at_the_end(samples: list[Sample]) -> None:
-    shares: list[float] = []
-    list(eliminate(samples, FREE, min_match=0.6, progress=shares.append))
-    assert shares[-1] == 1.0
-    assert shares[0] < 1.0
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_going_on_is_beginning_anew_without_it(family: str) -> None:
-    samples = [sample(probe_of(pico(family), count)) for count in (5, 9)]
+    samples = samples_of(family)
     network = Network(samples, frozenset({2}))
     network.score([3, 4, 8], is_kept=True)
     network.go_on(4)

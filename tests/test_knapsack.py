@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -97,49 +96,8 @@ def zeroed(attention: Sequence[int], mlp: Sequence[int]) -> object:
     return model
 
 
-@pytest.mark.parametrize(("attention", "mlp"), [([2], []), ([], [3])])
-def test_what_does_nothing_is_skipped_first(attention: Sequence[int], mlp: Sequence[int]) -> None:
-    found, _ = solve(probe_of(zeroed(attention, mlp)), sublayers(), 4)
-    (lightest,) = (candidate for candidate in found if candidate.weight == 1)
-    assert lightest.skipped == {*(2 * layer for layer in attention), *(2 * layer + 1 for layer in mlp)}
-    assert lightest.cosine == pytest.approx(1.0, abs=1e-5)
-
-
-def test_bound_sublayers_are_skipped_together() -> None:
-    items = [Item((2 * layer, 2 * layer + 1), 1, layer == 0) for layer in range(NUM_LAYERS)]
-    found, _ = solve(probe_of(zeroed([2], [2])), items, 2)
-    assert found[0].skipped == set()
-    assert found[1].skipped == {4, 5}
-    assert all(number ^ 1 in candidate.skipped for candidate in found for number in candidate.skipped)
-
-
 def test_pinned_items_always_run() -> None:
     pinned = (0, 1, 4)
     found, _ = solve(probe_of(pico("llama")), sublayers(pinned=pinned), 2 * NUM_LAYERS, min_cosine=-1.0)
     assert not any(set(pinned) & candidate.skipped for candidate in found)
     assert max(candidate.weight for candidate in found) == 2 * NUM_LAYERS - len(pinned)
-
-
-def test_the_gap_to_the_best_of_all_is_reported(record_property: Callable[[str, object], None]) -> None:
-    """Reported, not held: the recurrence keeps one state a weight. `pytest -rP` shows it."""
-    probe, items = probe_of(pico("llama")), sublayers()
-    found, _ = solve(probe, items, len(items), min_cosine=-1.0)
-    free = [item.numbers[0] for item in items if not item.is_pinned]
-    truth = probe.begin()
-    for number in range(probe.num_sublayers):
-        truth = probe.run(number, truth)
-
-    def cosine(skipped: tuple[int, ...]) -> float:
-        state = probe.begin()
-        for number in range(probe.num_sublayers):
-            state = (probe.skip if number in skipped else probe.run)(number, state)
-        return float(torch.cosine_similarity(state.hidden, truth.hidden, dim=-1).mean())
-
-    gaps = {}
-    for candidate in found[1:]:
-        best = max(cosine(chosen) for chosen in itertools.combinations(free, candidate.weight))
-        assert candidate.cosine <= best + 1e-5
-        gaps[candidate.weight] = round(best - candidate.cosine, 4)
-    assert set(gaps) == set(range(1, len(free) + 1))
-    record_property("gap of the best cosine by weight skipped", gaps)
-    print("gap of the best cosine by weight skipped:", gaps)
