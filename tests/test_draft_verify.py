@@ -87,9 +87,6 @@ def test_it_finds_what_pays() -> None:
     assert (found["plain"], found["num_tried"], found["is_complete"]) == (PLAIN_SPEED, 60, True)
     assert len(kit.done) == len({step["skip"] for step in kit.done}) == 61, "plain decoding, then every set once"
     assert kit.shares == [number / 60 for number in range(1, 61)]
-    print(
-        f"planted optimum {pays(SkipSet.of_numbers(IDLE))}, found {found['tokens_per_second']}, uniform {pays(first)}"
-    )
 
 
 def test_how_it_measures() -> None:
@@ -196,13 +193,6 @@ def test_what_cannot_be_read_is_refused(artefact: Any, message: str) -> None:
         DraftVerify(DraftVerify.Options("first"), knowing(**{"draft-verify": artefact}))
     assert message in str(caught.value)
     assert "selfdraft calibrate pico --strategy draft-verify --set draft-verify.calibrate_on=first" in str(caught.value)
-
-
-def test_without_calibration_the_command_is_named() -> None:
-    engine = Engine(pico("llama"), name="pico", profile=None)
-    command = "selfdraft calibrate pico --strategy draft-verify --set draft-verify.calibrate_on=first"
-    with pytest.raises(ProfileError, match=f"the strategy 'draft-verify' needs to know the model.* Run: {command}"):
-        engine.generate([1, 2], strategy="draft-verify", settings={"draft-verify": {"calibrate_on": "first"}})
 
 
 def test_what_to_calibrate_on_is_checked() -> None:

@@ -15,13 +15,12 @@ from pico import NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError
 from selfdraft.drafters.model import DraftBatch, Model
 from selfdraft.drafters.ngram_pool import Guesses, NgramPool
-from selfdraft.drafters.self import last_exact_point
 from selfdraft.engine.draft import grow
 from selfdraft.models.decoder import SubLayer
 from selfdraft.models.eager import EagerRunner
 from selfdraft.passes import PassRequest
 from selfdraft.protocols import DraftRows, Host
-from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
+from selfdraft.types import Draft, Plan, StepRecord, Verdict
 
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5])
 
@@ -65,15 +64,6 @@ class TestEarlyExit:
         assert sum(step.draft.num_draft_steps for step in found.steps) > 20
         assert found.tokens == engine.generate(PROMPTS[0], strategy="off", max_new_tokens=60).tokens
 
-    def test_without_reuse_the_first_layers_work_twice(self) -> None:
-        """Else the test above would count nothing."""
-        skip = str(SkipSet.of(range(2, NUM_LAYERS), range(2, NUM_LAYERS)))
-        engine = Engine(pico("llama"), strategy="fixed", settings={"fixed": {"skip": skip}})
-        passes, (found,) = self.count_passes(engine, [PROMPTS[0]], max_new_tokens=60)
-        columns = sum(1 + len(step.draft.tokens) for step in found.steps)
-        drafted = sum(step.draft.num_draft_steps for step in found.steps)
-        assert (passes["a0"], passes["m1"], passes["a2"]) == (columns + drafted, columns + drafted, columns)
-
     def test_a_row_without_a_draft_does_not_make_the_others_work_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """In every round with a draft, every drafted row brings its states and they are used."""
         resumed: list[tuple[int, ...]] = []
@@ -93,11 +83,6 @@ class TestEarlyExit:
         for row, generation in enumerate(found):
             assert generation.tokens == engine.generate(PROMPTS[row], strategy="off", max_new_tokens=40).tokens
 
-    def test_the_last_exact_point(self) -> None:
-        assert last_exact_point(SkipSet.parse("a3,m2")) == "m1"
-        assert last_exact_point(SkipSet.parse("m0")) is None
-        assert last_exact_point(SkipSet()) is None
-
     @pytest.mark.parametrize(("layers", "num_layers"), [(5, 5), (9, 5), (0, 1), (1, 1)])
     def test_too_many_layers(self, layers: int, num_layers: int) -> None:
         model = pico("llama", num_hidden_layers=num_layers)
@@ -107,22 +92,25 @@ class TestEarlyExit:
 
 class TestModel:
     @staticmethod
-    def engine(**source: Any) -> Engine:
+    def engine(*target: Any, **source: Any) -> Engine:
         draft = source or {"source": pico("llama", num_hidden_layers=2)}
-        return Engine(pico("llama"), drafter="model", settings={"model": draft})
+        return Engine(*(target or [pico("llama")]), drafter="model", settings={"model": draft})
+
+    @staticmethod
+    def drafter() -> Model:
+        return Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
+
+    @staticmethod
+    def opened(drafter: Model, *ids: int) -> Any:
+        rows = DraftRows(0, ids, tuple(PROMPTS[index] for index in ids))
+        return drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), rows)
 
     def test_a_model_drafts_for_itself_perfectly(self) -> None:
         """So the cache of the draft model follows the text through every round, alone and in a ragged batch."""
-        engine = Engine(
-            pico("llama"),
-            drafter="model",
-            lookahead="fixed",
-            settings={"model": {"source": copy.deepcopy(pico("llama"))}},
-        )
-        for options in ({}, {"temperature": 0.9, "seed": 3}):
-            for generation in engine.generate(list(PROMPTS), max_new_tokens=40, **options):
+        engine = self.engine(source=copy.deepcopy(pico("llama")))
+        for options in ({}, {"temperature": 0.9, "seed": 3}, {"tree": "siblings"}):
+            for generation in engine.generate(list(PROMPTS), max_new_tokens=40, lookahead="fixed", **options):
                 assert generation.stats.acceptance_rate == 1.0
-        assert engine.generate(PROMPTS[0], max_new_tokens=40, tree="siblings").stats.acceptance_rate == 1.0
 
     def test_only_what_is_new_is_fed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fed: list[int] = []
@@ -135,25 +123,12 @@ class TestModel:
         assert max(fed) <= 8
         assert sum(fed) <= generation.stats.num_draft_steps + generation.stats.num_rounds + len(PROMPTS[0])
 
-    def test_nothing_is_kept_of_texts_that_ended(self) -> None:
-        engine = self.engine()
-        streams = [engine.stream(list(PROMPTS), max_new_tokens=20) for _ in range(2)]
-        for _ in itertools.zip_longest(*streams):
-            pass
-        stream = engine.stream(PROMPTS[0], max_new_tokens=20)
-        next(iter(stream))
-        stream.close()
-        (drafter,) = (part for part in engine._parts.values() if isinstance(part, Model))
-        assert drafter._batches == []
-
     def test_rows_that_part_and_meet_again(self) -> None:
         """Another order or another company than before: the rows begin a new cache, the text does not change."""
-        drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
+        drafter = self.drafter()
 
         def propose(*ids: int) -> torch.Tensor:
-            texts = tuple(PROMPTS[index] for index in ids)
-            session = drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, ids, texts))
-            scores = session.propose(torch.tensor([text[-1] for text in texts])).scores
+            scores = self.opened(drafter, *ids).propose(torch.tensor([PROMPTS[index][-1] for index in ids])).scores
             assert scores is not None
             return scores
 
@@ -162,29 +137,23 @@ class TestModel:
             torch.testing.assert_close(propose(*ids), torch.cat([alone[index] for index in ids]), rtol=1e-4, atol=1e-4)
 
     def test_a_row_that_does_not_draft_stays_as_long_as_its_text(self) -> None:
-        drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), Host(EagerRunner(pico("llama"))))
-        drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0, 1), PROMPTS[:2]))
+        drafter = self.drafter()
+        self.opened(drafter, 0, 1)
         for _ in range(5):
-            session = drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0,), PROMPTS[:1]))
+            session = self.opened(drafter, 0)
             for _ in range(4):
                 session.propose(torch.tensor([5]))
-        drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), DraftRows(0, (0,), PROMPTS[:1]))
+        self.opened(drafter, 0)
         (batch,) = drafter._batches
         assert len(batch.cached[1]) <= len(PROMPTS[1])
-        drafter.end(0)
-        drafter.end(1)
-        drafter.end(2)
+        for sequence_id in range(3):
+            drafter.end(sequence_id)
         assert (drafter._batches, drafter._ended) == ([], set())
 
     def test_vocabularies_padded_differently(self) -> None:
         model, tokenizer = pico("llama", num_hidden_layers=2, vocab_size=VOCAB_SIZE + 16), letter_tokenizer()
         for target, draft in ((pico("llama"), model), (model, pico("llama"))):
-            engine = Engine(
-                target,
-                tokenizer,
-                drafter="model",
-                settings={"model": {"source": draft, "tokenizer": letter_tokenizer()}},
-            )
+            engine = self.engine(target, tokenizer, source=draft, tokenizer=letter_tokenizer())
             found = engine.generate(PROMPTS[0], max_new_tokens=20, temperature=0.8, tree="siblings")
             plain = engine.generate(PROMPTS[0], max_new_tokens=20, temperature=0.8, strategy="off")
             assert found.tokens == plain.tokens
@@ -205,9 +174,8 @@ class TestModel:
             self.engine(**source)
 
     def test_another_tokenizer(self) -> None:
-        settings = {"model": {"source": pico("llama", num_hidden_layers=2), "tokenizer": pico_tokenizer()}}
         with pytest.raises(OptionError, match=r"its tokenizer has \d+ tokens that are not the \d+ of .*same family"):
-            Engine(pico("llama"), letter_tokenizer(), drafter="model", settings=settings)
+            self.engine(pico("llama"), letter_tokenizer(), source=pico("llama"), tokenizer=pico_tokenizer())
 
 
 class TestNgramPool:
@@ -244,11 +212,18 @@ class TestNgramPool:
         assert found.stats.num_accepted > 10
         assert found.tokens == engine.generate(PROMPTS[0], max_new_tokens=150, strategy="off").tokens
 
-    def test_nothing_is_kept_of_texts_that_ended(self) -> None:
-        engine = Engine(pico("llama"), drafter="ngram-pool")
-        engine.generate(list(PROMPTS), max_new_tokens=10)
-        (drafter,) = (part for part in engine._parts.values() if isinstance(part, NgramPool))
-        assert drafter._texts == {}
+
+@pytest.mark.parametrize(("name", "state"), [("model", "_batches"), ("ngram-pool", "_texts")])
+def test_nothing_is_kept_of_texts_that_ended(name: str, state: str) -> None:
+    engine = Engine(pico("llama"), drafter=name, settings={"model": {"source": pico("llama", num_hidden_layers=2)}})
+    streams = [engine.stream(list(PROMPTS), max_new_tokens=20) for _ in range(2)]
+    for _ in itertools.zip_longest(*streams):
+        pass
+    stream = engine.stream(PROMPTS[0], max_new_tokens=20)
+    next(iter(stream))
+    stream.close()
+    (drafter,) = (part for part in engine._parts.values() if isinstance(part, Model | NgramPool))
+    assert not getattr(drafter, state)
 
 
 def test_reuse_is_left_out_where_a_strategy_wants_states_from_below() -> None:

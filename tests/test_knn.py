@@ -34,7 +34,7 @@ from selfdraft.profiles.store import Store
 from selfdraft.registry import options_for
 from selfdraft.strategies.anchors import POINT, condense, threshold_of, unpack, vector_of
 from selfdraft.strategies.domains import MAX_SAMPLES
-from selfdraft.strategies.kmeans import choose_count, kmeans, normalised, silhouette
+from selfdraft.strategies.kmeans import choose_count, kmeans, normalised
 from selfdraft.strategies.knn import Knn
 from selfdraft.types import Prompt, SkipSet
 
@@ -58,9 +58,10 @@ def blobs(centres: Sequence[Sequence[float]], each: int = 20, noise: float = 0.0
 CENTRES = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0.7, 0, 0.7), (-1, 0, 0, 0))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_planted_clusters_are_found(count: int) -> None:
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_planted_clusters_are_found_and_counted(count: int) -> None:
     vectors, truth = blobs(CENTRES[:count])
+    assert choose_count(vectors) == count
     found = kmeans(vectors, count, seed=1)
     assert len({*zip(truth.tolist(), found.labels.tolist(), strict=True)}) == count
     assert np.allclose(np.linalg.norm(found.centroids, axis=1), 1)
@@ -69,11 +70,6 @@ def test_planted_clusters_are_found(count: int) -> None:
     again = kmeans(vectors, count, seed=1)
     assert np.array_equal(again.labels, found.labels)
     assert again.loss == found.loss
-
-
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_the_number_of_clusters_is_found(count: int) -> None:
-    assert choose_count(blobs(CENTRES[:count])[0]) == count
 
 
 def test_few_or_equal_vectors() -> None:
@@ -90,14 +86,6 @@ def test_no_cluster_is_empty() -> None:
     for seed in range(20):
         labels = kmeans(generator.normal(size=(12, 2)), 9, seed, num_restarts=1).labels
         assert len(np.unique(labels)) == 9
-
-
-def test_silhouette() -> None:
-    """Of four vectors by hand, distances 1 - cosine; one that is alone counts 0."""
-    vectors = np.array([[1.0, 0], [0.8, 0.6], [0, 1.0], [-1.0, 0]])
-    own, other = [0.2, 0.2], [(1.0 + 0.0) / 1, (1 - 0.6) / 1]
-    expected = [(b - a) / max(a, b) for a, b in zip(own, other, strict=True)]
-    assert silhouette(vectors, np.array([0, 0, 1, 2])) == pytest.approx((sum(expected) + 0 + 0) / 4)
 
 
 def test_thresholds() -> None:
@@ -425,12 +413,6 @@ def test_a_domain_without_a_set_decodes_plainly(fitted: Artefact) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ refusals
-
-
-def test_without_an_artefact_the_command_is_named() -> None:
-    command = "selfdraft calibrate tiny --strategy knn --domain-field domain --prompts FILE"
-    with pytest.raises(ProfileError, match=f"the strategy 'knn' needs to know the model.*Run: {command}"):
-        Engine(pico("llama"), profile=None, name="tiny", strategy="knn")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from pico import NUM_LAYERS, pico
-from selfdraft import Engine, Plan, SkipSet, StepRecord
+from selfdraft import Engine, Plan, ProfileError, SkipSet, StepRecord
 from selfdraft.engine.state import PREFILL_CHUNK
-from selfdraft.models.cache import SlotCache
 from selfdraft.models.eager import EagerRunner
 from selfdraft.options import NoOptions
 from selfdraft.passes import PassRequest
@@ -121,10 +120,8 @@ def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> Non
         steps = strategy.steps[sequence_id]
         tokens = [*prompt, *itertools.chain.from_iterable(step.verdict.tokens for step in steps)]
         runner = engine._runner
-        inputs = torch.tensor([tokens[:-1]])
-        expected = runner.forward(
-            PassRequest(inputs, [0], capture=Restless.needs), runner.new_cache(1, len(tokens))
-        ).captured
+        request = PassRequest([tokens[:-1]], [0], capture=Restless.needs)
+        expected = runner.forward(request, runner.new_cache(1, len(tokens))).captured
         for name in Restless.needs:
             parts = [strategy.prefills[sequence_id][name]] if strategy.prefills[sequence_id] else []
             states = torch.cat([*parts, *(step.captured[name] for step in steps)])
@@ -137,31 +134,12 @@ def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.Mon
     prompt = [(7 * index * index + 3) % 100 for index in range(PREFILL_CHUNK * 2 + 60)]
     found = engine.generate(prompt, max_new_tokens=5)
     runner = engine._runner
-    inputs = torch.tensor([prompt[:-1]])
-    expected = runner.forward(PassRequest(inputs, [0], capture=("norm",)), runner.new_cache(1, len(prompt))).captured[
-        "norm"
-    ]
+    request = PassRequest([prompt[:-1]], [0], capture=("norm",))
+    expected = runner.forward(request, runner.new_cache(1, len(prompt))).captured["norm"]
     assert torch.allclose(Restless.last.prefills[0]["norm"], expected[0], atol=1e-4)
     assert found.tokens == engine.generate(prompt, max_new_tokens=5, strategy="off").tokens
     plain = engine.model.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
     assert list(found.tokens) == plain[0, len(prompt) :].tolist()
-
-
-def test_rows_that_are_not_neighbours_draft_without_copying_the_cache(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What attention reads is always a view of the store, whatever rows draft together."""
-    write, reads = SlotCache.write, []
-
-    def watched(cache: SlotCache, layer: int, *arguments: Any) -> Any:
-        keys, values = write(cache, layer, *arguments)
-        reads.append(keys.untyped_storage().data_ptr() == cache.keys[layer].untyped_storage().data_ptr())
-        return keys, values
-
-    monkeypatch.setattr(SlotCache, "write", watched)
-    engine.generate(list(PROMPTS), max_new_tokens=20)
-    assert reads
-    assert all(reads)
 
 
 def test_an_error_while_prefilling_is_not_hidden(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +196,20 @@ def test_every_text_has_its_own_id_and_ends_once(engine: Engine) -> None:
     strategy = Restless.last
     assert sorted(strategy.prefills) == [0, 1, 2, 3, 4]
     assert strategy.ended == Counter(range(5))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name", "options", "told"),
+    [
+        ("prune", None, {}, "MODEL --strategy prune"),
+        ("knn", "pico", {}, "pico --strategy knn --domain-field domain --prompts FILE"),
+        ("draft-verify", "pico", {"calibrate_on": "first"}, "pico .* --set draft-verify.calibrate_on=first"),
+    ],
+)
+def test_without_calibration_the_command_is_named(strategy: str, name: Any, options: Any, told: str) -> None:
+    message = f"the strategy '{strategy}' needs to know the model.*Run: selfdraft calibrate {told}"
+    with pytest.raises(ProfileError, match=message):
+        Engine(pico("llama"), name=name, profile=None, strategy=strategy, settings={strategy: options})
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
