@@ -13,9 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import SETTINGS
 from pico import pico
 from replay import replay
-from selfdraft import Engine, OptionError, Plan, StepRecord
+from rounds import step_of
+from selfdraft import Engine, Plan, StepRecord
 from selfdraft.calibrate.round_seconds import RoundSeconds
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.tuning import Replay, rank
@@ -35,41 +37,15 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 TEXTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5])
 
 
-def step_of(
-    num_drafted: int,
-    num_kept: int,
-    confidences: Sequence[float] = (),
-    text: int = 0,
-    seconds: tuple[float, float] = (0.0, 0.0),
-) -> StepRecord:
-    draft = Draft(
-        (0,) * num_drafted,
-        tuple(range(-1, num_drafted - 1)),
-        num_drafted,
-        tuple(confidences) or (0.5,) * num_drafted,
-        num_draft_steps=num_drafted,
-    )
-    return StepRecord(text, Plan(), draft, Verdict((0,) * (num_kept + 1), tuple(range(num_kept))), *seconds)
-
-
-def stats_of(
-    confidences: Sequence[float], depth: int = 1, texts: Sequence[int] = (), scores: bool = True
-) -> DraftStats:
+def stats_of(confidences: Sequence[float], depth: int = 1, text: int = 0) -> DraftStats:
     rows = torch.zeros(len(confidences), dtype=torch.long)
-    return DraftStats(
-        rows + depth,
-        rows,
-        rows,
-        torch.tensor(texts) if texts else rows,
-        torch.zeros(len(rows), 3),
-        torch.tensor(confidences),
-    )
+    return DraftStats(rows + depth, rows, rows, rows + text, torch.zeros(len(rows), 3), torch.tensor(confidences))
 
 
 def length_of(lookahead: Any, text: int = 0, confidence: float = 0.9) -> int:
     """How far it drafts when every token is drafted with one confidence."""
     for depth in range(1, 100):
-        if not lookahead.wants_more(stats_of([confidence], depth, [text])).item():
+        if not lookahead.wants_more(stats_of([confidence], depth, text)).item():
             return depth
     raise AssertionError("it never stops")
 
@@ -118,22 +94,21 @@ class TestLearned:
 
 
 class TestHeuristic:
-    def test_two_more_or_one_less(self) -> None:
-        lookahead = Heuristic(Heuristic.Options())
+    @pytest.mark.parametrize(
+        ("options", "kept", "expected"),
+        [
+            ({}, (5, 7, 3, 7, 0), [5, 7, 9, 8, 7, 6]),
+            ({"start": 2, "max_tokens": 4}, (0, 0, 0), [2, 1, 1, 1]),  # never below one
+            ({"start": 2, "max_tokens": 4}, (2, 4, 4), [2, 4, 4, 4]),  # nor above its maximum
+        ],
+    )
+    def test_two_more_or_one_less(self, options: dict[str, int], kept: Sequence[int], expected: list[int]) -> None:
+        lookahead = Heuristic(Heuristic.Options(**options))
         lengths = [length_of(lookahead)]
-        for kept in (5, 7, 3, 7, 0):
-            lookahead.observe(step_of(length_of(lookahead), kept))
+        for num_kept in kept:
+            lookahead.observe(step_of(length_of(lookahead), num_kept))
             lengths.append(length_of(lookahead))
-        assert lengths == [5, 7, 9, 8, 7, 6]
-
-    def test_never_below_one_nor_above_its_maximum(self) -> None:
-        lookahead = Heuristic(Heuristic.Options(start=2, max_tokens=4))
-        for _ in range(5):
-            lookahead.observe(step_of(length_of(lookahead), 0))
-        assert length_of(lookahead) == 1
-        for _ in range(5):
-            lookahead.observe(step_of(length_of(lookahead), length_of(lookahead)))
-        assert length_of(lookahead) == 4
+        assert lengths == expected
 
     def test_texts_of_a_batch_have_lengths_of_their_own(self) -> None:
         lookahead = Heuristic(Heuristic.Options())
@@ -227,11 +202,8 @@ class TestPerplexity:
     def test_a_certain_token_makes_up_for_an_unsure_one(self) -> None:
         lookahead = Perplexity(Perplexity.Options(threshold=1.5))
         assert length_of(lookahead, confidence=0.99) == 12
-        assert [lookahead.wants_more(stats_of([c], d)).item() for d, c in ((1, 1.0), (2, 0.5), (3, 0.5))] == [
-            True,
-            True,
-            False,
-        ]
+        wanted = [lookahead.wants_more(stats_of([c], d)).item() for d, c in ((1, 1.0), (2, 0.5), (3, 0.5))]
+        assert wanted == [True, True, False]
 
 
 class TestReliability:
@@ -430,15 +402,7 @@ class TestOracle:
     @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 4}], ids=["greedy", "sampled"])
     @pytest.mark.parametrize("drafter", ["self", "lookup", "model"])
     def test_stops_at_the_first_token_that_is_refused(self, drafter: str, options: dict[str, Any]) -> None:
-        engine = Engine(
-            pico("llama"),
-            drafter=drafter,
-            settings={
-                "uniform": {"ratio": 0.4},
-                "lookup": {"min_ngram": 1},
-                "model": {"source": pico("llama", num_hidden_layers=2)},
-            },
-        )
+        engine = Engine(pico("llama"), drafter=drafter, settings=SETTINGS)
         plain = engine.generate(list(TEXTS), strategy="off", max_new_tokens=40, **options)
         oracle = Oracle([generation.tokens for generation in plain])
         found = engine.generate(list(TEXTS), lookahead=oracle, max_new_tokens=40, **options)
@@ -461,10 +425,6 @@ class TestOracle:
         }
         found = engine.generate(PROMPT, max_new_tokens=60, lookahead=Oracle([plain.tokens]))
         assert found.stats.num_rounds <= min(rounds.values())
-
-    def test_is_not_offered(self) -> None:
-        with pytest.raises(OptionError, match="'oracle' cannot generate: it has to know the text beforehand"):
-            Engine(pico("llama"), lookahead="oracle")
 
 
 @pytest.mark.parametrize("lookahead", ["heuristic", "adaptive", "roc", "tpt"])

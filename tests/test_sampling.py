@@ -140,12 +140,9 @@ def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance
 def test_draft_and_target_disagree() -> None:
     """Total variation between both distributions behind the prompt and its continuations, on average."""
     runner, inputs = tiny_engine()._runner, torch.tensor([[*PROMPT, token] for token in range(TINY_VOCAB)])
-    target_probs, draft_probs = (
-        runner.forward(
-            PassRequest(inputs, [0] * TINY_VOCAB, skip=skip), runner.new_cache(TINY_VOCAB, 8)
-        ).scores.softmax(-1)
-        for skip in (SkipSet(), SkipSet.parse(SKIP))
-    )
+    requests = [PassRequest(inputs, [0] * TINY_VOCAB, skip=SkipSet.parse(skip)) for skip in ("", SKIP)]
+    passes = [runner.forward(request, runner.new_cache(TINY_VOCAB, 8)) for request in requests]
+    target_probs, draft_probs = (one.scores.softmax(-1) for one in passes)
     assert 0.5 * (target_probs - draft_probs)[:, 2:].abs().sum(-1).mean() > 0.3
 
 
@@ -332,24 +329,24 @@ class TestCompare:
 
     @staticmethod
     def judge(scores: list[float], a: int, b: int, **options: Any) -> str:
-        sampler = Sampler(GenerateOptions(**options))
-        return compare(
-            [7, a], [7, b], lambda prefix: contest_for(torch.tensor([scores]), sampler, 0, prefix, 1)
-        ).verdict
+        sampler, said = Sampler(GenerateOptions(**options)), torch.tensor([scores])
+        return compare([7, a], [7, b], lambda prefix: contest_for(said, sampler, 0, prefix, 1)).verdict
 
-    def test_equal_needs_no_scores(self) -> None:
-        assert compare([1, 2], [1, 2], lambda prefix: pytest.fail("asked")).verdict == "equal"
+    @pytest.mark.parametrize(("text", "expected"), [([1, 2, 3], ("equal", None)), ([1, 2], ("different", 2))])
+    def test_equal_and_shorter_need_no_scores(self, text: list[int], expected: tuple[str, int | None]) -> None:
+        found = compare([1, 2, 3], text, lambda prefix: pytest.fail("asked"))
+        assert (found.verdict, found.first_difference) == expected
 
-    def test_a_shorter_text_is_different(self) -> None:
-        found = compare([1, 2, 3], [1, 2], lambda prefix: pytest.fail("asked"))
-        assert (found.verdict, found.first_difference) == ("different", 2)
-
-    @pytest.mark.parametrize(("gap", "verdict"), [(1e-7, "tie"), (1e-3, "different")])
-    def test_a_gap_within_rounding_is_a_tie(self, gap: float, verdict: str) -> None:
-        assert self.judge([1.0, 2.0, 2.0 - gap], 1, 2) == verdict
-
-    def test_a_token_that_is_not_near_the_best_is_different(self) -> None:
-        assert self.judge([1.0, 2.0, 2.0, 1.0], 0, 3) == "different"
+    @pytest.mark.parametrize(
+        ("scores", "tokens", "verdict"),
+        [
+            ([1.0, 2.0, 2.0 - 1e-7], (1, 2), "tie"),
+            ([1.0, 2.0, 2.0 - 1e-3], (1, 2), "different"),
+            ([1.0, 2.0, 2.0, 1.0], (0, 3), "different"),  # not near the best
+        ],
+    )
+    def test_a_gap_within_rounding_is_a_tie(self, scores: list[float], tokens: tuple[int, int], verdict: str) -> None:
+        assert self.judge(scores, *tokens) == verdict
 
     @pytest.mark.parametrize(("top_p", "verdict"), [(0.5, "tie"), (0.6, "different")])
     def test_a_truncation_boundary_that_rounding_can_move_is_a_tie(self, top_p: float, verdict: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from learned import FRONTIER, knowledge, latency, profile
 from pico import NUM_LAYERS, pico
+from rounds import step_of
 from selfdraft import Engine, ProfileError
 from selfdraft.economics import LatencyFit, Line
 from selfdraft.models.eager import EagerRunner
@@ -21,7 +22,7 @@ from selfdraft.strategies.clasp import Clasp
 from selfdraft.strategies.knapsack import solve
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, plan_seconds
 from selfdraft.strategies.prune import Prune, Text
-from selfdraft.types import OFF, Draft, Plan, SkipSet, StepRecord, Verdict
+from selfdraft.types import OFF, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -39,10 +40,8 @@ def context(probe: Probe | None = None, length: int = len(TEXT)) -> PlanContext:
     return PlanContext(length, 5, given)
 
 
-def step(plan: Plan, num_drafted: int = 3, num_accepted: int = 2, optimise_seconds: float = 0.0) -> StepRecord:
-    nodes = range(num_accepted)
-    draft, verdict = Draft.chain([1] * num_drafted), Verdict((1,) * (num_accepted + 1), tuple(nodes))
-    return StepRecord(0, plan, draft, verdict, 0.01, 0.02, optimise_seconds)
+def step(plan: Plan, num_drafted: int = 3, num_accepted: int = 2, **others: Any) -> StepRecord:
+    return step_of(num_drafted, num_accepted, plan=plan, seconds=(0.01, 0.02), **others)
 
 
 # -------------------------------------------------------------------------------------------------- planted structure

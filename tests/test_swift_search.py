@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from rounds import step_of
 from selfdraft.strategies.bayes import Point, Search
 from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
-from selfdraft.types import OFF, Draft, StepRecord, Verdict
+from selfdraft.types import StepRecord
 
 NUM_LAYERS = 12
 UNIVERSE = set(range(2, 2 * NUM_LAYERS - 2))
@@ -280,8 +281,7 @@ def test_a_state_goes_on_as_the_search_would_have(paper: bool, num_before: int) 
 
 
 def round_of(num_drafted: int, num_accepted: int = 0, seconds: float = 0.01, **others: Any) -> StepRecord:
-    verdict = Verdict(tuple(range(num_accepted + 1)), tuple(range(num_accepted)))
-    return StepRecord(0, OFF, Draft.chain(range(num_drafted)), verdict, 0.0, seconds, **others)
+    return step_of(num_drafted, num_accepted, seconds=(0.0, seconds), **others)
 
 
 def live(switch: DraftSwitch, num_tokens: int, drafting: float, plain: float = 0.01) -> list[bool]:
