@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from selfdraft.drafters.ngram_pool import Guesses, NgramPool
 from selfdraft.engine.draft import grow
 from selfdraft.models.decoder import SubLayer
 from selfdraft.models.eager import EagerRunner
-from selfdraft.passes import PassRequest
 from selfdraft.protocols import DraftRows, Host
 from selfdraft.types import Draft, Plan, StepRecord, Verdict
 
@@ -64,19 +64,13 @@ class TestEarlyExit:
         assert sum(step.draft.num_draft_steps for step in found.steps) > 20
         assert found.tokens == engine.generate(PROMPTS[0], strategy="off", max_new_tokens=60).tokens
 
-    def test_a_row_without_a_draft_does_not_make_the_others_work_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_row_without_a_draft_does_not_make_the_others_work_twice(self) -> None:
         """In every round with a draft, every drafted row brings its states and they are used."""
-        resumed: list[tuple[int, ...]] = []
-        forward = EagerRunner.forward
-
-        def watched(self: EagerRunner, request: PassRequest, cache: Any) -> Any:
-            if request.resume is not None:
-                resumed.append(request.resume.num_known)
-            return forward(self, request, cache)
-
-        monkeypatch.setattr(EagerRunner, "forward", watched)
         engine = Engine(pico("llama"), strategy="early-exit", settings={"early-exit": {"layers": 3}})
-        found = engine.generate(list(PROMPTS), max_new_tokens=40, tree="siblings")
+        with mock.patch.object(EagerRunner, "forward", autospec=True, side_effect=EagerRunner.forward) as forward:
+            found = engine.generate(list(PROMPTS), max_new_tokens=40, tree="siblings")
+        requests = [call.args[1] for call in forward.call_args_list]
+        resumed = [request.resume.num_known for request in requests if request.resume is not None]
         num_drafted = sum(bool(step.draft.tokens) for generation in found for step in generation.steps)
         assert sum(known > 0 for row in resumed for known in row) == num_drafted
         assert any(0 in known for known in resumed), "every row drafted in every round"
@@ -112,13 +106,10 @@ class TestModel:
             for generation in engine.generate(list(PROMPTS), max_new_tokens=40, lookahead="fixed", **options):
                 assert generation.stats.acceptance_rate == 1.0
 
-    def test_only_what_is_new_is_fed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fed: list[int] = []
-        forward = DraftBatch._forward
-        monkeypatch.setattr(
-            DraftBatch, "_forward", lambda self, tokens: fed.append(tokens.shape[1]) or forward(self, tokens)
-        )
-        generation = self.engine().generate(PROMPTS[0], max_new_tokens=40)
+    def test_only_what_is_new_is_fed(self) -> None:
+        with mock.patch.object(DraftBatch, "_forward", autospec=True, side_effect=DraftBatch._forward) as forward:
+            generation = self.engine().generate(PROMPTS[0], max_new_tokens=40)
+        fed = [call.args[1].shape[1] for call in forward.call_args_list]
         assert generation.stats.num_accepted > 0
         assert max(fed) <= 8
         assert sum(fed) <= generation.stats.num_draft_steps + generation.stats.num_rounds + len(PROMPTS[0])

@@ -216,18 +216,6 @@ def test_prompts_are_told_apart_and_strangers_are_known(fitted: Artefact) -> Non
         )
 
 
-@pytest.mark.parametrize(("stranger", "domain"), [(-1.0, "low"), (1.0, "general")])
-def test_who_is_a_stranger_can_be_said(fitted: Artefact, stranger: float, domain: str) -> None:
-    engine = engine_with(fitted, settings={"knn": {"stranger": stranger}})
-    report = engine.generate(tokens_of("low", 50), max_new_tokens=1).report
-    assert (report["domain"], report["nearest"]) == (domain, "low")
-
-
-def test_a_prompt_of_one_token_is_nobodys(fitted: Artefact) -> None:
-    report = engine_with(fitted).generate([3], max_new_tokens=2).report
-    assert report == {"domain": "general", "similarity": None, "nearest": None}
-
-
 # ------------------------------------------------------------------------------------------------ vectors
 
 

@@ -219,20 +219,6 @@ class TestReliability:
         assert reliability.of(5) < 0.15
         assert reliability.of(3) == 0.875
 
-    def test_a_replay_shows_the_match_that_a_draft_began_with(self) -> None:
-        """To the rule and to what learns of it: behind the first token nothing is looked up anew."""
-        known = trace_of([True] * 4, [0.6, 0.9, 0.95, 0.99])
-        looked_up = dataclasses.replace(known, has_scores=False)
-        seen: list[tuple[float, ...]] = []
-
-        class Watch(Confidence):
-            def observe(self, step: StepRecord) -> None:
-                seen.append(step.draft.confidences)
-
-        for trace in (known, looked_up):
-            replay([trace], Watch(Confidence.Options(threshold=0.5)), RoundSeconds(1.0, lambda num_drafted: 1.0))
-        assert [list(found) for found in seen] == [pytest.approx([0.6, 0.9, 0.95, 0.99]), pytest.approx([0.6] * 4)]
-
     def test_an_engine_learns_it(self) -> None:
         engine = Engine(pico("llama"), drafter="lookup", settings={"lookup": {"min_ngram": 1}})
         found = engine.generate(TEXTS[2], max_new_tokens=60)
@@ -415,16 +401,6 @@ class TestOracle:
         steps = [step for generation in found for step in generation.steps]
         assert any(False in step.chain_outcomes for step in steps)
         assert drafter == "lookup" or max(step.draft.chain_length for step in steps) > 1
-
-    def test_needs_fewer_rounds_than_any_rule(self) -> None:
-        engine = Engine(pico("qwen2"), settings={"uniform": {"ratio": 0.3}})
-        plain = engine.generate(PROMPT, strategy="off", max_new_tokens=60)
-        rounds = {
-            name: engine.generate(PROMPT, max_new_tokens=60, lookahead=name).stats.num_rounds
-            for name in ("fixed", "heuristic", "confidence", "adaptive", "roc", "perplexity", "tpt")
-        }
-        found = engine.generate(PROMPT, max_new_tokens=60, lookahead=Oracle([plain.tokens]))
-        assert found.stats.num_rounds <= min(rounds.values())
 
 
 @pytest.mark.parametrize("lookahead", ["heuristic", "adaptive", "roc", "tpt"])

@@ -18,10 +18,6 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4]
 SKIPS = ["a1", "m1", "a2,m2", "a1-3,m2-3", "a3,m1"]
 
 
-def numbers(skip: SkipSet) -> set[int]:
-    return {2 * layer for layer in skip.attention} | {2 * layer + 1 for layer in skip.mlp}
-
-
 def target(decoder: Decoder) -> tuple[object, torch.Tensor]:
     """A cache that holds the text, and the target's scores."""
     cache = decoder.new_cache(1, len(TEXT))
@@ -34,7 +30,7 @@ def run(probe: Probe, skips: Sequence[SkipSet]) -> torch.Tensor:
     states = States.join([probe.begin()] * len(skips))
     for number in range(probe.num_sublayers):
         parts = [
-            (probe.skip if number in numbers(skip) else probe.run)(number, states.pick([row]))
+            (probe.skip if number in skip.numbers else probe.run)(number, states.pick([row]))
             for row, skip in enumerate(skips)
         ]
         states = States.join(parts)
@@ -75,13 +71,11 @@ def test_a_probed_token_is_a_drafted_one(variant: str) -> None:
     assert all(torch.equal(old, new) for old, new in zip(before, cache.stores, strict=True)), "it only reads"
     torch.testing.assert_close(found[:1], scores[:, first:], rtol=1e-4, atol=1e-4)
     for position in range(first, len(TEXT), 4):
-        placement = Placement.chain([position], 1, decoder.device)
+        placement, token = Placement.chain([position], 1, decoder.device), torch.tensor([[TEXT[position]]])
         for row, skip in enumerate(sets):
-            drafted = decoder.forward(torch.tensor([TEXT[position : position + 1]]), placement, cache, skip=skip).scores
-            torch.testing.assert_close(
-                found[row : row + 1, position - first : position - first + 1], drafted, rtol=1e-4, atol=1e-4
-            )
-            decoder.forward(torch.tensor([TEXT[position : position + 1]]), placement, cache)
+            drafted = decoder.forward(token, placement, cache, skip=skip).scores[0, 0]
+            torch.testing.assert_close(found[row, position - first], drafted, rtol=1e-4, atol=1e-4)
+            decoder.forward(token, placement, cache)
 
 
 @torch.inference_mode()
@@ -94,5 +88,5 @@ def test_rows_may_begin_anywhere(variant: str) -> None:
     states = probe.begin()
     for number in range(probe.num_sublayers):
         states = States.join([probe.run(number, states), probe.skip(number, states.pick([0]))])
-    sets = [SkipSet(), *(SkipSet.parse(f"{'am'[number % 2]}{number // 2}") for number in range(probe.num_sublayers))]
+    sets = [SkipSet(), *(SkipSet.of_numbers([number]) for number in range(probe.num_sublayers))]
     torch.testing.assert_close(probe.scores(states), run(probe, sets), rtol=1e-4, atol=1e-4)
