@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import learned
-from pico import NUM_LAYERS, pico
-from selfdraft import Engine, OptionError, ProfileError, SkipSet
+from pico import pico
+from selfdraft import Engine, OptionError, SkipSet
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.protocols import Knowledge
 from selfdraft.strategies.draft_verify import DraftVerify, prompts_of
@@ -173,26 +173,6 @@ def test_where_plain_decoding_was_fastest_nothing_is_drafted() -> None:
     assert found["sets"]["mixed"]["skip"] == ""
     assert found["sets"]["mixed"]["tokens_per_second"] == PLAIN_SPEED
     assert DraftVerify(DraftVerify.Options(), knowing(**{"draft-verify": found})).known_plans == (OFF,)
-
-
-@pytest.mark.parametrize(
-    ("artefact", "message"),
-    [
-        ({"sets": learned.SETS}, "no skip set of `draft-verify` for calibrate_on=first; what it has: mixed. Run: "),
-        ({"sets": {}}, "what it has: nothing. Run: "),
-        ({}, "cannot be read (KeyError: 'sets'). Make it again with: "),
-        ({"sets": {"first": "a1"}}, "cannot be read (TypeError: "),
-        ({"sets": {"first": {"skip": "b7"}}}, "cannot read 'b7'"),
-        ({"sets": {"first": {"skip": 7}}}, "cannot be read (AttributeError: "),
-        ({"sets": {"first": {"skip": "a9"}}}, f"attention layer 9, but the model has {NUM_LAYERS} layers"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_read_is_refused(artefact: Any, message: str) -> None:
-    with pytest.raises(ProfileError) as caught:
-        DraftVerify(DraftVerify.Options("first"), knowing(**{"draft-verify": artefact}))
-    assert message in str(caught.value)
-    assert "selfdraft calibrate pico --strategy draft-verify --set draft-verify.calibrate_on=first" in str(caught.value)
 
 
 def test_what_to_calibrate_on_is_checked() -> None:

@@ -24,7 +24,6 @@ from selfdraft.engine.draft import grow
 from selfdraft.engine.verify import tree_mask
 from selfdraft.errors import OptionError
 from selfdraft.models.cache import StoragePool
-from selfdraft.models.decoder import Decoder
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import draft as gpu_draft
 from selfdraft.models.gpu import forward as gpu_forward
@@ -174,38 +173,26 @@ def test_rows_are_padded_where_the_forward_finds_the_cache_itself() -> None:
 
 
 def test_a_forward_settles_after_every_prefill() -> None:
-    class Restless(ModuleForward):
-        num_settled = 0
-
-        def settle(self) -> None:
-            Restless.num_settled += 1
-
-    runner = new_runner(pico("llama"), make_forwards=lambda decoder: (Restless(decoder),))
+    runner = new_runner(pico("llama"))
     cache = runner.new_cache(1, 64)
-    runner.forward(PassRequest([[1, 2, 3]], [0], needs_scores=False), cache)
-    assert Restless.num_settled == 1
-    runner.forward(PassRequest([[4]], [3]), cache)
-    assert Restless.num_settled == 1
+    with mock.patch.object(ModuleForward, "settle") as settle:
+        runner.forward(PassRequest([[1, 2, 3]], [0], needs_scores=False), cache)
+        assert settle.call_count == 1
+        runner.forward(PassRequest([[4]], [3]), cache)
+    assert settle.call_count == 1
 
 
 def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
     class Small(ModuleForward):
         max_tokens = 4
-        used = 0
 
-        def begin(self, *arguments: Any) -> Any:
-            Small.used += 1
-            return super().begin(*arguments)
-
-    def forwards(decoder: Decoder) -> tuple[ModuleForward, ...]:
-        return Small(decoder), ModuleForward(decoder)
-
-    runner = new_runner(pico("llama"), make_forwards=forwards)
+    runner = new_runner(pico("llama"), make_forwards=lambda decoder: (Small(decoder), ModuleForward(decoder)))
     cache = runner.new_cache(1, 64)
-    runner.forward(PassRequest([[1, 2, 3, 4]], [0]), cache)
-    used = Small.used
-    runner.forward(PassRequest([[1, 2, 3, 4, 5]], [0]), cache)
-    assert used == Small.used > 0
+    with mock.patch.object(Small, "begin", autospec=True, side_effect=ModuleForward.begin) as begin:
+        runner.forward(PassRequest([[1, 2, 3, 4]], [0]), cache)
+        used = begin.call_count
+        runner.forward(PassRequest([[1, 2, 3, 4, 5]], [0]), cache)
+    assert used == begin.call_count > 0
     assert runner.graphs.num_captures == 2
 
 
@@ -700,14 +687,7 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
 ) -> None:
     """The same drafts, confidences included, over bucket borders and more depths than are read at once."""
     monkeypatch.setattr(gpu_draft, "MAX_DEPTHS", 2)
-    options = {
-        "max_new_tokens": 16,
-        "strategy": "fixed",
-        "tree": tree,
-        "lookahead": lookahead,
-        "settings": SETTINGS,
-        **mode,
-    }
+    options = {"max_new_tokens": 16, "strategy": "fixed", "tree": tree, "lookahead": lookahead, **mode}
     recorded, plain = new_engine(pico("gemma2")), token_by_token_engine("gemma2")
     with mock.patch.object(EagerRunner, "draft", side_effect=AssertionError):
         found, expected = (engine.generate(list(PROMPTS), **options) for engine in (recorded, plain))

@@ -27,7 +27,6 @@ from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.fit_session import EngineKit, FitSession
 from selfdraft.cli.main import main
 from selfdraft.engine.state import PREFILL_CHUNK
-from selfdraft.errors import ProfileError
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
@@ -401,25 +400,6 @@ def test_a_domain_without_a_set_decodes_plainly(fitted: Artefact) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"anchors": torch.zeros(3)},
-        {"anchors": torch.full((12, 32), torch.nan)},
-        {"anchor_domains": torch.zeros(12, dtype=torch.int64)},
-        {"domains": [{"name": "low"}]},
-        {"domains": []},
-        {"general": {"frontier": [{"skip": "a99", "lost": 0.0, "match": 1.0}]}},
-        {"general": {}},
-        {"samples": None},
-    ],
-    ids=str,
-)
-def test_a_damaged_artefact_is_named(fitted: Artefact, damage: dict[str, Any]) -> None:
-    with pytest.raises(ProfileError, match=r"domains of `knn` cannot be read.*Make them again with: .*--strategy knn"):
-        engine_with({**fitted.content, **damage})
 
 
 def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:

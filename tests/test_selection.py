@@ -12,11 +12,11 @@ import pytest
 from learned import FRONTIER, knowledge, latency, profile
 from pico import NUM_LAYERS, pico
 from rounds import step_of
-from selfdraft import Engine, ProfileError
+from selfdraft import Engine
 from selfdraft.economics import LatencyFit, Line
 from selfdraft.models.eager import EagerRunner
 from selfdraft.passes import States
-from selfdraft.protocols import Knowledge, PlanContext, Probe
+from selfdraft.protocols import PlanContext, Probe
 from selfdraft.registry import resolve
 from selfdraft.strategies.clasp import Clasp
 from selfdraft.strategies.knapsack import solve
@@ -339,22 +339,6 @@ def test_small_gains_do_not_change_the_set() -> None:
     drafting = plan_of(prune())
     some_failing = [step(drafting, num_drafted=4, num_accepted=2)] * 8
     assert plan_of(prune(gain=0.5), steps=some_failing) == drafting
-
-
-@pytest.mark.parametrize(
-    ("artefact", "message"),
-    [
-        ({}, "cannot be read .KeyError"),
-        ({"frontier": [{"skip": "a99", "lost": 0, "match": 1}]}, "the model has 5 layers"),
-        ({"frontier": [{"skip": "", "lost": 0, "match": 1}]}, "has no skip set yet"),
-        ({"frontier": [{"skip": "x"}]}, "cannot read 'x'"),
-    ],
-)
-def test_a_frontier_that_cannot_be_used(artefact: dict[str, Any], message: str) -> None:
-    broken = Knowledge(NUM_LAYERS, latency, lambda name: artefact)
-    with pytest.raises(ProfileError, match=message) as caught:
-        Prune(Prune.Options(), broken)
-    assert "selfdraft calibrate" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------------------- pairings

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import learned
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Plan, ProfileError, SkipSet, StepRecord
 from selfdraft.engine.state import PREFILL_CHUNK
@@ -210,6 +211,44 @@ def test_without_calibration_the_command_is_named(strategy: str, name: Any, opti
     message = f"the strategy '{strategy}' needs to know the model.*Run: selfdraft calibrate {told}"
     with pytest.raises(ProfileError, match=message):
         Engine(pico("llama"), name=name, profile=None, strategy=strategy, settings={strategy: options})
+
+
+DAMAGED: list[tuple[str, Any, str]] = [
+    ("prune", {}, "cannot be read (KeyError"),
+    ("prune", {"frontier": [{"skip": "a99", "lost": 0, "match": 1}]}, "the model has 5 layers"),
+    ("prune", {"frontier": [{"skip": "", "lost": 0, "match": 1}]}, "has no skip set yet"),
+    ("prune", {"frontier": [{"skip": "x"}]}, "cannot read 'x'"),
+    ("draft-verify", {"sets": {"first": {"skip": "a1"}}}, "for calibrate_on=mixed; what it has: first. Run: "),
+    ("draft-verify", {"sets": {}}, "what it has: nothing. Run: "),
+    ("draft-verify", {}, "cannot be read (KeyError: 'sets'). Make it again with: "),
+    ("draft-verify", {"sets": {"mixed": "a1"}}, "cannot be read (TypeError: "),
+    ("draft-verify", {"sets": {"mixed": {"skip": "b7"}}}, "cannot read 'b7'"),
+    ("draft-verify", {"sets": {"mixed": {"skip": 7}}}, "cannot be read (AttributeError: "),
+    ("draft-verify", {"sets": {"mixed": {"skip": "a9"}}}, "attention layer 9, but the model has 5 layers"),
+]
+DAMAGED += [
+    ("knn", {**learned.knn().content, **damage}, "domains of `knn` cannot be read")
+    for damage in (
+        {"anchors": torch.zeros(3)},
+        {"anchors": torch.full((4, learned.HIDDEN_SIZE), torch.nan)},
+        {"anchor_domains": torch.zeros(4, dtype=torch.int64)},
+        {"domains": [{"name": "low"}]},
+        {"domains": []},
+        {"general": {"frontier": [{"skip": "a99", "lost": 0.0, "match": 1.0}]}},
+        {"general": {}},
+        {"samples": None},
+    )
+]
+
+
+@pytest.mark.parametrize(("strategy", "content", "message"), DAMAGED)
+def test_what_cannot_be_read_is_named_with_the_command(strategy: str, content: Any, message: str) -> None:
+    kind = find("strategy", strategy)
+    knowledge = Knowledge(NUM_LAYERS, learned.latency, lambda name, *told: content)
+    with pytest.raises(ProfileError) as caught:
+        kind(kind.Options(), knowledge)
+    assert message in str(caught.value)
+    assert f"selfdraft calibrate MODEL --strategy {strategy}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -52,9 +52,9 @@ def swift_of(engine: Engine, **method: Any) -> Swift:
     return strategy
 
 
-def alone(known: Any = None, **options: Any) -> Swift:
+def alone(known: Any = None, fit: Any = None, num_layers: int = NUM_LAYERS, **options: Any) -> Swift:
     """Without an engine, with one text begun."""
-    knowledge = replace(learned.knowledge(NUM_LAYERS), known=lambda name: known or {})
+    knowledge = replace(learned.knowledge(num_layers, fit), known=lambda name: known or {})
     strategy = Swift(SwiftOptions(**options), knowledge)
     strategy.begin(0, {})
     return strategy
@@ -193,13 +193,10 @@ def test_sub_layers_that_do_nothing_are_found(paper: bool, idle: str) -> None:
     state = strategy.state()
     assert (state["skip"], state["phase"]) == (idle, "accelerate")
     assert state["matchness"] == pytest.approx(1.0, abs=0 if paper else 0.1)  # ours remembers the sets before
-    found = engine.generate([99, 2], max_new_tokens=24, settings={"swift": engine_options(engine), **SURE}, **CHAIN)
+    settings = {**engine.names()["settings"], **SURE}
+    found = engine.generate([99, 2], max_new_tokens=24, settings=settings, **CHAIN)
     assert {step.plan for step in found.steps} == {Plan(skip)}
     assert found.stats.num_accepted == found.stats.num_draft_steps > 0
-
-
-def engine_options(engine: Engine) -> Any:
-    return engine.names()["settings"]["swift"]
 
 
 # ------------------------------------------------------------------------------------------------ lossless
@@ -281,13 +278,13 @@ def test_two_halves_are_one_whole(paper: bool, home: Path) -> None:
     ids=str,
 )
 def test_a_damaged_state_is_refused(damage: Any, problem: str) -> None:
-    state = {**swift_of(made()).state(), **damage}
+    state = {**alone().state(), **damage}
     with pytest.raises(ProfileError) as caught:
-        made(profile=learned.profile(swift=state))
+        alone(state)
     assert problem in str(caught.value)
-    assert "selfdraft calibrate pico --strategy swift --again" in str(caught.value)
+    assert "selfdraft calibrate MODEL --strategy swift --again" in str(caught.value)
     assert "--set swift.saved=false" in str(caught.value)
-    assert swift_of(made(profile=learned.profile(swift=state), saved=False)).state()["step"] == 0
+    assert alone(state, saved=False).state()["step"] == 0
 
 
 def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
@@ -433,9 +430,7 @@ def test_the_ratio_falls_with_acceptance(
     paper: bool, num_accepted: int, ratio: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "choices", lambda probe, points: torch.tensor([probe] * len(points)))
-    knowledge = learned.knowledge(10)
-    strategy = Swift(SwiftOptions(window=8, paper=paper, budget=1.0, always=True, patience=10**6), knowledge)
-    strategy.begin(0, {})
+    strategy = alone(num_layers=10, window=8, paper=paper, budget=1.0, always=True, patience=10**6)
     ratios = {}
     for number in range(210 if paper else 55):
         strategy.plan(0, context_of(4, 8 + 4 * number))
@@ -561,13 +556,7 @@ def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.Mo
 def test_what_could_not_pay_is_not_tried_at_first() -> None:
     """On a machine where verifying costs too much, whatever is accepted."""
     dear = learned.latency(verify=tuple(replace(line, base=1.0) for line in learned.latency().verify))
-    knowledge = replace(learned.knowledge(NUM_LAYERS), latency=lambda: dear)
-    strategy = Swift(SwiftOptions(budget=0.0), knowledge)
-    strategy.begin(0, {})
-    plans = []
-    for _ in range(MAX_RETRY + 2 * TRIAL):
-        plans.append(strategy.plan(0, context_of(4, 0)))
-        strategy.observe(0, round_of(0, 0) if plans[-1] == OFF else round_of(4, 4))
-    assert set(plans[: MAX_RETRY - 2 * TRIAL]) == {OFF}
-    assert any(plan.skip for plan in plans), "but in the end"
-    assert alone(budget=0.0).plan(0, context_of(4, 0)).skip, "elsewhere it is"
+    went = live(alone(fit=dear, budget=0.0), MAX_RETRY + 2 * TRIAL, slow=1.0)
+    assert not any(went[: MAX_RETRY - 2 * TRIAL])
+    assert any(went), "but in the end"
+    assert live(alone(budget=0.0), 1, slow=1.0) == [True], "elsewhere it is"
