@@ -104,6 +104,15 @@ def run(decoder: Decoder, tokens: torch.Tensor, widths: Sequence[int] = (NUM_TOK
     return torch.cat(scores, 1)
 
 
+@torch.inference_mode()
+def captured(decoder: Decoder, tokens: torch.Tensor, points: Sequence[str], **options: Any) -> dict[str, torch.Tensor]:
+    placement = Placement.chain([0] * len(tokens), NUM_TOKENS, decoder.device)
+    output = decoder.forward(tokens, placement, decoder.new_cache(len(tokens), NUM_TOKENS), capture=points, **options)
+    assert set(output.captured) == set(points)
+    assert output.scores.shape[1] == (NUM_TOKENS if options.get("needs_scores", True) else 0)
+    return output.captured
+
+
 @contextlib.contextmanager
 def zeroed(model: Any, skip: SkipSet) -> Iterator[None]:
     """`model` with the output of these branches zeroed."""
@@ -248,11 +257,9 @@ def test_captured_states_are_the_models(variant, allow_joined):
     model = copy.deepcopy(reference(variant))  # transformers leaves its capturing hooks behind
     expected = model(tokens, use_cache=False, output_hidden_states=True).hidden_states
     points = ["embedding", *(f"m{layer}" for layer in range(NUM_LAYERS - 1)), "norm"]
-    placement, cache = Placement.chain([0, 0], NUM_TOKENS, decoder.device), decoder.new_cache(2, NUM_TOKENS)
-    captured = decoder.forward(tokens, placement, cache, capture=points).captured
-    assert set(captured) == set(points)
+    found = captured(decoder, tokens, points)
     for point, states in zip(points, expected, strict=True):
-        assert_same(captured[point], states)
+        assert_same(found[point], states)
 
 
 @by_variant
@@ -263,25 +270,15 @@ def test_captured_states_between_attention_and_mlp(variant):
     hook = blocks_of(model)[2].register_forward_hook(lambda module, inputs, output: seen.append(output))
     expected_scores(model, tokens, SkipSet.parse("m2"))  # a block whose MLP adds nothing ends behind its attention
     hook.remove()
-    placement, cache = Placement.chain([0], NUM_TOKENS, decoder.device), decoder.new_cache(1, NUM_TOKENS)
-    assert_same(decoder.forward(tokens, placement, cache, capture=["a2"]).captured["a2"], seen[0])
+    assert_same(captured(decoder, tokens, ["a2"])["a2"], seen[0])
 
 
 @torch.inference_mode()
 def test_capture_with_skipping_and_without_scores():
-    decoder, tokens = decoder_of("llama"), tokens_of()
-    placement, cache = Placement.chain([0], NUM_TOKENS, decoder.device), decoder.new_cache(1, NUM_TOKENS)
-    output = decoder.forward(
-        tokens,
-        placement,
-        cache,
-        skip=SkipSet.parse("a2"),
-        capture=["m1", "a2", "norm"],
-        needs_scores=False,
-    )
-    assert output.scores.shape[:2] == (1, 0)
-    assert torch.equal(output.captured["a2"], output.captured["m1"])
-    assert_same(decoder.head(output.captured["norm"]), expected_scores(reference("llama"), tokens, SkipSet.parse("a2")))
+    decoder, tokens, skip = decoder_of("llama"), tokens_of(), SkipSet.parse("a2")
+    found = captured(decoder, tokens, ["m1", "a2", "norm"], skip=skip, needs_scores=False)
+    assert torch.equal(found["a2"], found["m1"])
+    assert_same(decoder.head(found["norm"]), expected_scores(reference("llama"), tokens, skip))
 
 
 def test_an_unknown_capture_point_is_refused():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import learned
-from pico import pico
+from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, SkipSet
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.protocols import Knowledge
@@ -66,12 +66,6 @@ class PlantedKit:
 def fit(kit: Any, **options: Any) -> dict[str, Any]:
     """`kit`: a PlantedKit, which has what this fit asks for."""
     return DraftVerify.fit(kit, DraftVerify.Options(**options))
-
-
-def knowing(**artefacts: Any) -> Knowledge:
-    """As the engine has it."""
-    engine = Engine(pico("llama"), name="pico", profile=learned.profile(**artefacts))
-    return engine.knowledge.for_methods
 
 
 # ------------------------------------------------------------------------------------------------ the fit
@@ -162,8 +156,9 @@ def test_small_models_are_searched_whole(num_layers: int, num_sets: int) -> None
 
 
 def test_the_set_is_the_plan() -> None:
+    sets = {**learned.SETS, "first": {"skip": "m3"}}
+    knowledge = Knowledge(NUM_LAYERS, learned.latency, lambda name, *told: {"sets": sets})
     for calibrate_on, skip in [("mixed", "a1-2,m2"), ("first", "m3")]:
-        knowledge = knowing(**{"draft-verify": {"sets": {**learned.SETS, "first": {"skip": "m3"}}}})
         strategy = DraftVerify(DraftVerify.Options(calibrate_on), knowledge)
         assert strategy.known_plans == (Plan(SkipSet.parse(skip)),)
 
@@ -172,7 +167,8 @@ def test_where_plain_decoding_was_fastest_nothing_is_drafted() -> None:
     found = fit(PlantedKit(never_pays), iterations=10)
     assert found["sets"]["mixed"]["skip"] == ""
     assert found["sets"]["mixed"]["tokens_per_second"] == PLAIN_SPEED
-    assert DraftVerify(DraftVerify.Options(), knowing(**{"draft-verify": found})).known_plans == (OFF,)
+    knowledge = Knowledge(10, learned.latency, lambda name, *told: found)
+    assert DraftVerify(DraftVerify.Options(), knowledge).known_plans == (OFF,)
 
 
 def test_what_to_calibrate_on_is_checked() -> None:

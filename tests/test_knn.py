@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -219,9 +220,7 @@ def test_prompts_are_told_apart_and_strangers_are_known(fitted: Artefact) -> Non
 
 
 @pytest.mark.parametrize("feature", ["mean", "last"])
-def test_the_fit_and_a_generation_see_the_same_vector(
-    fitted: Artefact, feature: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fit_and_a_generation_see_the_same_vector(fitted: Artefact, feature: str) -> None:
     """Also of a prompt of several parts; and it is what the whole prefill says."""
     model = pico("llama", max_position_embeddings=1024)
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
@@ -233,14 +232,10 @@ def test_the_fit_and_a_generation_see_the_same_vector(
 
     values = {**fitted.content, "feature": feature}
     known = dataclasses.replace(learned.profile(), artefacts={"knn": Artefact.of(values)})
-    seen: list[Any] = []
-    honest = Knn.begin
-    monkeypatch.setattr(
-        Knn, "begin", lambda self, number, prefill: (seen.append(prefill), honest(self, number, prefill))
-    )
     engine = Engine(model, profile=known, strategy="knn", settings={"knn": {"feature": feature}})
-    engine.generate(prompt.tokens, max_new_tokens=1)
-    begun = vector_of(seen[0])
+    with mock.patch.object(Knn, "begin", autospec=True, side_effect=Knn.begin) as begin:
+        engine.generate(prompt.tokens, max_new_tokens=1)
+    begun = vector_of(begin.call_args.args[2])
     assert fit is not None
     assert begun is not None
     assert fit.dtype == np.float32

@@ -177,7 +177,6 @@ def test_the_planted_set_is_come_near_to(paper: bool) -> None:
     search = begun(paper)
     first = planted(search.skipped)
     go_on(search, 400)
-    print(f"planted matchness: uniform {first}, after 400 steps {planted(search.skipped)}")
     assert planted(search.skipped) >= (0.8 if paper else 1.0) > first
 
 
@@ -346,15 +345,6 @@ def test_one_slow_round_is_no_reason_to_give_up() -> None:
         assert switch.is_drafting
         switch.observe(round_of(2, 1, 0.08 if number == 2 else 0.018))
     assert switch.is_drafting
-
-
-def test_what_promises_nothing_is_tried_much_later() -> None:
-    switch = DraftSwitch()
-    switch.renew(is_promising=False)
-    went = live(switch, MAX_RETRY - TRIAL, 0.005)
-    assert not any(went)
-    live(switch, 4 * TRIAL, 0.005)
-    assert switch.is_drafting, "it was promising after all"
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.02, 0.008), (0.008, 0.02)])

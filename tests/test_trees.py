@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,27 +85,24 @@ def scores_of_paths(model: Any, prompt: list[int], draft: Draft) -> torch.Tensor
     return torch.stack([model(torch.tensor([[*prompt, *path]])).logits[0, -1] for path in paths])
 
 
-def prefilled(runner: EagerRunner, prompts: tuple[list[int], ...]) -> Any:
-    cache = runner.new_cache(len(prompts), 64)
+def tree_pass(variant: str, drafts: list[Draft]) -> tuple[EagerRunner, Any, PassRequest]:
+    """A runner, a cache with the first prompts but for their last tokens, and the pass that verifies these drafts."""
+    runner, prompts = EagerRunner(pico(variant)), PROMPTS[: len(drafts)]
+    cache, width = runner.new_cache(len(prompts), 64), max(len(draft.tokens) for draft in drafts)
     for row, prompt in enumerate(prompts):
         if len(prompt) > 1:
-            runner.forward(PassRequest(torch.tensor([prompt[:-1]]), [0], first_row=row), cache)
-    return cache
-
-
-def padded_inputs(prompts: tuple[list[int], ...], drafts: list[Draft]) -> torch.Tensor:
-    width = max(len(draft.tokens) for draft in drafts)
+            runner.forward(PassRequest([prompt[:-1]], [0], first_row=row), cache)
     rows = zip(prompts, drafts, strict=True)
-    return torch.tensor([[p[-1], *d.tokens, *[0] * (width - len(d.tokens))] for p, d in rows])
+    inputs = torch.tensor([[p[-1], *d.tokens, *[0] * (width - len(d.tokens))] for p, d in rows])
+    starts = [len(prompt) - 1 for prompt in prompts]
+    return runner, cache, PassRequest(inputs, starts, tree=tree_mask(drafts, width + 1))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_node_is_scored_as_if_its_path_were_the_text(variant: str) -> None:
-    runner, drafts = EagerRunner(pico(variant)), [COMB, SMALL, CHAIN]
-    inputs = padded_inputs(PROMPTS, drafts)
-    mask = tree_mask(drafts, inputs.shape[1])
-    starts = [len(prompt) - 1 for prompt in PROMPTS]
-    found = runner.forward(PassRequest(inputs, starts, tree=mask), prefilled(runner, PROMPTS)).scores
+    drafts = [COMB, SMALL, CHAIN]
+    runner, cache, request = tree_pass(variant, drafts)
+    found = runner.forward(request, cache).scores
     for row, (prompt, draft) in enumerate(zip(PROMPTS, drafts, strict=True)):
         expected = scores_of_paths(copy.deepcopy(pico(variant)), prompt, draft)
         torch.testing.assert_close(found[row, : len(draft.tokens) + 1], expected, rtol=1e-4, atol=1e-4)
@@ -116,12 +114,9 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
     variant: str, point: str, num_known: tuple[int, ...]
 ) -> None:
     """Known columns bring their states, and their keys and values below that point are in the cache."""
-    runner, drafts = EagerRunner(pico(variant)), [COMB, SMALL, CHAIN][: len(num_known)]
-    prompts = PROMPTS[: len(drafts)]
-    inputs, starts = padded_inputs(prompts, drafts), [len(prompt) - 1 for prompt in prompts]
-    mask = tree_mask(drafts, inputs.shape[1])
-    cache = prefilled(runner, prompts)
-    whole = runner.forward(PassRequest(inputs, starts, tree=mask, capture=(point, "norm")), cache)
+    runner, cache, request = tree_pass(variant, [COMB, SMALL, CHAIN][: len(num_known)])
+    starts = request.starts
+    whole = runner.forward(replace(request, capture=(point, "norm")), cache)
     hidden = whole.captured[point].clone()
     for row, known in enumerate(num_known):
         hidden[row, known:] = torch.nan
@@ -131,22 +126,19 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
         for store in (cache.keys[layer], cache.values[layer]):
             for row, start in enumerate(starts):
                 store[row, :, start:] = 99.0
-    resumed = runner.forward(
-        PassRequest(inputs, starts, tree=mask, capture=("norm",), resume=Resume(point, num_known, hidden)), cache
-    )
+    resumed = runner.forward(replace(request, capture=("norm",), resume=Resume(point, num_known, hidden)), cache)
     torch.testing.assert_close(resumed.scores, whole.scores, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(resumed.captured["norm"], whole.captured["norm"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_kept_of_a_tree_is_a_chain_afterwards(variant: str) -> None:
-    runner, prompt, nodes = EagerRunner(pico(variant)), PROMPTS[0], [0, 1, 6, 7]
-    cache, start = prefilled(runner, (prompt,)), len(prompt) - 1
-    inputs = padded_inputs((prompt,), [COMB])
-    runner.forward(PassRequest(inputs, [start], tree=tree_mask([COMB], inputs.shape[1])), cache)
-    cache.move(0, [start + 1 + node for node in nodes], start + 1)
+    prompt, nodes = PROMPTS[0], [0, 1, 6, 7]
+    runner, cache, request = tree_pass(variant, [COMB])
+    runner.forward(request, cache)
+    cache.move(0, [len(prompt) + node for node in nodes], len(prompt))
     text = [*prompt, *(COMB.tokens[node] for node in nodes), 17]
-    found = runner.forward(PassRequest(torch.tensor([[17]]), [len(text) - 1]), cache).scores[0, 0]
+    found = runner.forward(PassRequest([[17]], [len(text) - 1]), cache).scores[0, 0]
     with torch.inference_mode():
         expected = pico(variant)(torch.tensor([text])).logits[0, -1]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
