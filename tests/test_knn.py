@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -257,25 +257,19 @@ def test_what_is_computed_in_half_precision_is_summed_in_float32() -> None:
 # ------------------------------------------------------------------------------------------------ domains
 
 
-class Told:
-    """A search of its own: its set depends on the prompts it is fitted on; counts what it was asked."""
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """`prune` fitted at once: its set depends on the prompts it is fitted on, which are noted down."""
+    asked: list[tuple[str, ...]] = []
 
-    asked: ClassVar[list[tuple[str, ...]]] = []
-
-    @staticmethod
     def fit(kit: Any, options: Any) -> dict[str, Any]:
-        Told.asked.append(tuple(prompt.id for prompt in kit.prompts))
-        worlds = {prompt.id.split("-")[0] for prompt in kit.prompts}
+        asked.append(tuple(prompt.id for prompt in kit.prompts))
+        worlds = {name.split("-")[0] for name in asked[-1]}
         skip = {("low",): "m2", ("high",): "m1", ("mixed",): "a3"}.get(tuple(worlds), "a2")
         return {"frontier": [{"skip": skip, "lost": 0.0, "match": 0.9}]}
 
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """`prune` fitted at once."""
-    monkeypatch.setattr("selfdraft.strategies.prune.Prune.fit", staticmethod(Told.fit))
-    monkeypatch.setattr(Told, "asked", [])
-    return Told.asked
+    monkeypatch.setattr("selfdraft.strategies.prune.Prune.fit", staticmethod(fit))
+    return asked
 
 
 def sets_of(profile: Any) -> dict[str, str]:
