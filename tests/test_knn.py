@@ -409,14 +409,12 @@ def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"search": "prun"}, "unknown strategy 'prun'. Did you mean 'prune'?"),
         ({"search": "uniform"}, "knn.search='uniform' cannot search: it is fitted to no prompts; use "),
         ({"search": "knn"}, "knn.search='knn' cannot search"),
         ({"feature": "first"}, "unknown feature of knn 'first'"),
         ({"stranger": 1.5}, "knn.stranger must be between -1 and 1, got 1.5"),
         ({"stranger": True}, "knn.stranger must be a number, got True"),
         ({"stranger": "far"}, "knn.stranger must be a number, got 'far'"),
-        ({"anchors": 0}, "knn.anchors must be at least 1, got 0"),
     ],
     ids=str,
 )

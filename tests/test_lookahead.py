@@ -265,7 +265,7 @@ def test_tokens_kept_independently_have_a_closed_form(acceptance: float, cost: f
     assert found.tokens_per_second == pytest.approx(improvement(acceptance, expected, cost), rel=0.06)
 
 
-def bursty(count: int, seed: int = 5) -> Trace:
+def bursty(count: int = 1000, seed: int = 5) -> Trace:
     """Runs of easy tokens, of which the draft is sure and rightly so, and runs of hard ones."""
     random = np.random.default_rng(seed)
     is_easy = np.zeros(count, dtype=bool)
@@ -285,7 +285,7 @@ def bursty(count: int, seed: int = 5) -> Trace:
     ids=lambda lookahead: type(lookahead).__name__,
 )
 def test_where_easy_and_hard_come_in_bursts_a_dynamic_rule_beats_every_static_one(lookahead: Any) -> None:
-    traces, seconds = [bursty(2500)], RoundSeconds(0.3, lambda num_drafted: 1.0 + 0.01 * num_drafted)
+    traces, seconds = [bursty()], RoundSeconds(0.3, lambda num_drafted: 1.0 + 0.01 * num_drafted)
     _, static = best_static(traces, seconds)
     assert replay(traces, lookahead, seconds).tokens_per_second > 1.08 * static
 
@@ -293,7 +293,7 @@ def test_where_easy_and_hard_come_in_bursts_a_dynamic_rule_beats_every_static_on
 def test_tpt_does_not_mind_how_sure_a_draft_says_it_is() -> None:
     """It learns what a confidence is worth; a threshold believes it."""
     seconds = RoundSeconds(0.3, lambda num_drafted: 1.0)
-    honest = bursty(2500)
+    honest = bursty()
     boastful = trace_of(honest.is_kept.numpy(), 0.9 + 0.1 * honest.confidences.numpy())
     speeds = {
         name: [replay([trace], make(), seconds).tokens_per_second for trace in (honest, boastful)]

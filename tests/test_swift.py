@@ -21,7 +21,6 @@ from pico import NUM_LAYERS, pico
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.fit_session import FitSession
-from selfdraft.passes import PassRequest
 from selfdraft.profiles.store import Store
 from selfdraft.protocols import PlanContext
 from selfdraft.strategies import swift as module
@@ -153,27 +152,15 @@ def test_tokens_count_as_known_once(looked: list[list[int]]) -> None:
 
 
 @both
-def test_matchness_is_what_teacher_forcing_says(paper: bool) -> None:
-    """Of the first pass, set by set: what each drafts behind the true text, one token at a time."""
-    engine = made(window=8, paper=paper, **EAGER)
-    generated = list(engine.generate(TEXT, max_new_tokens=9).tokens)
-    runner, tokens = engine.runner, [*TEXT, *generated]
-    first, last = len(TEXT), len(TEXT) + (8 if paper else 4)
-
-    def drafts(skip: SkipSet, position: int) -> bool:
-        cache = runner.new_cache(1, 64)
-        runner.forward(PassRequest([tokens[: position - 1]], [0], needs_scores=False), cache)
-        drafted = runner.forward(
-            PassRequest([tokens[position - 1 : position]], [position - 1], skip=skip), cache
-        ).scores
-        return int(drafted[0, 0].argmax()) == tokens[position]
-
-    def share(text: str) -> float:
-        return sum(drafts(SkipSet.parse(text), position) for position in range(first, last)) / (last - first)
-
-    state = swift_of(engine).state()
-    best = max(share(text) for text, _ in state["observations"][: 1 if paper else 4])
-    assert state["steps"][0]["matchness"] == pytest.approx(best)
+@pytest.mark.parametrize("num_prompt", [1, 13])
+def test_the_whole_model_matches_itself(paper: bool, num_prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the engine: one token off, and hardly any would match. What a set drafts there is in test_probe.py."""
+    monkeypatch.setattr(module, "choices", lambda probe, points: choices(probe, [frozenset()] * len(points)))
+    engine = made(window=4, paper=paper, **EAGER)
+    engine.generate(TEXT[:num_prompt], max_new_tokens=24)
+    steps = swift_of(engine).state()["steps"]
+    assert len(steps) > 2
+    assert {row["matchness"] for row in steps} == {1.0}
 
 
 # ------------------------------------------------------------------------------------------------ planted structure
