@@ -54,10 +54,10 @@ class CacheMachine(RuleBasedStateMachine):
         is_uniform=st.booleans(),
     )
     def write(self, data: st.DataObject, width: int, layers: list[int], is_uniform: bool) -> None:
-        """Behind or (rolled back) before each row's end; a skipped layer is not written."""
+        """After or (rolled back) before each row's end; a skipped layer is not written."""
         num_rows = len(self.rows)
         first = data.draw(st.integers(0, num_rows - 1), label="first row")
-        rows = list(range(first, data.draw(st.integers(first + 1, num_rows), label="behind the last row")))
+        rows = list(range(first, data.draw(st.integers(first + 1, num_rows), label="after the last row")))
         lengths = [self.length(row, layers) for row in rows]
         if is_uniform:
             starts = [data.draw(st.integers(0, min(lengths)), label="start")] * len(rows)

@@ -254,7 +254,7 @@ def test_a_skip_set_outside_the_model_is_refused():
 @torch.inference_mode()
 def test_captured_states_are_the_models(variant, allow_joined):
     decoder, tokens = decoder_of(variant, allow_joined), tokens_of(2)
-    model = copy.deepcopy(reference(variant))  # transformers leaves its capturing hooks behind
+    model = copy.deepcopy(reference(variant))  # transformers leaves its capturing hooks in place
     expected = model(tokens, use_cache=False, output_hidden_states=True).hidden_states
     points = ["embedding", *(f"m{layer}" for layer in range(NUM_LAYERS - 1)), "norm"]
     found = captured(decoder, tokens, points)
@@ -268,7 +268,7 @@ def test_captured_states_between_attention_and_mlp(variant):
     decoder, model, tokens = decoder_of(variant), reference(variant), tokens_of()
     seen: list[torch.Tensor] = []
     hook = blocks_of(model)[2].register_forward_hook(lambda module, inputs, output: seen.append(output))
-    expected_scores(model, tokens, SkipSet.parse("m2"))  # a block whose MLP adds nothing ends behind its attention
+    expected_scores(model, tokens, SkipSet.parse("m2"))  # a block whose MLP adds nothing ends after its attention
     hook.remove()
     assert_same(captured(decoder, tokens, ["a2"])["a2"], seen[0])
 

@@ -40,7 +40,7 @@ class PlantedKit:
     prompts = IN_TURN
 
     def __init__(self, speed: Callable[[SkipSet], float] = pays, known: Any = None, num_steps: int = 10**6) -> None:
-        """`num_steps`: after so many time is up."""
+        """Time is up after `num_steps`."""
         self._speed, self.known, self._num_steps = speed, known or {}, num_steps
         self.done: list[Mapping[str, Any]] = []
         self.asked: list[tuple[Mapping[str, Any], list[str], int]] = []

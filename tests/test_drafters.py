@@ -30,7 +30,7 @@ class TestEarlyExit:
 
     @staticmethod
     def count_passes(engine: Engine, prompts: list[list[int]], **options: Any) -> tuple[Counter[str], Any]:
-        """How many tokens went through each sub-layer behind the prefill."""
+        """How many tokens went through each sub-layer after the prefill."""
         passes: Counter[str] = Counter()
         runner = engine._runner
 
@@ -177,7 +177,7 @@ class TestNgramPool:
     def test_jacobi_guesses_are_what_the_target_said(self) -> None:
         guesses = Guesses(NgramPool.Options(window=0, tokens=4), [50, 51])
         draft = Draft.chain([1, 2, 3, 4])
-        # Behind the text it says 1, behind 1 it says 9, behind 2, 3 and 4 (in a text that is wrong by then) 21, 31, 41.
+        # After the text it says 1, after 1 it says 9, after 2, 3 and 4 (in a text that is wrong by then) 21, 31, 41.
         guesses.learn(self.step(draft, [1, 9, 21, 31, 41], Verdict((1, 9), (0,))))
         assert guesses.candidates(9)[0][:3] == [21, 31, 41]
         assert len(guesses.candidates(9)[0]) == 4

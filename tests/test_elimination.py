@@ -86,8 +86,8 @@ def test_going_on_is_beginning_anew_without_it(family: str) -> None:
     network = Network(samples, frozenset({2}))
     network.score([3, 4, 8], is_kept=True)
     network.go_on(4)
-    anew = Network(samples, frozenset({2, 4}))
-    assert network.skipped == anew.skipped
-    for one, other in zip([network.quality, *network.score([3, 7])], [anew.quality, *anew.score([3, 7])], strict=True):
+    new = Network(samples, frozenset({2, 4}))
+    assert network.skipped == new.skipped
+    for one, other in zip([network.quality, *network.score([3, 7])], [new.quality, *new.score([3, 7])], strict=True):
         assert one.lost == pytest.approx(other.lost, abs=1e-4)
         assert one.match == other.match

@@ -6,6 +6,7 @@ import copy
 import itertools
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -137,19 +138,9 @@ class TestStreaming:
         assert tuple(piece.token for piece in pieces) == expected.tokens
         assert tuple(piece.source for piece in pieces) == expected.sources
 
-    def test_every_token_of_an_interrupted_text_has_its_source(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        honest, calls = TextSequence.reason_to_stop, itertools.count(1)
-
-        def interrupted(sequence: TextSequence, token: int) -> Any:
-            if next(calls) == 12:
-                raise KeyboardInterrupt
-            return honest(sequence, token)
-
-        monkeypatch.setattr(TextSequence, "reason_to_stop", interrupted)
-        stream = engine.stream(PROMPT, max_new_tokens=30)
-        with pytest.raises(KeyboardInterrupt):
+    def test_every_token_of_an_interrupted_text_has_its_source(self, engine: Engine) -> None:
+        stream, answers = engine.stream(PROMPT, max_new_tokens=30), [*[None] * 11, KeyboardInterrupt]
+        with mock.patch.object(TextSequence, "reason_to_stop", side_effect=answers), pytest.raises(KeyboardInterrupt):
             list(stream)
         assert len(stream.generation.tokens) == len(stream.generation.sources) == 12
 
@@ -241,7 +232,7 @@ class TestIndependence:
         assert list(found.tokens) == expected[0, len(PROMPT) :].tolist()
 
 
-# What test_options.py refuses is refused by a call too: here the ways it gets there, and what only a call can tell.
+# What test_options.py refuses is refused by a call too: here how it gets there, and what only a call can tell.
 BAD_CALLS = [
     ({"settings": {"lookup": {"min_ngram": 5, "max_ngram": 2}}}, r"lookup.min_ngram=5 is above lookup.max_ngram=2"),
     ({"strategy": "unifrom"}, r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: asd, clasp, "),

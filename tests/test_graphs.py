@@ -355,7 +355,7 @@ def test_recordings_that_find_the_cache_themselves_are_prepared_once(short_bucke
 
 
 def test_preparing_stays_within_the_context(short_buckets: None) -> None:
-    """Behind the last position there is nothing to look up."""
+    """After the last position there is nothing to look up."""
     engine = new_engine(pico("gpt2", n_positions=64), tree="siblings")
     assert engine.context_length == 64
     with mock.patch.object(engine._runner, "forward", wraps=engine._runner.forward) as forward:
@@ -515,7 +515,7 @@ def test_what_was_run_ahead_in_vain_is_forgotten() -> None:
     token = both([[5]], 0, run_ahead=True)[0]
     both([token], 0, run_ahead=True)  # the right token elsewhere
     both([[6]], 1, run_ahead=True)  # another token than the best
-    token = both([[6]], 1, run_ahead=True)[0]  # the same again: not the one behind it
+    token = both([[6]], 1, run_ahead=True)[0]  # the same again: not the one after it
     assert runner.num_hits == 0
     both([token], 2, run_ahead=True)
     assert runner.num_hits == 1
@@ -570,7 +570,7 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
 
 
 def test_lookups_that_find_nothing_leave_the_pass_ahead_under_way() -> None:
-    """The clock waits behind the prefill alone; what is then waited for are choices, a part of verification."""
+    """The clock waits after the prefill alone; what is then waited for are choices, a part of verification."""
     engine = new_engine(pico("llama"))
     runner = engine._runner
     options: dict[str, Any] = {"drafter": "lookup", "strategy": "fixed", "max_new_tokens": 40}
@@ -583,7 +583,7 @@ def test_lookups_that_find_nothing_leave_the_pass_ahead_under_way() -> None:
 
 
 def test_lookups_stay_on_the_host() -> None:
-    """Their tensors would wait behind a pass that runs ahead."""
+    """Their tensors would wait for a pass that runs ahead."""
     runner = mock.Mock(device=torch.device("cuda"))
     rows = DraftRows(0, (0, 1), ([1, 2, 3, 1, 2], [1, 2, 3]))
     for drafter in ("lookup", "ngram-pool"):
@@ -636,7 +636,7 @@ def test_lossless(case: Case) -> None:
 
 
 def test_branches_are_looked_up_while_the_device_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a round, behind the launch of its first token and before the first wait for it."""
+    """Once a round, after the launch of its first token and before the first wait for it."""
     events: list[str] = []
 
     def note(owner: Any, name: str, event: str) -> None:

@@ -316,8 +316,8 @@ def test_prompts_without_labels_are_clustered(told: list[tuple[str, ...]]) -> No
 def test_beginning_again_keeps_no_domain(told: list[tuple[str, ...]]) -> None:
     engine = new_engine()
     calibrate(engine, prompts_of("low", "high"), ["knn"], quick())
-    anew = calibrate(engine, prompts_of("mixed", "low"), ["knn"], replace(quick(feature="last"), again=True))
-    assert sets_of(anew) == {"mixed": "a3", "low": "m2"}
+    started = calibrate(engine, prompts_of("mixed", "low"), ["knn"], replace(quick(feature="last"), again=True))
+    assert sets_of(started) == {"mixed": "a3", "low": "m2"}
 
 
 def test_a_fit_is_as_complete_as_all_that_it_keeps(told: list[tuple[str, ...]]) -> None:

@@ -51,7 +51,7 @@ def length_of(lookahead: Any, text: int = 0, confidence: float = 0.9) -> int:
 
 
 CUT = StepRecord(0, Plan(), Draft.chain([1, 2, 3]), Verdict((1, 2), (0, 1)))
-"""A stop rule struck behind two tokens that were kept."""
+"""A stop rule struck after two tokens that were kept."""
 
 
 class TestOutcomes:
@@ -319,7 +319,7 @@ class TestTptParts:
         own, following = chances.table
         assert own[-1] == pytest.approx(1.0, abs=0.02)
         assert own[np.searchsorted(EDGES, 0.6, side="right")] < 0.05
-        assert following[-1] < 0.05, "behind a sure token an unsure one has always followed"
+        assert following[-1] < 0.05, "after a sure token an unsure one has always followed"
         assert following[3] == pytest.approx(0.5, abs=0.02), "of which nothing else is known: as all tokens"
 
     def test_what_was_seen_long_ago_is_forgotten(self) -> None:
@@ -389,7 +389,7 @@ class TestOracle:
         for one, other in zip(plain, found, strict=True):
             assert one.tokens == other.tokens
             for step in other.steps:
-                assert all(step.chain_outcomes[:-1]), "it drafted behind a refused token"
+                assert all(step.chain_outcomes[:-1]), "it drafted after a refused token"
                 longest = step.draft.chain_length == len(step.chain_outcomes)
                 assert longest or step is other.steps[-1]
         steps = [step for generation in found for step in generation.steps]

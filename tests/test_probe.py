@@ -62,7 +62,7 @@ def test_rows_may_be_one_behind_a_long_text(variant: str, monkeypatch: pytest.Mo
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_probed_token_is_a_drafted_one(variant: str) -> None:
-    """Behind the target's own text, token by token: what a draft of one token with that skip set computes."""
+    """After the target's own text, token by token: what a draft of one token with that skip set computes."""
     decoder = Decoder(pico(variant))
     cache, scores = target(decoder)
     before = [store.clone() for store in cache.stores]
@@ -81,7 +81,7 @@ def test_a_probed_token_is_a_drafted_one(variant: str) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", ["llama", "gpt_neox"])
 def test_rows_may_begin_anywhere(variant: str) -> None:
-    """A sweep: one row runs everything, and behind each sub-layer a row is added that skips just that one."""
+    """A sweep: one row runs everything, and after each sub-layer a row is added that skips just that one."""
     decoder = Decoder(pico(variant))
     cache, _ = target(decoder)
     probe = Probe(decoder, cache, TEXT[4:], 4)

@@ -1,4 +1,4 @@
-"""Behind a draft's scores the rule chooses the same, and shows a lookahead the same, whatever way it got there."""
+"""After a draft's scores the rule chooses the same, and shows a lookahead the same, however it got there."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance
 
 @torch.inference_mode()
 def test_draft_and_target_disagree() -> None:
-    """Total variation between both distributions behind the prompt and its continuations, on average."""
+    """Total variation between both distributions after the prompt and its continuations, on average."""
     runner, inputs = tiny_engine()._runner, torch.tensor([[*PROMPT, token] for token in range(TINY_VOCAB)])
     requests = [PassRequest(inputs, [0] * TINY_VOCAB, skip=SkipSet.parse(skip)) for skip in ("", SKIP)]
     passes = [runner.forward(request, runner.new_cache(TINY_VOCAB, 8)) for request in requests]
@@ -149,7 +149,7 @@ def test_draft_and_target_disagree() -> None:
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("temperature", [0.02, 0.005])
 def test_near_greedy_rejection_says_nothing_impossible(temperature: float, tree: str) -> None:
-    """Probabilities of what is left behind the first draw are far below what a float can hold."""
+    """Probabilities of what is left after the first draw are far below what a float can hold."""
     engine = Engine(pico("llama"), settings={"uniform": {"ratio": 0.6}, "siblings": {"table": "1:4"}})
     options = {"temperature": temperature, "acceptance": "rejection", "tree": tree, "max_new_tokens": 60}
     for generation in engine.generate([PROMPT, [7]], **options):

@@ -204,7 +204,7 @@ def test_planning_takes_its_share_of_the_time_and_no_more() -> None:
 
 
 def test_the_first_plan_waits_until_it_can_be_afforded() -> None:
-    """Expected to take 0.3 s, and rounds of 0.03 s: at a tenth, behind 90 rounds."""
+    """Expected to take 0.3 s, and rounds of 0.03 s: at a tenth, after 90 rounds."""
     strategy = Counting(first_seconds=0.3, window=1, interval=1, budget=0.1)
     plans = run_rounds(strategy, 0, [1000] * 120)
     assert plans[:89] == [OFF] * 89

@@ -78,7 +78,7 @@ def test_sets_beside_each_other_are_as_each_alone(family: str) -> None:
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The tokens that were looked at; behind each, every set would draft the number that follows."""
+    """The tokens that were looked at; after each, every set would draft the number that follows."""
     found: list[list[int]] = []
 
     def counting(probe: list[int], points: Sequence[Any]) -> torch.Tensor:
@@ -95,7 +95,7 @@ def context_of(num_prompt: int, num_generated: int) -> PlanContext:
 
     def probe(count: int, before: int = 0) -> Any:
         end = len(tokens) - before
-        assert end >= count, "there are not so many tokens"
+        assert end >= count, "there are not that many tokens"
         return tokens[end - count : end]
 
     return PlanContext(len(tokens), num_generated, probe, tokens)
@@ -325,7 +325,7 @@ def test_when_acceptance_falls_the_search_begins_again(options: Any, then: int, 
 
 
 def resting(**options: Any) -> Swift:
-    """Behind its search, and drafting was slower than plain decoding."""
+    """After its search, and drafting was slower than plain decoding."""
     strategy = settled(window=8, budget=1.0, **options)
     live(strategy, 2 * TRIAL, slow=10.0)
     return strategy
@@ -380,7 +380,7 @@ def test_it_drafts_where_that_is_faster_or_always(options: Any, slow: float, dra
 
 
 def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: float) -> Iterator[float]:
-    """The share of optimisation behind every round; a pass of scores takes so many seconds."""
+    """The share of optimisation after every round; `seconds`: of a pass of scores."""
     optimising = total = 0.0
     for number in range(num_rounds):
         before = len(looked)
@@ -506,9 +506,9 @@ def test_calibration_practises(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     texts = len(values["texts"])
     again = calibrate(engine, PROMPTS, ["swift"], options).artefacts["swift"].values
     assert (again["step"], len(again["texts"])) == (12, texts), "there was nothing left to learn"
-    anew = calibrate(engine, PROMPTS, ["swift"], replace(options, again=True)).artefacts["swift"].values
-    assert (anew["step"], anew["observations"], len(anew["texts"])) == (12, values["observations"], texts)
-    assert anew["texts"] != values["texts"], "seconds of its own"
+    fresh = calibrate(engine, PROMPTS, ["swift"], replace(options, again=True)).artefacts["swift"].values
+    assert (fresh["step"], fresh["observations"], len(fresh["texts"])) == (12, values["observations"], texts)
+    assert fresh["texts"] != values["texts"], "seconds of its own"
 
 
 def test_practice_that_is_interrupted_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

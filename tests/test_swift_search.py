@@ -284,7 +284,7 @@ def round_of(num_drafted: int, num_accepted: int = 0, seconds: float = 0.01, **o
 
 
 def live(switch: DraftSwitch, num_tokens: int, drafting: float, plain: float = 0.01) -> list[bool]:
-    """Rounds as it likes them, of two tokens where it drafts; seconds a token of both ways."""
+    """Rounds as it likes them, of two tokens where it drafts; seconds a token with drafts and without."""
     went = []
     while num_tokens > 0:
         went.append(switch.is_drafting)
@@ -372,15 +372,12 @@ def test_the_first_round_behind_a_change_is_not_counted() -> None:
         switch.renew()
 
 
-def test_other_drafts_are_tried_anew() -> None:
+def test_other_drafts_are_tried_again() -> None:
     switch = DraftSwitch()
     live(switch, 8 * TRIAL, 0.02)
     assert not switch.is_drafting
-    switch.renew()
-    assert switch.is_drafting
-    switch.observe(round_of(2, 1, 60.0))
-    went = live(switch, 3 * TRIAL, 0.005)
-    assert all(went), "plain decoding is known from before"
-    switch.renew()
-    switch.observe(round_of(2, 1, 60.0))
-    assert all(live(switch, 3 * TRIAL, 0.005)), "the first round of new drafts is not counted either"
+    for _ in range(2):
+        switch.renew()
+        assert switch.is_drafting
+        switch.observe(round_of(2, 1, 60.0))  # their first round is not counted either
+        assert all(live(switch, 3 * TRIAL, 0.005)), "plain decoding is known from before"

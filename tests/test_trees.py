@@ -80,7 +80,7 @@ def test_every_path_is_there_once(levels: list[list[int]], branches: list[list[i
 
 @torch.inference_mode()
 def scores_of_paths(model: Any, prompt: list[int], draft: Draft) -> torch.Tensor:
-    """[1 + nodes, vocabulary]: behind the prompt and behind each path, one plain pass each."""
+    """[1 + nodes, vocabulary]: after the prompt and after each path, one plain pass each."""
     paths = [[], *(path_to(draft, node) for node in range(len(draft.tokens)))]
     return torch.stack([model(torch.tensor([[*prompt, *path]])).logits[0, -1] for path in paths])
 
