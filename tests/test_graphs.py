@@ -218,13 +218,7 @@ def test_buffers_hold_what_a_pass_needs() -> None:
 
 
 def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
-    class Recording:
-        num_bytes = 10
-
-        def replay(self) -> None:
-            pass
-
-    graphs = Graphs(lambda function, reset=None: (Recording(), function()), max_bytes=20)
+    graphs = Graphs(lambda function, reset=None: (mock.Mock(num_bytes=10), function()), max_bytes=20)
 
     def use(key: str) -> None:
         graphs.get(key, lambda record: record(lambda: None))
@@ -324,6 +318,11 @@ def loose_runner(model: Any, *_: Any) -> GraphRunner:
     return new_runner(model, make_forwards=lambda decoder: (LooseForward(decoder),))
 
 
+def refused_runner(model: Any, *_: Any) -> GraphRunner:
+    recorder = mock.Mock(side_effect=NotImplementedError("no graphs here"))
+    return new_runner(model, make_recorder=lambda device: recorder)
+
+
 def method_name(method: dict[str, Any]) -> str:
     return "-".join(str(value) for key, value in method.items() if key != "settings")
 
@@ -395,7 +394,7 @@ def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
     engine = Engine(pico("llama"))
     with mock.patch.object(EagerRunner, "forward", side_effect=AssertionError):
         engine.prepare()
-    fallen = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Refuses))
+    fallen = new_engine(pico("llama"), refused_runner)
     fallen.prepare(40)
     assert fallen._runner.fallback_reason == "NotImplementedError: no graphs here"
     with mock.patch.object(GraphRunner, "forward", side_effect=AssertionError):
@@ -413,16 +412,8 @@ def test_prepare_checks_what_it_is_given() -> None:
 # ------------------------------------------------------------------------------------------ what cannot be recorded
 
 
-class Refuses:
-    def __init__(self, device: torch.device) -> None:
-        pass
-
-    def __call__(self, function: Any, reset: Any = None) -> Any:
-        raise NotImplementedError("no graphs here")
-
-
 def test_a_model_that_cannot_be_recorded_runs_eagerly(caplog: pytest.LogCaptureFixture) -> None:
-    engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Refuses))
+    engine = new_engine(pico("llama"), refused_runner)
     with caplog.at_level(logging.WARNING):
         found = [engine.generate(prompt, max_new_tokens=30) for prompt in PROMPTS]
     assert len(caplog.records) <= 2, "one for the drafts, one for the passes"
