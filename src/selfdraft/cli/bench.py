@@ -12,9 +12,10 @@ from ..bench.methods import PRESETS, Methods, Preset, check_names, crossed, name
 from ..bench.soak import Soak
 from ..bench.tables import as_text
 from ..engine.engine import Engine
+from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
 from ..measure.circumstances import shown_name
-from ..measure.peers import PEERS, check_greedy, check_peers, default_peers
+from ..measure.peers import PEERS, check_greedy
 from ..measure.records import RecordFile
 from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
@@ -197,7 +198,15 @@ def _peers(options: argparse.Namespace) -> list[str]:
     device = loading.choose_device(options.device)
     loading.choose_dtype(options.dtype, device)
     asked = _asked(options, "peers")
-    found = check_peers(asked) if asked else [] if options.temperature else default_peers(device.type)
+    if not asked:  # on a CPU a static cache brings nothing but waiting
+        usual = [name for name in PEERS if device.type == "cuda" or name != "static"]
+        asked = ["none"] if options.temperature else usual
+    if "none" in asked and len(asked) > 1:
+        raise OptionError(f"--peers {' '.join(asked)}: none stands alone; leave it out, or give nothing else")
+    for name in asked:
+        if name not in (*PEERS, "none"):
+            raise unknown_name("peer", name, [*PEERS, "none"])
+    found = [name for name in dict.fromkeys(asked) if name != "none"]
     check_greedy(found, options.peer_model, options.temperature)
     return found
 

@@ -16,6 +16,7 @@ from ..models.decoder import Decoder
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, make, parse_settings
+from ..profiles.document import replace_file
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 from ..strategies.domains import UNLABELLED
@@ -235,9 +236,4 @@ def write_file(file: str, content: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(content)
         return
-    beside = Path(f"{target}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(target, content)

@@ -20,8 +20,8 @@ from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workben
 from ..engine.engine import Engine
 from ..errors import unknown_name
 from ..measure.circumstances import circumstances, shown_name
-from ..measure.records import prompts_digest
 from ..models.load.catalogue import DEFAULT_MODEL, cache_home
+from ..prompts.arrange import digest
 from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
@@ -135,7 +135,7 @@ def _head(options: argparse.Namespace, engine: Engine, prompts: list[Prompt], sc
         "fingerprint": engine.knowledge.key.fingerprint,
         **{name: where[name] for name in names},
         "prompts": [Path(file).name for file in options.prompts],
-        "prompts_digest": prompts_digest(prompts),
+        "prompts_digest": digest(prompts),
         "scale": scale.to_json(),
         "seed": options.seed,
     }

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..profiles import key
 from ..profiles.key import cpu_name
 from ..protocols import Runner
 
@@ -43,9 +44,8 @@ def shown_name(name: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return cpu_name() if device.type == "cpu" else f"{platform.machine()} {device.type}"
+    """Without the threads, which stand apart."""
+    return cpu_name() if device.type == "cpu" else key.device_name(device)
 
 
 def commit() -> str | None:
@@ -76,20 +76,17 @@ def memory_bytes(device: torch.device) -> dict[str, int | None]:
             "peak": torch.cuda.max_memory_allocated(device),
             "peak_held": torch.cuda.max_memory_reserved(device),
         }
-    resident, peak = _process_bytes()
+    resident, peak = _process_bytes("VmRSS"), _process_bytes("VmHWM")
     return {"used": resident, "held": resident, "peak": peak, "peak_held": peak}
 
 
-def _process_bytes() -> tuple[int | None, int | None]:
-    """(resident now, at the peak), where the system says so."""
+def _process_bytes(name: str) -> int | None:
+    """What Linux says of this process; None elsewhere."""
     try:
-        import resource
-    except ImportError:
-        return None, None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
-    statm = Path("/proc/self/statm")
-    resident = int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else None
-    return resident, peak
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
 
 
 def reset_peak(device: torch.device) -> None:
@@ -105,12 +102,7 @@ def peak_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         # As it is kept: flattening all of the allocator's figures takes a hundred times as long.
         return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"])
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    peak = next((line for line in lines if line.startswith("VmHWM:")), None)
-    return int(peak.split()[1]) * 1024 if peak else None
+    return _process_bytes("VmHWM")
 
 
 def device_seconds(device: torch.device) -> float:

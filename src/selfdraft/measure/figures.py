@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from ..prompts.arrange import is_context
@@ -52,14 +51,15 @@ class Figures:
     @classmethod
     def of(cls, records: Sequence[Record], plain: Sequence[Record], machine: Machine, seed: int = 0) -> Figures:
         """`plain`: `off` on the same prompts."""
-        tokens, steps, passes = (_sum(records, f"num_{name}") for name in ("tokens", "draft_steps", "draft_passes"))
-        decode, calls = _decode_seconds(records), _sum(records, "call_seconds")
-        sublayers = passes * machine.num_layers
+        tokens, steps = (_sum(records, f"num_{name}") for name in ("tokens", "draft_steps"))
+        decode, calls = (_sum(records, f"{name}_seconds") for name in ("decode", "call"))
+        sublayers = _sum(records, "num_draft_passes") * machine.num_layers
         skipped = [share(_sum(records, f"skipped_{kind}"), sublayers) for kind in ("attention", "mlp")]
         alpha, length = share(_sum(records, "num_accepted"), steps), share(tokens, _sum(records, "num_rounds"))
-        plain_pass = share(_decode_seconds(plain), _sum(plain, "num_tokens"))
+        plain_pass = share(_sum(plain, "decode_seconds"), _sum(plain, "num_tokens"))
         cost = share(share(_sum(records, "draft_seconds"), steps), plain_pass)
         verdicts = Counter(record.verdict for record in records)
+        waits = [record.first_token_seconds for record in records if record.first_token_seconds is not None]
         return cls(
             num_prompts=len(records),
             num_tokens=tokens,
@@ -77,7 +77,7 @@ class Figures:
             split=time_split(records),
             capture_seconds=_sum(records, "capture_seconds"),
             peak_bytes=max((record.peak_bytes for record in records if record.peak_bytes is not None), default=None),
-            first_token_seconds=_mean(record.first_token_seconds for record in records),
+            first_token_seconds=share(sum(waits), len(waits)),
             bound=_bound(records, machine),
             **{verdict: verdicts[verdict] for verdict in VERDICTS},
         )
@@ -114,27 +114,16 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 
 def _sum(records: Sequence[Record], name: str) -> Any:
-    return sum(getattr(record, name) for record in records)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return share(sum(known), len(known))
-
-
-def _decode_seconds(records: Sequence[Record]) -> float | None:
     """None where some of them, a peer's, are not known."""
-    seconds = [record.decode_seconds for record in records]
-    return None if None in seconds else sum(second for second in seconds if second is not None)
+    values = [getattr(record, name) for record in records]
+    return None if None in values else sum(values)
 
 
 def _bound(records: Sequence[Record], machine: Machine) -> float | None:
     """By the costs of single passes: as many plain ones as there are tokens, over those that its rounds needed."""
-    seconds = [record.predicted_seconds for record in records]
-    if machine.costs is None or None in seconds:
+    if machine.costs is None:
         return None
-    plain = machine.costs["width_seconds"]["1"]
-    return share(plain * _sum(records, "num_tokens"), sum(second for second in seconds if second is not None))
+    return share(machine.costs["width_seconds"]["1"] * _sum(records, "num_tokens"), _sum(records, "predicted_seconds"))
 
 
 def expected_speedups(
@@ -145,22 +134,20 @@ def expected_speedups(
     `measured`: c by the clock; `by_ratio`: c = 1 - r; `by_parts`: KNN-SSD's equation 11, attention and MLP apart.
     """
     costs: dict[str, float | None] = {"measured": cost, "by_ratio": None, "by_parts": None}
+    if length is None or not alpha:
+        return dict.fromkeys(costs)
     attention, mlp = skipped
     if attention is not None and mlp is not None:
         costs["by_ratio"] = 1 - (attention + mlp) / 2
         costs["by_parts"] = ((1 - mlp) + (1 - attention) * beta) / (1 + beta)
-    return {name: expected_speedup(length, alpha, one) for name, one in costs.items()}
-
-
-def expected_speedup(length: float | None, alpha: float | None, cost: float | None) -> float | None:
-    if length is None or not alpha or cost is None:
-        return None
-    return share(length * alpha, (length - 1) * cost + alpha)
+    return {
+        name: None if one is None else share(length * alpha, (length - 1) * one + alpha) for name, one in costs.items()
+    }
 
 
 def time_split(records: Sequence[Record]) -> dict[str, float | None]:
     """Where decoding spends its time, in shares of it. `other`: what is between the passes."""
-    whole = _decode_seconds(records)
+    whole = _sum(records, "decode_seconds")
     if not whole:
         return dict.fromkeys(PARTS)
     parts = {name: _sum(records, f"{name}_seconds") for name in PARTS[:-1]}
@@ -189,13 +176,9 @@ class Measured:
         self.records = sorted(records, key=lambda record: record.text)
         self.machine, self.seed = machine, seed
         self._known: dict[tuple[str, str | None], Figures | None] = {}
-
-    @cached_property
-    def _by_arm(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {}
+        self._by_arm: dict[str, list[Record]] = {}
         for record in self.records:
-            found.setdefault(record.arm, []).append(record)
-        return found
+            self._by_arm.setdefault(record.arm, []).append(record)
 
     @property
     def arms(self) -> list[str]:

@@ -21,8 +21,6 @@ from .circumstances import device_seconds
 
 CONTEXT = 320
 """Tokens of the text that passes are priced after."""
-_COPY_BYTES = {"cuda": 2**30}
-_CPU_COPY_BYTES = 2**26
 _NUM_COPIES, _REPEATS = 4, 6
 
 
@@ -56,7 +54,7 @@ def cost_figures(engine: Engine, costs: PassCosts, skips: Iterable[SkipSet]) -> 
 
 def copy_bandwidth(device: torch.device) -> float:
     """Bytes a second, read and written, of a large copy on the device: what memory gives at best."""
-    num_bytes = _COPY_BYTES.get(device.type, _CPU_COPY_BYTES)
+    num_bytes = 2**30 if device.type == "cuda" else 2**26
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     best = 0.0
@@ -66,7 +64,6 @@ def copy_bandwidth(device: torch.device) -> float:
             target.copy_(source)
         best = max(best, _NUM_COPIES * 2 * num_bytes / (device_seconds(device) - began))
     del source, target
-    if device.type == "cuda":  # so that the model's own peak is seen later
+    if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
     return best

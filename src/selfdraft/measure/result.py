@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .figures import Figures, Measured, most_used, share
-from .records import OFF, VERDICTS, Head, Machine, Record, always_run, complete_texts, read_records
+from .records import OFF, VERDICTS, Head, Machine, Record, RecordFile, always_run, complete_texts
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Result:
 
     @classmethod
     def read(cls, file: str | Path) -> Result:
-        return cls(*read_records(file))
+        return cls(*RecordFile(file).read())
 
     def complete(self) -> Result:
         """Of texts that all arms have finished: the file may be of a run that goes on."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import SelfdraftError
 from ...measure.figures import Measured
-from ...measure.jsonl import READING_FAILS, JsonLines
+from ...measure.jsonl import JsonLines
 from ...progress import Progress, no_progress
 from .experiment import Experiment, Recipe, Unit
 from .workbench import Workbench
@@ -62,30 +62,25 @@ class UnitFile:
         self.lines: dict[tuple[str, str, str], Line] = {}
         if self._file is None:
             return
-        if self._file.is_begun and not is_new:
-            self.head, lines = read_units(self._file.path)
-            self._file.check(self.head.question, head.question)
+        if not is_new and (known := self._file.known(head.question)):
+            self.head, lines = known
             self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
-        self._file.write(asdict(self.head), (line.to_json() for line in self.lines.values()))
+        self._file.write(self.head, self.lines.values())
 
     def add(self, line: Line) -> None:
         self.lines[line.key] = line
         if self._file is not None:
-            self._file.add([line.to_json()])
+            self._file.add([line])
 
 
-def _lines_of(file: str | Path) -> JsonLines:
-    return JsonLines(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
+def _lines_of(file: str | Path) -> JsonLines[ReproduceHead, Line]:
+    name, read = "selfdraft reproduce", (lambda head: ReproduceHead(**head), lambda line: Line(**line))
+    return JsonLines(file, "selfdraft_reproduce", SCHEMA, name, *read)
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
-    found = _lines_of(file)
-    try:
-        head, lines = found.read()
-        return ReproduceHead(**head), [Line(**line) for line in lines]
-    except READING_FAILS as error:
-        raise found.unreadable(error) from None
+    return _lines_of(file).read()
 
 
 def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
