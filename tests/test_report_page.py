@@ -70,8 +70,7 @@ def _drafted(base: Record, name: str, seconds: float) -> Record:
 def a_file(folder: Path, name: str = "result.jsonl") -> Path:
     head, records = a_run()
     file = RecordFile(folder / name)
-    file.begin(head)
-    file.add(records)
+    file.write(head, records)
     return file.path
 
 
@@ -215,8 +214,7 @@ def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) 
     pytest.importorskip("matplotlib")
     head, records = a_run()
     file = RecordFile(tmp_path / "short.jsonl")
-    file.begin(head)
-    file.add(replace(record, num_prompt_tokens=100, skips=None) for record in records)
+    file.write(head, (replace(record, num_prompt_tokens=100, skips=None) for record in records))
     assert report(file.path, "--html", tmp_path / "short.html", "--png", tmp_path) == 0
     page = (tmp_path / "short.html").read_text(encoding="utf-8")
     assert "Not drawn: all prompts are of similar length, 100 to 100 tokens" in page
@@ -237,7 +235,7 @@ def test_several_results_are_sections_of_one_page(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    RecordFile(tmp_path / "begun.jsonl").begin(a_run()[0])
+    RecordFile(tmp_path / "begun.jsonl").write(a_run()[0], [])
     assert report(tmp_path / "begun.jsonl", "--html", tmp_path / "begun.html") == 0
     assert "No text has been finished yet." in (tmp_path / "begun.html").read_text(encoding="utf-8")
 

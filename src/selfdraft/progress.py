@@ -27,11 +27,10 @@ class LogProgress:
 
 
 class Budget:
-    """`seconds` from `began` on; None: as many as it takes."""
+    """`seconds` from now on; None: as many as it takes."""
 
-    def __init__(self, seconds: float | None, began: float | None = None) -> None:
-        self.seconds = float("inf") if seconds is None else seconds
-        self._began = perf_counter() if began is None else began
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self._began = float("inf") if seconds is None else seconds, perf_counter()
 
     @property
     def spent(self) -> float:

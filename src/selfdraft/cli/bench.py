@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from ..bench.tables import as_text
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
-from ..measure.circumstances import shown_name
 from ..measure.peers import PEERS, check_greedy
 from ..measure.records import RecordFile
 from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
 from ..prompts.sets import PROMPT_SETS, select_prompts
 from ..prompts.tokens import encode
@@ -40,6 +39,7 @@ from .inputs import (
     read_method,
     read_named,
     seconds,
+    shown_name,
 )
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
@@ -121,7 +121,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    began = time.perf_counter()
+    budget = Budget(options.seconds)
     check_sampling(options)
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
@@ -137,13 +137,13 @@ def run(options: argparse.Namespace) -> int:
         peer_model=peer_model,
         peer_prompts=options.peer_prompts,
         max_new_tokens=_asked(options, "max_new_tokens") or 128,
-        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs", "seconds")},
+        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs")},
         with_passes=bool(_asked(options, "passes")),
         facts=_facts(options),
     )
     file = RecordFile(options.output) if options.output else None
     with terminal.Progress("") as bar:
-        work = Measurement(engine, plan, file, began=began, progress=bar, is_new=options.again)
+        work = Measurement(engine, plan, file, budget=budget, progress=bar, is_new=options.again)
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)

@@ -230,6 +230,11 @@ def check_output(file: str) -> None:
         raise OptionError(f"cannot write {file}; name a file in a folder that you may write to")
 
 
+def shown_name(name: str) -> str:
+    """A file or folder by its last part: where it lies says nothing to a reader."""
+    return Path(name).resolve().name if name and Path(name).exists() else name
+
+
 def write_file(file: str, content: bytes) -> None:
     """Beside it first, then renamed: whoever reads it finds the old file or the new one. Not for pipes and devices."""
     target = Path(file).resolve()

@@ -8,18 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..economics import PassCosts
+from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
 from ..errors import SelfdraftError
 from ..lookahead.oracle import Oracle
 from ..registry import AXES, BENCH_ONLY, DEFAULTS, resolve
 from ..types import Generation, SkipSet
-from .circumstances import device_seconds, peak_bytes, reset_peak
-from .passes import predicted_seconds
 from .records import OFF, Record
 
-MOST_SKIPS = 8
-"""Skip sets of a text that its record names: an arm that searches has many."""
+MOST_SKIPS = 8  # skip sets of a text that its record names: an arm that searches has many
 _OF_STATS = (
     *(f"{part}_seconds" for part in ("decode", "prefill", "optimise", "draft", "verify")),
     *("num_tokens", "num_rounds", "num_draft_steps", "num_accepted"),
@@ -37,7 +34,7 @@ class Output:
 
     tokens: tuple[int, ...]
     record: Record
-    answer: str = ""
+    generation: Generation | None = None
     is_drawn: bool = False
 
 
@@ -78,7 +75,7 @@ class Ours:
     def generate(self, prompt: Sequence[int], call: Mapping[str, Any]) -> Generation:
         return self.engine.generate(prompt, **call, **self._method)
 
-    def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any], costs: PassCosts | None) -> Output:
+    def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output:
         """`text`: the record as far as it tells which text it is."""
         runner, device = self.engine.runner, self.engine.device
         before = runner.capture_seconds
@@ -95,9 +92,8 @@ class Ours:
             **_skipped(generation, method["drafter"]),
             capture_seconds=runner.capture_seconds - before,
             peak_bytes=peak_bytes(device),
-            predicted_seconds=predicted_seconds(generation.steps, method["drafter"], costs) if costs else None,
         )
-        return Output(generation.tokens, record, generation.text, method["acceptance"] == "rejection")
+        return Output(generation.tokens, record, generation, method["acceptance"] == "rejection")
 
     def first_token_seconds(self, prompt: Sequence[int], call: Mapping[str, Any]) -> float:
         """The same call again, left after its first round. A pass that runs ahead is not waited for."""

@@ -16,12 +16,10 @@ import numpy.typing as npt
 from .records import Record
 
 NUM_RESAMPLES = 1000
-FEW_PROMPTS = 3
-"""An interval of fewer says nothing."""
+FEW_PROMPTS = 3  # an interval of fewer says nothing
 _MIDDLE = (0.025, 0.975)
 
-Quantity = Callable[[Record], tuple[float, float] | None]
-"""(part, whole) of one record; None: it has none."""
+Quantity = Callable[[Record], tuple[float, float] | None]  # (part, whole) of one record; None: it has none
 Floats = npt.NDArray[np.float64]
 
 

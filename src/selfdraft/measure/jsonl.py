@@ -22,41 +22,34 @@ _READING_FAILS = (OSError, ValueError, TypeError, KeyError, AttributeError, Recu
 
 
 class JsonLines(Generic[Head, Line]):
-    """`mark`: the head's first name, its value the version of the format; `command`: what writes such files.
+    """A head is a dataclass that has the `question`, a line has `to_json`; `head_of`, `line_of`: read them."""
 
-    `head_of`, `line_of`: read them. A head is a dataclass that has the `question`, a line has `to_json`.
-    """
+    mark: str  # the head's first name, its value the version of the format
+    version: int
+    command: str  # what writes such files
+    head_of: Callable[[dict[str, Any]], Head]
+    line_of: Callable[[dict[str, Any]], Line]
 
-    def __init__(
-        self,
-        path: str | Path,
-        mark: str,
-        version: int,
-        command: str,
-        head_of: Callable[[dict[str, Any]], Head],
-        line_of: Callable[[dict[str, Any]], Line],
-    ) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._mark, self._version, self._command = mark, version, command
-        self._head_of, self._line_of = head_of, line_of
 
     def read(self) -> tuple[Head, list[Line]]:
         """What is not such a file raises."""
         try:
             first, *others = self.path.read_text(encoding="utf-8").split("\n")
             head = json.loads(first)
-            if head.pop(self._mark) != self._version:
+            if head.pop(self.mark) != self.version:
                 raise ValueError("it is of another version")
-            lines = [self._line_of(json.loads(line)) for line in others[:-1] if line.strip()]
-            return self._head_of(head), lines
+            lines = [self.line_of(json.loads(line)) for line in others[:-1] if line.strip()]
+            return self.head_of(head), lines
         except _READING_FAILS as error:
-            hint = f"it must be what `{self._command} --output {self.path}` wrote"
+            hint = f"it must be what `{self.command} --output {self.path}` wrote"
             raise OptionError(f"cannot read {self.path} ({self._reason(error)}); {hint}") from None
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, OSError):
             return (error.strerror or str(error)).lower()
-        is_missing_mark = isinstance(error, KeyError) and error.args == (self._mark,)
+        is_missing_mark = isinstance(error, KeyError) and error.args == (self.mark,)
         return "it is a file of something else" if is_missing_mark else f"{type(error).__name__}: {error}"
 
     def known(self, question: Values) -> tuple[Head, list[Line]] | None:
@@ -71,7 +64,7 @@ class JsonLines(Generic[Head, Line]):
         return head, lines
 
     def write(self, head: Head, lines: Iterable[Line]) -> None:
-        content = [{self._mark: self._version, **asdict(head)}, *(line.to_json() for line in lines)]
+        content = [{self.mark: self.version, **asdict(head)}, *(line.to_json() for line in lines)]
         replace_file(self.path, "".join(map(_written, content)).encode())
 
     def add(self, lines: Iterable[Line]) -> None:

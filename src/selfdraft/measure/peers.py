@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from transformers import StoppingCriteriaList
 
-from ..economics import PassCosts
+from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..models.load.gguf import quiet
 from ..types import SkipSet
 from .arms import Output
-from .circumstances import device_seconds, peak_bytes, reset_peak
 from .records import Record
 
 PEERS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
@@ -26,8 +25,8 @@ PEERS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "lookup": ("transformers prompt lookup", lambda num_layers: {"prompt_lookup_num_tokens": 10}),
 }
 """Names on the command line -> names in the table, and options of `model.generate`."""
+# Plainly greedy, whatever the model's generation config says.
 _GREEDY = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-"""Plainly greedy, whatever the model's generation config says."""
 
 
 class PeerArm:
@@ -48,18 +47,14 @@ class PeerArm:
             self._try(prompt, call["max_new_tokens"] if is_compiled else num_tokens)
         return set()
 
-    def run(
-        self, text: Record, prompt: Sequence[int], call: Mapping[str, Any], costs: PassCosts | None
-    ) -> Output | None:
+    def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output | None:
         reset_peak(self._engine.device)
         found = self._try(prompt, call["max_new_tokens"])
         if found is None:
             return None
         tokens, seconds = found
-        peak = peak_bytes(self._engine.device)
-        return Output(
-            tokens, replace(text, arm=self.name, num_tokens=len(tokens), call_seconds=seconds, peak_bytes=peak)
-        )
+        record = replace(text, arm=self.name, num_tokens=len(tokens), call_seconds=seconds)
+        return Output(tokens, replace(record, peak_bytes=peak_bytes(self._engine.device)))
 
     def first_token_seconds(self, prompt: Sequence[int], call: Mapping[str, Any]) -> float | None:
         """With room for all tokens: a static cache of another length would be compiled again."""

@@ -12,11 +12,8 @@ from typing import Any
 
 from .jsonl import JsonLines
 
-OFF = "off"
-"""The arm that all others are compared with: plain decoding."""
+OFF = "off"  # the arm that all others are compared with: plain decoding
 VERDICTS = ("equal", "tie", "different")
-SCHEMA = 1
-_MARK = "selfdraft_bench"
 
 
 @dataclass(frozen=True)
@@ -110,27 +107,23 @@ class Head:
 class RecordFile(JsonLines[Head, Record]):
     """Keeps records as they come; each prompt's lines are written at once."""
 
-    def __init__(self, file: str | Path) -> None:
-        super().__init__(file, _MARK, SCHEMA, "selfdraft bench", Head.from_json, Record.from_json)
+    mark, version, command = "selfdraft_bench", 1, "selfdraft bench"
+    head_of, line_of = Head.from_json, Record.from_json
 
 
 def is_record_file(file: str | Path) -> bool:
     """By its first line."""
     try:
         with Path(file).open(encoding="utf-8") as stream:
-            return stream.read(32).startswith(f'{{"{_MARK}"')
+            return stream.read(32).startswith(f'{{"{RecordFile.mark}"')
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def complete_texts(records: Sequence[Record], arms: Sequence[str]) -> list[Record]:
-    """Those of texts that all arms have finished."""
+def complete_texts(records: Sequence[Record], arms: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """Those of texts that all arms have finished; peers may be asked on some prompts only, and may fail on the way."""
+    needed = {arm["name"] for arm in arms if arm["kind"] != "peer" and not arm.get("error")}
     done: dict[tuple[int, int], set[str]] = {}
     for record in records:
         done.setdefault(record.text, set()).add(record.arm)
-    return [record for record in records if done[record.text] >= set(arms)]
-
-
-def always_run(arms: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Peers may be asked on some prompts only, and may fail on the way."""
-    return [arm["name"] for arm in arms if arm["kind"] != "peer" and not arm.get("error")]
+    return [record for record in records if done[record.text] >= needed]

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from ..economics import PassCosts
@@ -20,25 +19,21 @@ from ..prompts.tokens import encode, tokens_of
 from ..types import FrontierPoint, Prompt, SkipSet
 from ..version import __version__
 from .arms import Ours, Output
-from .circumstances import circumstances
-from .passes import CONTEXT, cost_figures
+from .circumstances import SHAPING, circumstances
+from .passes import CONTEXT, cost_figures, predicted_seconds
 from .peers import PeerArm, check_greedy, peer_arms
-from .records import OFF, Head, Machine, Record, RecordFile, always_run, complete_texts
+from .records import OFF, Head, Machine, Record, RecordFile, complete_texts
 from .result import Result
 
 WARM_UP = Prompt("warm-up", "warm-up", "Arms take turns on a text that is not measured, so that first times are over. ")
-WARM_UP_TOKENS = 8
-"""New tokens, where nothing is recorded on the way."""
-USUAL_LENGTH = 512
-"""Tokens of context at which attention and MLP are compared."""
-_ROOM = 16
-"""Tokens of a chat template around an answer, at most."""
-_WHERE = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
+WARM_UP_TOKENS = 8  # new ones, where nothing is recorded on the way
+USUAL_LENGTH = 512  # tokens of context at which attention and MLP are compared
+_ROOM = 16  # tokens of a chat template around an answer, at most
 
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """What to measure. `methods`: by arm name; `prompts` in their order; `seconds`: begin no prompt later.
+    """What to measure. `methods`: by arm name; `prompts` in their order.
 
     `runs`: how often all prompts are measured, arms beginning each time as if new, so that intervals hold the machine's
     own spread. `with_passes`: also what passes cost, the bound that follows, and how long one waits for a first token.
@@ -54,7 +49,6 @@ class MeasurePlan:
     top_p: float | None = None  # None: all tokens
     seed: int = 0
     runs: int = 1
-    seconds: float | None = None
     with_passes: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the question: the command's options, the model's name
 
@@ -68,10 +62,6 @@ class MeasurePlan:
         first = 0
         for prompt in self.prompts:
             yield prompt, range(first, first := first + 1 + len(prompt.later))
-
-    @cached_property
-    def ids_for_peers(self) -> frozenset[str]:
-        return frozenset(prompt.id for prompt in in_turn(self.prompts, self.peer_prompts))
 
     def fitting(self, engine: Engine) -> MeasurePlan:
         """Without turns that, after answers as long as they may be, would be more than the model's context holds."""
@@ -99,9 +89,9 @@ class MeasurePlan:
             "selfdraft": __version__,
             "fingerprint": engine.knowledge.key.fingerprint,
             "profile": profile and profile.updated,
-            **{name: where[name] for name in _WHERE},
+            **{name: where[name] for name in SHAPING},
             **self.facts,
-            "methods": {name: _as_names(method) for name, method in self.methods.items()},
+            "methods": dict(self.methods),
             "peers": list(self.peers),
             "prompts": [prompt.id for prompt in self.prompts],
             "prompts_digest": digest(self.prompts),
@@ -115,12 +105,8 @@ class MeasurePlan:
         }
 
 
-def _as_names(method: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, str | dict) else str(value) for name, value in method.items()}
-
-
 class Measurement:
-    """One run; `file`: where records are kept, if anywhere; `began`: when the command did."""
+    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt later."""
 
     def __init__(
         self,
@@ -128,14 +114,14 @@ class Measurement:
         plan: MeasurePlan,
         file: RecordFile | None = None,
         *,
-        began: float | None = None,
+        budget: Budget | None = None,
         progress: Progress = no_progress,
         is_new: bool = False,
     ) -> None:
-        self._budget = Budget(plan.seconds, began)
         check_greedy(plan.peers, plan.peer_model, plan.temperature)
         self._engine, self.plan, self._file = engine, plan.fitting(engine), file
-        self._progress, self._is_new = progress, is_new
+        self._budget, self._progress, self._is_new = budget or Budget(None), progress, is_new
+        self._ids_for_peers = {prompt.id for prompt in in_turn(plan.prompts, plan.peer_prompts)}
         self._num_turns_left_out = plan.num_texts - self.plan.num_texts
         methods = {OFF: {"strategy": OFF}, **plan.methods}
         self.ours = [Ours(name, method, engine, plan.max_new_tokens) for name, method in methods.items()]
@@ -173,7 +159,7 @@ class Measurement:
 
     def _go_on(self, old: Head, records: Sequence[Record]) -> None:
         """With whole conversations that all arms have finished."""
-        records = complete_texts(records, always_run(self._head.arms))
+        records = complete_texts(records, self._head.arms)
         done = {record.text for record in records}
         for run, (_, numbers) in itertools.product(range(self.plan.runs), self.plan.numbered):
             texts = {(run, number) for number in numbers}
@@ -251,13 +237,14 @@ class Measurement:
             name = f"{prompt.id}/{turn + 1}" if prompt.later else prompt.id
             tokens = encode(prompt, self._engine, answers)
             text = Record("", name, prompt.domain, number, len(tokens), 0, 0.0, turn=turn, run=run)
-            plain, outputs = self._take_turns(text, tokens, prompt.id in self.plan.ids_for_peers)
+            plain, outputs = self._take_turns(text, tokens, prompt.id in self._ids_for_peers)
             taken = time.perf_counter()
             records = [self._judge(output, plain, tokens) for output in outputs]
             before, self._last_end = self._last_end, time.perf_counter()
             seconds: dict[str, Any] = {"turn_seconds": self._last_end - before, "judge_seconds": self._last_end - taken}
             yield from (replace(record, **seconds) if record.arm == OFF else record for record in records)
-            answers.append(plain.answer)
+            assert plain.generation is not None
+            answers.append(plain.generation.text)
 
     def _take_turns(self, text: Record, prompt: Sequence[int], with_peers: bool) -> tuple[Output, list[Output]]:
         """In an order that is drawn for every text; who must be told the plain text comes last.
@@ -280,11 +267,14 @@ class Measurement:
 
     def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int]) -> Output | None:
         call = self.plan.call(text.number)
-        output = arm.run(text, prompt, call, self._costs)
-        if output is None or not self.plan.with_passes:
+        output = arm.run(text, prompt, call)
+        if output is None or self._costs is None:
             return output
-        seconds = arm.first_token_seconds(prompt, call)
-        return replace(output, record=replace(output.record, first_token_seconds=seconds))
+        record = replace(output.record, first_token_seconds=arm.first_token_seconds(prompt, call))
+        if output.generation is not None:
+            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], self._costs)
+            record = replace(record, predicted_seconds=seconds)
+        return replace(output, record=record)
 
     def _judge(self, output: Output, plain: Output, prompt: Sequence[int]) -> Record:
         """Not where rejection sampling draws: it promises the distribution, not the text."""
@@ -296,9 +286,11 @@ class Measurement:
         return replace(output.record, verdict=found.verdict, first_difference=found.first_difference, gap=gap)
 
 
-def run_whole(engine: Engine, plan: MeasurePlan, progress: Progress = no_progress) -> Result:
+def run_whole(
+    engine: Engine, plan: MeasurePlan, progress: Progress = no_progress, budget: Budget | None = None
+) -> Result:
     """For whom the first texts of an interrupted run are not a result: the interruption goes on."""
-    measurement = Measurement(engine, plan, progress=progress)
+    measurement = Measurement(engine, plan, progress=progress, budget=budget)
     result = measurement.run()
     if measurement.is_interrupted:
         raise KeyboardInterrupt

@@ -19,7 +19,6 @@ from ...progress import Progress, no_progress
 from .experiment import Experiment, Recipe, Unit
 from .workbench import Workbench
 
-SCHEMA = 2
 NO_TIME = "no time was left for it"
 """Of units that were never begun. The same command measures them."""
 
@@ -53,11 +52,16 @@ class ReproduceHead:
     circumstances: Mapping[str, Any]
 
 
+class _Lines(JsonLines[ReproduceHead, Line]):
+    mark, version, command = "selfdraft_reproduce", 2, "selfdraft reproduce"
+    head_of, line_of = staticmethod(lambda head: ReproduceHead(**head)), staticmethod(lambda line: Line(**line))
+
+
 class UnitFile:
     """Keeps units as they come, in a file if there is one; what an earlier run that asked the same has is there."""
 
     def __init__(self, file: str | Path | None, head: ReproduceHead, is_new: bool = False) -> None:
-        self._file = _lines_of(file) if file else None
+        self._file = _Lines(file) if file else None
         self.head = head
         self.lines: dict[tuple[str, str, str], Line] = {}
         if self._file is None:
@@ -73,14 +77,9 @@ class UnitFile:
             self._file.add([line])
 
 
-def _lines_of(file: str | Path) -> JsonLines[ReproduceHead, Line]:
-    name, read = "selfdraft reproduce", (lambda head: ReproduceHead(**head), lambda line: Line(**line))
-    return JsonLines(file, "selfdraft_reproduce", SCHEMA, name, *read)
-
-
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
-    return _lines_of(file).read()
+    return _Lines(file).read()
 
 
 def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
