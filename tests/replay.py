@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from selfdraft.calibrate.round_seconds import RoundSeconds
+import torch
+
 from selfdraft.calibrate.traces import Trace
+from selfdraft.calibrate.tuning import RoundSeconds
+from selfdraft.passes import DraftStats, Outline
 from selfdraft.protocols import Lookahead
 from selfdraft.types import Draft, Plan, StepRecord, Verdict
 
@@ -65,7 +68,22 @@ def _rounds(trace: Trace, rule: Rule, max_tokens: int) -> Iterator[Round]:
 
 
 def _ask(lookahead: Lookahead, number: int) -> Rule:
-    return lambda trace, index, depth: bool(lookahead.wants_more(trace.stats(index, depth, number)))
+    return lambda trace, index, depth: bool(lookahead.wants_more(stats_of(trace, index, depth, number)))
+
+
+def stats_of(trace: Trace, index: int, depth: int, number: int = 0) -> DraftStats:
+    """What a lookahead is shown after the token at `index` of text `number`; of a looked-up draft its first match."""
+    seen = index if trace.has_scores else index - depth + 1
+    row = slice(seen, seen + 1)
+    return DraftStats(
+        depth=torch.tensor([depth]),
+        index=torch.tensor([index]),
+        match_length=trace.match_lengths[row],
+        sequence_ids=torch.tensor([number]),
+        scores=torch.zeros(1, 1) if trace.has_scores else None,
+        peak=trace.confidences[row],
+        outline=Outline(trace.top_probs[row], trace.entropies[row]),
+    )
 
 
 def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:

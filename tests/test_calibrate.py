@@ -14,11 +14,9 @@ import learned
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
-from selfdraft.calibrate import fit_session as session_module
-from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
 from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
 from selfdraft.calibrate.texts import Text, probe_text, write_texts
-from selfdraft.calibrate.trials import methods_of, thinned, usual_skip
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
@@ -43,7 +41,7 @@ QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
 @pytest.fixture(autouse=True)
 def short_trials(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfdraft.calibrate.trials.NUM_TOKENS", 12)
+    monkeypatch.setattr("selfdraft.calibrate.calibrate.TRIAL_TOKENS", 12)
 
 
 @pytest.fixture
@@ -195,7 +193,7 @@ def test_another_question_begins_again(engine: Engine, monkeypatch: pytest.Monke
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """The budget's time: it stands still, but each step that is kept takes so many seconds."""
     now, step_seconds = [0.0], [0.0]
-    monkeypatch.setattr(session_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: now[0])
     honest = EngineKit.keep
 
     def keep(kit: EngineKit, found: Any) -> None:
@@ -408,7 +406,7 @@ def test_the_command_says_that_the_budget_ended_it(
 def test_the_command_names_what_had_no_time(
     folder: str, prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session_module.Budget, "left", lambda budget, share=1.0: 0.0)
+    monkeypatch.setattr("selfdraft.progress.Budget.left", lambda budget, share=1.0: 0.0)
     assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--strategy", "swift", "knn"]) == 0
     output = capsys.readouterr().out
     assert "swift: the budget of 20 min ended the fit" in output
@@ -460,7 +458,7 @@ def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_strategies_share_the_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "monotonic", lambda: 0.0)
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: 0.0)
     said: list[str] = []
     options = CalibrateOptions(1000, 24, 0, settings={"draft-verify": {"iterations": 1, "num_tokens": 2}})
     calibrate(engine, PROMPTS, ["prune", "draft-verify"], options, say=said.append)
@@ -469,7 +467,7 @@ def test_strategies_share_the_time(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_time_nothing_is_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module.Budget, "left", lambda budget, share=1.0: 0.0)
+    monkeypatch.setattr("selfdraft.progress.Budget.left", lambda budget, share=1.0: 0.0)
     said: list[str] = []
     profile = calibrate(engine, PROMPTS, ["swift", "knn"], QUICK, say=said.append)
     assert profile.artefacts == {}
