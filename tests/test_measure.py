@@ -30,7 +30,7 @@ from selfdraft.measure.estimate import (
     unpaired_ratio,
 )
 from selfdraft.measure.figures import Measured
-from selfdraft.measure.records import Head, Machine, Record, RecordFile
+from selfdraft.measure.records import Machine, Record, RecordFile
 from selfdraft.measure.result import Result
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.progress import Budget
@@ -49,7 +49,7 @@ PROMPTS = [
     Prompt("b", "chat", "hello", ("and then?", "why?")),
     Prompt("c", "code", "xyzxyz"),
 ]
-COUNTS = (
+COUNTS = [
     "num_tokens",
     "num_rounds",
     "num_draft_steps",
@@ -58,7 +58,7 @@ COUNTS = (
     "verdict",
     "prompt",
     "num_prompt_tokens",
-)
+]
 
 
 @pytest.fixture
@@ -115,6 +115,11 @@ def test_all_arms_take_turns_and_say_the_same(engine: Engine) -> None:
     assert skip.skips == [{"skip": "a1,m2-3", "share": 1.0}]
     assert skip.total.expected["by_ratio"] is not None
     assert not found.is_different
+    texts = found.plain
+    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
+    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens, (
+        "after the answers"
+    )
 
 
 def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
@@ -137,14 +142,6 @@ def test_peers_may_be_asked_less_often(engine: Engine, tmp_path: Path) -> None:
     assert again.run().document()["num_texts"] == 5
     assert counts(again.records) == counts(first.records)
     assert "peers were measured on 4 of the texts" in as_text(again.result())
-
-
-def test_a_conversation_goes_on_after_the_plain_answers(engine: Engine) -> None:
-    bench = Measurement(engine, plan_of())
-    bench.run()
-    texts = [one for one in bench.records if one.arm == "off"]
-    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
-    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens
 
 
 def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,28 +231,36 @@ def test_resuming_gives_the_same_totals(
     assert again.records[: len(half.records)] == half.records, "measured once"
 
 
-@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours"])
+@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours", "in a line"])
 def test_what_was_written_by_half_is_measured_again(engine: Engine, tmp_path: Path, cut: str) -> None:
     plan, file = plan_of(peers=["eager"]), tmp_path / "result.jsonl"
     whole = Measurement(engine, plan, RecordFile(file))
     whole.run()
-    lines = file.read_text().splitlines()
-    num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
-    file.write_text("\n".join(lines[:num_lines]) + "\n")
+    text = file.read_text()
+    if cut == "in a line":
+        file.write_text(text[:-40])
+    else:
+        num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
+        file.write_text("".join(text.splitlines(keepends=True)[:num_lines]))
     again = Measurement(engine, plan, RecordFile(file))
     assert again.run().document()["num_texts"] == 5
     assert counts(again.records) == counts(whole.records) == counts(RecordFile(file).read()[1])
 
 
-def test_a_profile_or_another_text_is_another_question(engine: Engine, tmp_path: Path) -> None:
+def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "result.jsonl")
     Measurement(engine, plan_of(), file).run()
+    before = file.path.read_bytes()
+    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
+        Measurement(engine, plan_of(max_new_tokens=9), file).run()
     texts = [replace(PROMPTS[0], text="another text"), *PROMPTS[1:]]
     with pytest.raises(OptionError, match="prompts_digest"):
         Measurement(engine, plan_of(prompts=texts), file).run()
     engine.remember(None)
     with pytest.raises(OptionError, match="profile"):
         Measurement(engine, plan_of(), file).run()
+    assert file.path.read_bytes() == before
+    assert Measurement(engine, plan_of(max_new_tokens=9), file, is_new=True).run().head.question["max_new_tokens"] == 9
 
 
 def test_rejection_sampling_promises_no_text(engine: Engine) -> None:
@@ -293,32 +298,11 @@ def test_plain_decoding_again_is_a_control(engine: Engine) -> None:
     assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
 
 
-def test_a_torn_line_is_measured_again(engine: Engine, tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "result.jsonl")
-    Measurement(engine, plan_of(), file).run()
-    whole = file.path.read_text()
-    file.path.write_text(whole[:-40])
-    again = Measurement(engine, plan_of(), file)
-    again.run()
-    assert [record.number for record in again.records] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
-    assert counts(file.read()[1]) == counts(again.records)
-
-
 def test_time_that_is_up_ends_it_after_a_prompt(engine: Engine, tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "result.jsonl")
     found = Measurement(engine, plan_of(), file, budget=Budget(0.0)).run()
     assert (len(found.plain), found.is_complete) == (1, False)
     assert Measurement(engine, plan_of(), file).run().is_complete
-
-
-def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "result.jsonl")
-    Measurement(engine, plan_of(), file).run()
-    before = file.path.read_bytes()
-    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
-        Measurement(engine, plan_of(max_new_tokens=9), file).run()
-    assert file.path.read_bytes() == before
-    assert Measurement(engine, plan_of(max_new_tokens=9), file, is_new=True).run().head.question["max_new_tokens"] == 9
 
 
 # ------------------------------------------------------------------------------------------------ which methods
@@ -342,14 +326,6 @@ def test_combinations() -> None:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return path
-
-
 @pytest.fixture
 def few(tmp_path: Path) -> list[str]:
     """Options for short work."""
@@ -358,9 +334,9 @@ def few(tmp_path: Path) -> list[str]:
     return ["--prompts", str(file), "--max-new-tokens", "8", "--peers", "none"]
 
 
-def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
-    command = ["bench", str(folder), *few, "--strategies", "uniform", "prune", "--output", str(file)]
+    command = ["bench", folder, *few, "--strategies", "uniform", "prune", "--output", str(file)]
     assert main(command) == 0
     assert "uniform" in capsys.readouterr().out
     assert main([*command, "--json"]) == 0
@@ -373,10 +349,10 @@ def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytes
     assert "| uniform |" in capsys.readouterr().out
 
 
-def test_passes_soak_and_runs(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passes_soak_and_runs(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
     options = ["--passes", "--soak", "2", "--runs", "2", "--output", str(file)]
-    assert main(["bench", str(folder), *few, "--strategies", "uniform", *options]) == 0
+    assert main(["bench", folder, *few, "--strategies", "uniform", *options]) == 0
     text = capsys.readouterr().out
     assert "memory floor" in text
     assert "memory over 2 generations" in text
@@ -391,17 +367,9 @@ def test_passes_soak_and_runs(folder: Path, few: list[str], tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(folder), *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
+def test_a_difference_is_the_exit_code(folder: str, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", folder, *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
     assert "DIFFERS from plain decoding" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_head_survives_its_file(tmp_path: Path) -> None:
-    head = Head({"seed": 0, "num_texts": 0}, {"device": "cpu"}, {"num_layers": 2, "beta": 1.0}, [])
-    file = RecordFile(tmp_path / "result.jsonl")
-    assert file.known(head.question) is None
-    file.write(head, [])
-    assert file.read() == file.known(head.question) == (head, [])
 
 
 # ------------------------------------------------------------------------------------------------ estimates

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -86,9 +88,8 @@ class TestTraces:
     def test_recorded_drafts_show_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = collect(new_engine(), UNIFORM, PROMPTS[:2], 12)
         token_by_token(monkeypatch)
-        with mock.patch.object(
-            engine_module, "make_runner", lambda model, graphs: GraphRunner(model, make_recorder=TapeRecorder)
-        ):
+        runner = partial(GraphRunner, make_recorder=TapeRecorder)
+        with mock.patch.object(engine_module, "make_runner", lambda model, graphs: runner(model)):
             recorded = new_engine()
         for found, one in zip(collect(recorded, UNIFORM, PROMPTS[:2], 12), expected, strict=True):
             assert_alike(found, one)
@@ -404,28 +405,21 @@ class TestTrainLookahead:
 def use(profile_part: Artefact | None, **method: Any) -> Any:
     """A lookahead `disco` for a model with this in its profile."""
     parts = {} if profile_part is None else {artefact_name(method.get("drafter", "self")): profile_part}
-    profile = learned.profile()
-    known = type(profile)(profile.key, profile.schema, "", "", {}, profile.latency, parts)
+    known = replace(learned.profile(), artefacts=parts)
     return Engine(pico("llama"), name="pico model", profile=known).method(lookahead="disco", **method).lookahead
 
 
 TRAIN = r"selfdraft calibrate 'pico model' --lookahead disco --strategy uniform --drafter self"
 
 
-def without(*names: str) -> Artefact:
-    whole = learned.disco("self")
-    values = {name: value for name, value in whole.values.items() if name not in names}
-    return Artefact(values, {name: array for name, array in whole.arrays.items() if name not in names})
-
-
-def of_another_model() -> Artefact:
-    whole = learned.disco("self")
-    return Artefact({**whole.values, "fingerprint": "another"}, whole.arrays)
+def without(name: str) -> Artefact:
+    content = learned.disco("self").content
+    del content[name]
+    return Artefact.of(content)
 
 
 def with_array(**arrays: torch.Tensor) -> Artefact:
-    whole = learned.disco("self")
-    return Artefact(whole.values, {**whole.arrays, **arrays})
+    return Artefact.of({**learned.disco("self").content, **arrays})
 
 
 class TestRefusals:
@@ -433,7 +427,7 @@ class TestRefusals:
         ("part", "message"),
         [
             (None, "the lookahead 'disco' with the drafter 'self' needs to know the model"),
-            (of_another_model(), "was trained for another model (another). Train one with: "),
+            (learned.disco("self", fingerprint="another"), "was trained for another model (another). Train one with: "),
             (without("threshold"), "KeyError: 'threshold'"),
             (without("output_bias"), "KeyError: 'output_bias'"),
             (without("drafter"), "KeyError: 'drafter'"),
@@ -472,28 +466,19 @@ class TestRefusals:
             "--set fixed.skip=a1,m2 --set lookup.max_ngram=4"
         )
 
-    def test_another_strategy_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        assert use(learned.disco("self", strategy="clasp"))
-        assert (
-            "disco was trained with clasp Uniform.Options(ratio=0.25), not with uniform Uniform.Options(ratio=0.25)"
-            in caplog.text
-        )
+    @pytest.mark.parametrize(
+        ("changed", "trained_with"),
+        [
+            ({"strategy": "clasp"}, "clasp Uniform.Options(ratio=0.25)"),
+            ({"strategy_options": "Uniform.Options(ratio=0.5)"}, "uniform Uniform.Options(ratio=0.5)"),
+        ],
+    )
+    def test_other_drafts_are_a_warning(
+        self, changed: dict[str, str], trained_with: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert use(learned.disco("self", **changed))
+        assert f"disco was trained with {trained_with}, not with uniform Uniform.Options(ratio=0.25)" in caplog.text
         assert TRAIN.replace("'", "") in caplog.text.replace("'", "")
-
-    def test_other_skip_sets_of_the_same_strategy_are_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        part = learned.disco("self", strategy="uniform")
-        other = Artefact({**part.values, "strategy_options": "Uniform.Options(ratio=0.5)"}, part.arrays)
-        assert use(other)
-        assert "disco was trained with uniform Uniform.Options(ratio=0.5), not with uniform" in caplog.text
-
-    def test_another_model_does_not_find_it(self, home: Path) -> None:
-        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
-        train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
-        assert Engine(pico("llama"), lookahead="disco", **UNIFORM)
-        with pytest.raises(
-            ProfileError, match="selfdraft calibrate other --lookahead disco --strategy uniform --drafter self"
-        ):
-            Engine(pico("qwen2"), lookahead="disco", name="other")
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -532,13 +517,6 @@ class TestCommand:
         assert main(["profile", "list"]) == 0
         assert "disco-self" in capsys.readouterr().out
 
-    def test_one_domain(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "8", "--domain", "code"]
-        assert main([*command, "--drafter", "ngram-pool", "--set", "ngram-pool.window=0", "--json"]) == 0
-        document = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert document["domains"] == ["code"]
-        assert document["drafter"] == "ngram-pool"
-
     def test_interrupted(
         self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -553,17 +531,8 @@ class TestCommand:
 
 
 def test_a_classifier_that_cannot_be_read_does_not_hide_the_others() -> None:
-    profile = learned.profile(**{"disco-self": {"num_tokens": 3}})
-    known = type(profile)(
-        profile.key,
-        profile.schema,
-        "",
-        "",
-        {},
-        None,
-        {"disco-self": Artefact({"num_tokens": 3}), "disco-lookup": learned.disco("lookup")},
-    )
-    text = as_text(known, 5)
+    parts = {"disco-self": Artefact({"num_tokens": 3}), "disco-lookup": learned.disco("lookup")}
+    text = as_text(replace(learned.profile(), latency=None, artefacts=parts), 5)
     assert "disco-self: cannot be read (KeyError: 'domains')" in text
     assert "disco-lookup: 512 tokens (chat), label match, strategy uniform, trained 2026-01-01" in text
     assert "F1 0.900 (best fixed length 0.800), threshold 0.5, at most 6 tokens" in text
