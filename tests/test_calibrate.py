@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,6 +26,7 @@ from selfdraft.cli.profile_text import as_text
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.profiles.contents import KnownSet
 from selfdraft.profiles.store import Store
+from selfdraft.progress import no_progress
 from selfdraft.prompts.arrange import hold_out
 from selfdraft.strategies.elimination import sample
 from selfdraft.types import FrontierPoint, Prompt, SkipSet
@@ -36,6 +39,7 @@ PROMPTS = [
     Prompt("b1", "b", tokens=(20, 30, 40)),
     Prompt("b2", "b", tokens=(50, 60)),
 ]
+Watch = Callable[[Callable[[], None]], None]
 QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
 
@@ -71,37 +75,26 @@ def test_a_quarter_of_each_domain_is_held_out() -> None:
     assert len(fitting) + len(held_out) == len(many) + len(PROMPTS) + 1
 
 
-def test_texts_are_what_the_model_says(engine: Engine, tmp_path: Path) -> None:
-    told: list[tuple[int, int | None]] = []
+@pytest.mark.parametrize(("num_tokens", "each", "count"), [(33, 6, 5), (3, 1, 3)])
+def test_texts_are_what_the_model_says(engine: Engine, num_tokens: int, each: int, count: int) -> None:
+    told = mock.Mock()
     journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 33, journal, lambda done, total, label: told.append((done, total)))
-    for prompt, text in zip(PROMPTS, texts, strict=True):
-        alone = engine.generate(prompt.tokens, max_new_tokens=6, strategy="off")
+    texts = write_texts(engine, PROMPTS, num_tokens, journal, told)
+    for prompt, text in zip(PROMPTS[:count], texts, strict=True):
+        alone = engine.generate(prompt.tokens, max_new_tokens=each, strategy="off")
         assert text == Text((*prompt.tokens, *alone.tokens), len(prompt.tokens))
-    assert told[-1] == (30, 30)
+    assert told.call_args.args[:2] == (each * count, each * count)
 
 
 def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    honest = engine.stream
-
-    def counted(prompts: Sequence[Sequence[int]], **options: Any) -> Any:
-        written.append(len(prompts))
-        return honest(prompts, **options)
-
-    monkeypatch.setattr(engine, "stream", counted)
+    stream = mock.Mock(wraps=engine.stream)
+    monkeypatch.setattr(engine, "stream", stream)
     journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 30, journal, lambda *told: None)
-    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
+    texts = write_texts(engine, PROMPTS, 30, journal, no_progress)
+    assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
     del journal.done["3"]
-    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
-    assert written == [5, 1]
-
-
-def test_fewer_tokens_than_prompts(engine: Engine) -> None:
-    journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 3, journal, lambda *told: None)
-    assert [text.num_generated for text in texts] == [1, 1, 1]
+    assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
+    assert [len(call.args[0]) for call in stream.call_args_list] == [5, 1]
 
 
 @pytest.mark.parametrize("num_generated", [1, 2, 9])
@@ -129,59 +122,53 @@ def test_what_does_nothing_goes_first(planted: str) -> None:
 def test_what_is_kept(engine: Engine, home: Path) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
     values = profile.artefacts["prune"].values
-    assert {name: values[name] for name in ("num_texts", "num_tokens", "domains", "is_complete", "trials")} == {
-        "num_texts": 3,
-        "num_tokens": 24,
-        "domains": ["a", "b"],
-        "is_complete": True,
-        "trials": [],
-    }
+    expected = {"num_texts": 3, "num_tokens": 24, "domains": ["a", "b"], "is_complete": True, "trials": []}
+    assert {name: values[name] for name in expected} == expected
     assert profile.latency == json.loads(json.dumps(learned.latency().to_json()))
     assert engine.knowledge.profile_in_use is profile
     assert frontier_of(Store().load(engine.knowledge.key)) == frontier_of(profile)
     assert journals(home) == []
 
 
-class Interruption:
-    """Ctrl-C while the result of step `number` is kept."""
+@pytest.fixture
+def before_keeping(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Calls something before the result of each step is kept."""
+    honest = EngineKit.keep
 
-    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_kept, honest = 0, EngineKit.keep
+    def watch(act: Callable[[], None]) -> None:
+        monkeypatch.setattr(EngineKit, "keep", lambda kit, found: (act(), honest(kit, found)))
 
-        def keep(kit: EngineKit, found: Any) -> None:
-            self.num_kept += 1
-            if self.num_kept == number:
-                raise KeyboardInterrupt
-            honest(kit, found)
+    return watch
 
-        monkeypatch.setattr(EngineKit, "keep", keep)
+
+def interruption(number: int) -> mock.Mock:
+    """Ctrl-C the n-th time."""
+    return mock.Mock(side_effect=(KeyboardInterrupt if n == number else None for n in itertools.count(1)))
 
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_an_interrupted_fit_goes_on(
-    engine: Engine, number: int, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, number: int, home: Path, before_keeping: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interruption = Interruption(number, monkeypatch)
+    before_keeping(interrupted := interruption(number))
     with pytest.raises(KeyboardInterrupt):
         calibrate(engine, PROMPTS, options=QUICK)
-    kept = Store().load(engine.knowledge.key)
-    assert kept is not None
-    assert "prune" not in kept.artefacts
+    assert "prune" not in Store().load(engine.knowledge.key).artefacts
     assert "texts" in journals(home)
 
     said: list[str] = []
     resumed = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
     assert journals(home) == []
     assert any(f"going on after {number - 1} steps" in line for line in said) == (number > 1)
-    num_steps = interruption.num_kept - 1
+    num_steps = interrupted.call_count - 1
 
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fresh")))
+    monkeypatch.setenv("SELFDRAFT_HOME", str(home / "fresh"))
     assert frontier_of(resumed) == frontier_of(calibrate(engine, PROMPTS, options=QUICK))
     assert num_steps == len(frontier_of(resumed)), "no step was done twice"
 
 
-def test_another_question_begins_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    Interruption(4, monkeypatch)
+def test_another_question_begins_again(engine: Engine, before_keeping: Watch) -> None:
+    before_keeping(interruption(4))
     with pytest.raises(KeyboardInterrupt):
         calibrate(engine, PROMPTS, options=QUICK)
     said: list[str] = []
@@ -190,18 +177,11 @@ def test_another_question_begins_again(engine: Engine, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The budget's time: it stands still, but each step that is kept takes so many seconds."""
-    now, step_seconds = [0.0], [0.0]
+def clock(before_keeping: Watch, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The budget's time: it stands still, but each step that is kept takes N seconds."""
+    now = [0.0]
     monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: now[0])
-    honest = EngineKit.keep
-
-    def keep(kit: EngineKit, found: Any) -> None:
-        now[0] += step_seconds[0]
-        honest(kit, found)
-
-    monkeypatch.setattr(EngineKit, "keep", keep)
-    return lambda seconds: step_seconds.__setitem__(0, seconds)
+    return lambda seconds: before_keeping(lambda: now.__setitem__(0, now[0] + seconds))
 
 
 def test_the_budget_ends_a_fit_that_goes_on_later(engine: Engine, home: Path, clock: Callable[[float], None]) -> None:
@@ -240,18 +220,11 @@ def test_a_tiny_budget_is_enough_for_a_beginning(engine: Engine, clock: Callable
 
 
 def test_latency_is_measured_once_unless_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[float] = []
-
-    def measure(runner: Any, budget_seconds: float, progress: Any) -> Any:
-        measured.append(budget_seconds)
-        return learned.latency()
-
+    measure = mock.Mock(return_value=learned.latency())
     monkeypatch.setattr(module, "measure", measure)
-    calibrate(engine, PROMPTS, options=CalibrateOptions(50, 24, 0))
-    calibrate(engine, PROMPTS, options=QUICK)
-    assert measured == [10], "a fifth of the budget"
-    calibrate(engine, PROMPTS, options=CalibrateOptions(600, 24, 0, again=True))
-    assert measured == [10, 30]
+    for options in (CalibrateOptions(50, 24, 0), QUICK, CalibrateOptions(600, 24, 0, again=True)):
+        calibrate(engine, PROMPTS, options=options)
+    assert [call.kwargs["budget_seconds"] for call in measure.call_args_list] == [10, 30], "a fifth of the budget"
 
 
 @pytest.mark.parametrize("damage", ["profile", "latency"])
@@ -298,7 +271,7 @@ def test_match_is_judged_by_the_calibration_texts(engine: Engine) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
     journal = Store().journal(engine.knowledge.key, "again", {})
     fitting, _ = hold_out(PROMPTS)
-    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, lambda *told: None))
+    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, no_progress))
     for point in frontier_of(profile):
         assert texts.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
 
@@ -368,12 +341,12 @@ def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.Captu
 
 
 def test_the_command_interrupted(
-    folder: str, prompts: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: str, prompts: str, before_keeping: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "0"]
     assert main(command) == 0
     whole = capsys.readouterr().out
-    Interruption(3, monkeypatch)
+    before_keeping(interruption(3))
     assert main(command) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert main(["generate", "--model", folder, "--strategy", "prune", "--max-new-tokens", "4", "abc"]) == 0, "intact"
@@ -381,9 +354,8 @@ def test_the_command_interrupted(
     assert main(command) == 0
     output = capsys.readouterr()
     assert "going on after 2 steps" in output.err
-    assert [line for line in output.out.splitlines() if "%" in line] == [
-        line for line in whole.splitlines() if "%" in line
-    ]
+    rows, expected = ([line for line in text.splitlines() if "%" in line] for text in (output.out, whole))
+    assert rows == expected
 
 
 def test_the_command_says_that_the_budget_ended_it(

@@ -49,16 +49,7 @@ PROMPTS = [
     Prompt("b", "chat", "hello", ("and then?", "why?")),
     Prompt("c", "code", "xyzxyz"),
 ]
-COUNTS = [
-    "num_tokens",
-    "num_rounds",
-    "num_draft_steps",
-    "num_accepted",
-    "skips",
-    "verdict",
-    "prompt",
-    "num_prompt_tokens",
-]
+COUNTS = ("num_tokens", "num_rounds", "num_draft_steps", "num_accepted", "skips", "verdict", "num_prompt_tokens")
 
 
 @pytest.fixture
@@ -71,7 +62,7 @@ def plan_of(**changed: Any) -> MeasurePlan:
 
 
 def counts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    return [(one.arm, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
+    return [(one.arm, one.prompt, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
 
 
 class AcceptsAll:
@@ -91,12 +82,7 @@ class AcceptsAll:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dict_of(AXES["acceptance"]), "coupled", f"{__name__}:AcceptsAll")
-
-
-def dict_of(table: Any) -> dict[str, str]:
-    assert isinstance(table, dict)
-    return table
+    monkeypatch.setitem(AXES["acceptance"], "coupled", f"{__name__}:AcceptsAll")
 
 
 # ------------------------------------------------------------------------------------------------ what is measured
@@ -166,8 +152,7 @@ def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPat
 def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
     methods = {"oracle": {**METHODS["skip"], "lookahead": "oracle"}}
     arm = Measurement(engine, plan_of(methods=methods)).run().arms[1]
-    assert arm.kind == "bound"
-    assert arm.total.equal == 5
+    assert (arm.kind, arm.total.equal) == ("bound", 5)
     usual = Measurement(engine, plan_of()).run().arms[1]
     assert arm.total.mean_generated_length >= usual.total.mean_generated_length
 
@@ -283,19 +268,15 @@ def test_turns_that_may_not_fit_are_left_out(engine: Engine) -> None:
     assert "might not fit the model's context: 1" in as_text(found)
 
 
-def test_a_call_has_a_peak_and_measuring_a_share(engine: Engine) -> None:
-    found = Measurement(engine, plan_of()).run()
-    assert 0 < found.overhead()["measuring_share"] < 1
-    assert 0 < found.overhead()["judge_share"] < 1
-    if Path("/proc/self/clear_refs").exists():
-        assert all(arm.total.peak_bytes > 2**20 for arm in found.arms)
-
-
-def test_plain_decoding_again_is_a_control(engine: Engine) -> None:
+def test_plain_decoding_again_is_a_control_and_measuring_has_a_share(engine: Engine) -> None:
     found = Measurement(engine, plan_of(methods={"off, again": {"strategy": "off"}})).run()
     assert found.arms[1].kind == "control"
     assert "off, again: plain decoding once more" in as_text(found)
     assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
+    assert 0 < found.overhead()["measuring_share"] < 1
+    assert 0 < found.overhead()["judge_share"] < 1
+    if Path("/proc/self/clear_refs").exists():
+        assert all(arm.total.peak_bytes > 2**20 for arm in found.arms)
 
 
 def test_time_that_is_up_ends_it_after_a_prompt(engine: Engine, tmp_path: Path) -> None:
@@ -423,10 +404,8 @@ def test_the_turns_of_a_conversation_are_one_prompt() -> None:
 
 
 def test_what_says_nothing_is_inconclusive() -> None:
-    assert Estimate(1.2, 1.1, 1.3, 2).is_above(1.0) is None
-    assert Estimate(1.2, 0.9, 1.3, 9).is_above(1.0) is None
-    assert Estimate(1.2, 1.1, 1.3, 3).is_above(1.0) is True
-    assert Estimate(0.8, 0.7, 0.9, 3).is_above(1.0) is False
+    found = [(1.2, 1.1, 1.3, 2), (1.2, 0.9, 1.3, 9), (1.2, 1.1, 1.3, 3), (0.8, 0.7, 0.9, 3)]
+    assert [Estimate(*one).is_above(1.0) for one in found] == [None, None, True, False]
     none = [record("a", number, 10, 1.0) for number in range(3)]
     assert estimate(none, acceptance, 0) is None, "nothing was drafted"
 
