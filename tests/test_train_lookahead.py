@@ -62,6 +62,10 @@ def assert_alike(found: Trace, expected: Trace) -> None:
     assert found.has_scores == expected.has_scores
     for name in ("is_drafted", "is_kept", "match_lengths"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert_close(found, expected)
+
+
+def assert_close(found: Trace, expected: Trace) -> None:
     for name in ("top_probs", "entropies", "confidences", "overlaps"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4, msg=name)
 
@@ -102,11 +106,9 @@ class TestTraces:
         text = engine.generate(prompt, max_new_tokens=21, strategy="off", **sampling).tokens[:20]
         assert text != engine.generate(prompt, max_new_tokens=20, strategy="off").tokens
         skip = traces_module._constant_skip(engine, UNIFORM)
-        assert skip is not None
         parts = traces_module._scored(Text((*prompt, *text), len(prompt)), engine.runner, skip)
         expected = traces_module._trace("a", parts, has_scores=True)
-        for name in ("top_probs", "entropies", "confidences", "overlaps"):
-            torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
+        assert_close(found, expected)
         assert 0 < found.is_kept.sum() < 20
 
     def test_the_separate_model_after_every_prefix(self) -> None:
@@ -143,9 +145,7 @@ class TestTraces:
     def test_every_draft_has_traces(self, strategy: str, drafter: str) -> None:
         (found,) = collect(new_engine(), {"strategy": strategy, "drafter": drafter}, PROMPTS[2:3], 20)
         assert len(found) == 20
-        assert found.is_drafted.any() or drafter == "ngram-pool", (
-            "its pool may be empty, and what stands beside is no chain"
-        )
+        assert found.is_drafted.any() or drafter == "ngram-pool", "its pool may be empty"
         assert not (found.is_kept & ~found.is_drafted).any()
         assert ((found.overlaps >= 0) & (found.overlaps <= 1 + 1e-5)).all()
 
@@ -160,19 +160,12 @@ class TestTraces:
         assert one_by_one.is_drafted.all()
 
     def test_time_and_progress(self) -> None:
-        told: list[tuple[int, int | None]] = []
-        times = iter([True, False])
-        found = collect(
-            new_engine(),
-            {"drafter": "lookup"},
-            PROMPTS,
-            5,
-            lambda done, total, label: told.append((done, total)),
-            has_time=lambda: next(times),
-        )
+        told, has_time = mock.Mock(), mock.Mock(side_effect=[True, False])
+        found = collect(new_engine(), {"drafter": "lookup"}, PROMPTS, 5, told, has_time=has_time)
         assert [trace.domain for trace in found] == ["a", "b"]
-        assert told[-1] == (11, 20)
-        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        done = [call.args[:2] for call in told.call_args_list]
+        assert done[-1] == (11, 20)
+        assert done == sorted(done)
 
 
 # ------------------------------------------------------------------------------------------------ training
@@ -181,10 +174,8 @@ class TestTraces:
 def made_trace(is_kept: torch.Tensor, confidences: torch.Tensor, domain: str = "a", **changed: Any) -> Trace:
     """All that is known of a token is how sure the draft was of it."""
     count = len(is_kept)
-    top_probs = torch.zeros(count, DraftStats.NUM_TOP)
-    top_probs[:, 0] = confidences
     values: dict[str, Any] = {
-        "top_probs": top_probs,
+        "top_probs": torch.nn.functional.pad(confidences[:, None], (0, DraftStats.NUM_TOP - 1)),
         "entropies": -torch.xlogy(confidences, confidences),
         "confidences": confidences,
         "match_lengths": torch.zeros(count, dtype=torch.long),
@@ -249,10 +240,8 @@ class TestTraining:
 
     def test_training_stops_where_validation_is_best(self) -> None:
         """Labels that are pure noise: the best that can be said is their share."""
-        generator = torch.Generator().manual_seed(1)
-        coins = [torch.rand(60, generator=generator) < 0.7 for _ in "12"]
-        sure = [torch.rand(60, generator=generator) for _ in "12"]
-        training, validation = (made_trace(kept, shown) for kept, shown in zip(coins, sure, strict=True))
+        coins, others, *sure = torch.rand(4, 60, generator=torch.Generator().manual_seed(1))
+        training, validation = made_trace(coins < 0.7, sure[0]), made_trace(others < 0.7, sure[1])
         classifier = train([training], [validation])
         chances = classifier.logits(Examples.of([validation], "match", 59.0).rows).sigmoid()
         assert float(chances.std()) < 0.15
@@ -302,30 +291,19 @@ class TestTrainLookahead:
     def test_what_is_kept(self, home: Path) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
         found = train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
-        profile = Store().load(engine.knowledge.key)
-        assert profile is not None
-        kept = profile.artefacts[artefact_name("self")]
-        told = {
-            "drafter": "self",
-            "strategy": "uniform",
-            "settings": '{"uniform": {"ratio": 0.4}}',
-            "label": "match",
-            "domains": ["a", "b"],
-            "num_tokens": 12,
-            "num_validation_tokens": 12,
-        }
+        kept = Store().load(engine.knowledge.key).artefacts[artefact_name("self")]
+        method = {"drafter": "self", "strategy": "uniform", "settings": '{"uniform": {"ratio": 0.4}}'}
+        told = {**method, "label": "match", "domains": ["a", "b"], "num_tokens": 12, "num_validation_tokens": 12}
         assert {name: kept.values[name] for name in told} == told
         assert set(kept.values["seconds_per_token"]) == {"plain", "static", "disco"}
-        assert 0 <= kept.values["f1"] <= 1
-        assert 0 <= kept.values["f1_static"] <= 1
+        assert all(0 <= kept.values[name] <= 1 for name in ("f1", "f1_static"))
         assert found.counts.num_tokens == found.counts.num_drafted == 24
 
         lookahead = engine.method(lookahead="disco", **UNIFORM).lookahead
         assert isinstance(lookahead, Disco)
         assert torch.equal(lookahead.classifier.hidden_weight, found.classifier.hidden_weight)
-        best = found.fastest("disco")
-        assert best.candidate is not None
-        assert {name: kept.values[name] for name in ("threshold", "max_tokens")} == dict(best.candidate.options)
+        best = found.fastest("disco").candidate
+        assert {name: kept.values[name] for name in ("threshold", "max_tokens")} == dict(best.options)
         drafted = engine.generate([5, 6, 7], max_new_tokens=20, lookahead="disco", **UNIFORM)
         assert drafted.tokens == engine.generate([5, 6, 7], max_new_tokens=20, strategy="off").tokens
         assert drafted.stats.num_draft_steps > 0
@@ -334,20 +312,14 @@ class TestTrainLookahead:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None, settings=SETTINGS)
         for drafter in ("self", "ngram-pool"):
             train_lookahead(engine, {"drafter": drafter}, PROMPTS, QUICK)
-        assert engine.knowledge.profile is not None
         assert sorted(engine.knowledge.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
 
     def test_training_and_validation_never_share_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[list[Prompt]] = []
-        honest = module.collect
-
-        def watched(engine: Engine, method: Any, prompts: Any, *values: Any, **more: Any) -> Any:
-            seen.append(list(prompts))
-            return honest(engine, method, prompts, *values, **more)
-
-        monkeypatch.setattr(module, "collect", watched)
+        collected = mock.Mock(wraps=module.collect)
+        monkeypatch.setattr(module, "collect", collected)
         again = Prompt("again", "b", tokens=PROMPTS[0].tokens)
         train_lookahead(new_engine(), UNIFORM, [*PROMPTS, again], QUICK)
+        seen = [call.args[2] for call in collected.call_args_list]
         validation, training = ({prompt.tokens for prompt in some} for some in seen)
         assert [prompt.id for prompt in seen[0]] == ["a2", "b2"]
         assert validation.isdisjoint(training)
@@ -368,11 +340,7 @@ class TestTrainLookahead:
         Store().update(engine.knowledge.key, "disco-self", learned.disco("self"))
         path = Store().path_of(engine.knowledge.key)
         before = path.read_bytes()
-
-        def interrupted(*values: Any, **more: Any) -> Any:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(module, where, interrupted)
+        monkeypatch.setattr(module, where, mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
         assert path.read_bytes() == before
@@ -460,11 +428,8 @@ class TestRefusals:
         settings = {"fixed": {"skip": "a1,m2"}, "lookup": {"max_ngram": 4, "min_ngram": "2"}}
         with pytest.raises(ProfileError) as raised:
             use(None, strategy="fixed", drafter="lookup", settings=settings)
-        command = str(raised.value).partition("Run: ")[2]
-        assert command == (
-            "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "
-            "--set fixed.skip=a1,m2 --set lookup.max_ngram=4"
-        )
+        command = "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "
+        assert str(raised.value).endswith(f"Run: {command}--set fixed.skip=a1,m2 --set lookup.max_ngram=4")
 
     @pytest.mark.parametrize(
         ("changed", "trained_with"),
@@ -499,8 +464,7 @@ class TestCommand:
         text = "\n".join(report)
         for part in ("F1", "threshold", "plain decoding", "fixed tokens=", "disco threshold=", "code, chat", str(home)):
             assert part in text
-        use = f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "'
-        assert use in text
+        assert f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "' in text
         assert "letting the target continue 4 prompts" in output.err
 
         asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc", *method]
@@ -520,10 +484,7 @@ class TestCommand:
     def test_interrupted(
         self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupted(*values: Any, **more: Any) -> Any:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("selfdraft.calibrate.lookahead.run_whole", interrupted)
+        monkeypatch.setattr(module, "run_whole", mock.Mock(side_effect=KeyboardInterrupt))
         assert main([*COMMAND, folder, "--prompts", prompts, "--tokens", "8"]) == 130
         assert "nothing was kept" in capsys.readouterr().err
         assert not list(home.rglob("*.json"))

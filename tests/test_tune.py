@@ -225,19 +225,22 @@ def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[M
 class TestTune:
     @pytest.mark.parametrize("lookahead", TUNABLE)
     def test_a_table_of_settings(self, engine: Engine, lookahead: str) -> None:
-        told: list[str] = []
-        found = tune(engine, UNIFORM, lookahead, PROMPTS, QUICK, progress=lambda done, total, label: told.append(label))
+        told = mock.Mock()
+        found = tune(engine, UNIFORM, lookahead, PROMPTS, QUICK, progress=told)
         plain, usual, *others = found.rows
-        assert plain.candidate is None
-        assert usual.is_usual
+        assert (plain.candidate, usual.is_usual) == (None, True)
         assert 1 <= len(others) <= 3
         assert all(row.candidate is not None and row.candidate.lookahead == lookahead for row in others)
         assert all(row.total.num_prompts == 3 and row.total.num_tokens == 36 for row in found.rows)
         assert (found.counts.num_tokens, found.counts.num_drafted) == (36, 36)
         assert 0 < found.counts.kept_share < 1
-        assert set(told) == {"collecting drafts to tune with", "timing rounds", "methods warmed up", "texts measured"}
+        assert {call.args[2] for call in told.call_args_list} == {
+            "collecting drafts to tune with",
+            "timing rounds",
+            "methods warmed up",
+            "texts measured",
+        }
         best = found.fastest(lookahead).candidate
-        assert best is not None
         text = engine.generate([5, 6], max_new_tokens=20, **best.method(UNIFORM)).tokens
         assert text == engine.generate([5, 6], max_new_tokens=20, strategy="off").tokens
 
@@ -248,7 +251,6 @@ class TestTune:
         assert asked[0]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 12}, "the usual one"
         best = found.fastest("confidence")
         assert best is found.rows[3]
-        assert best.candidate is not None
         assert asked[2]["settings"]["confidence"] == dict(best.candidate.options)
         assert asked[2]["settings"]["uniform"] == {"ratio": 0.4}
 
@@ -256,7 +258,6 @@ class TestTune:
         method = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
         found = tune(engine, method, "fixed", PROMPTS[:1], QUICK)
         best = found.fastest("fixed").candidate
-        assert best is not None
         assert best.flags == f"--lookahead fixed --set fixed.tokens={best.options['tokens']}"
         assert best.method(method)["settings"]["fixed"] == {"skip": "a1,m2", **best.options}
 
@@ -265,20 +266,17 @@ class TestTune:
         assert tune(engine, UNIFORM, "fixed", [PROMPTS[0], again], QUICK).rows[0].total.num_prompts == 1
 
     @pytest.mark.parametrize(
-        ("lookahead", "message"),
+        ("lookahead", "prompts", "message"),
         [
-            ("confidenc", "unknown lookahead to tune 'confidenc'. Did you mean 'confidence'?"),
-            ("tpt", "Known: confidence, fixed, perplexity"),
+            ("confidenc", PROMPTS, "unknown lookahead to tune 'confidenc'. Did you mean 'confidence'?"),
+            ("tpt", PROMPTS, "Known: confidence, fixed, perplexity"),
+            ("fixed", [], "tuning needs prompts"),
         ],
     )
-    def test_what_cannot_be_tuned(self, engine: Engine, lookahead: str, message: str) -> None:
+    def test_what_cannot_be_tuned(self, engine: Engine, lookahead: str, prompts: list[Prompt], message: str) -> None:
         with pytest.raises(OptionError) as raised:
-            tune(engine, UNIFORM, lookahead, PROMPTS)
+            tune(engine, UNIFORM, lookahead, prompts)
         assert message in str(raised.value)
-
-    def test_nothing_to_tune_with(self, engine: Engine) -> None:
-        with pytest.raises(OptionError, match="tuning needs prompts"):
-            tune(engine, UNIFORM, "fixed", [])
 
 
 # ------------------------------------------------------------------------------------------------ the command
