@@ -357,12 +357,10 @@ class TestTrainLookahead:
         assert any(f"the profile {path} could not be used" in line for line in said)
         assert engine.method(lookahead="disco", **UNIFORM)
 
-    @pytest.mark.parametrize("prompts", [[], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]])
-    def test_too_few_prompts(self, prompts: list[Prompt]) -> None:
-        with pytest.raises(OptionError, match="at least two different prompts of one domain"):
-            train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
-
-    def test_a_method_that_drafts_nothing(self) -> None:
+    def test_nothing_to_train_with(self) -> None:
+        for prompts in ([], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]):
+            with pytest.raises(OptionError, match="at least two different prompts of one domain"):
+                train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
         with pytest.raises(OptionError, match="'self' with the strategy 'off' drafted nothing in these texts"):
             train_lookahead(new_engine(), {"strategy": "off"}, PROMPTS, QUICK)
 
