@@ -39,7 +39,7 @@ class FakeRunner:
     rest: float = 2e-3
     reading: float = 1e-4
     per_column: Line = Line(1e-7, 4e-4)
-    """What each column behind the first adds."""
+    """What each column after the first adds."""
     per_prompt_token: float = 1e-5
     drift: float = 0.0
     num_layers: int = LAYERS
