@@ -73,8 +73,10 @@ class TestStopping:
 
     def test_eos_inside_an_accepted_draft_discards_the_rest(self) -> None:
         plain = Engine(pico("llama")).generate(PROMPT, max_new_tokens=40, strategy="off").tokens
+        engine = with_eos(plain[5])
         for token in set(plain[5:25]):
-            found = with_eos(token).generate(PROMPT, max_new_tokens=40)
+            engine.model.generation_config.eos_token_id = [VOCAB_SIZE - 1, token]
+            found = engine.generate(PROMPT, max_new_tokens=40)
             assert found.tokens == plain[: plain.index(token) + 1]
             assert found.finish_reason == "eos"
             assert sum(len(step.verdict.tokens) for step in found.steps) == len(found.tokens)

@@ -18,9 +18,8 @@ from pico import pico
 from replay import replay
 from rounds import step_of
 from selfdraft import Engine, Plan, StepRecord
-from selfdraft.calibrate.round_seconds import RoundSeconds
 from selfdraft.calibrate.traces import Trace
-from selfdraft.calibrate.tuning import Replay, rank
+from selfdraft.calibrate.tuning import Replay, RoundSeconds, rank
 from selfdraft.drafters.lookup import Reliability
 from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.confidence import Confidence
