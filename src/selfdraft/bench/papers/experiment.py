@@ -18,7 +18,8 @@ from ..tables import Table
 
 Values = Mapping[str, Any]
 """What a unit found, as JSON can say it; records of arms that took turns are a `Measured` under MEASURED."""
-MEASURED = "measured"
+MEASURED, FAILED = "measured", "failed"
+"""Keys: the records; of arms that could not run why, by arm."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Found:
-    """What was kept of one experiment, by unit, and of the paper's others (`others`, by experiment, then unit)."""
+    """What was kept of one experiment, by unit."""
 
     units: Mapping[str, Values]
     missing: Mapping[str, str] = field(default_factory=dict)
     scale: Mapping[str, Any] = field(default_factory=dict)
-    others: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    _measured: dict[tuple[str, str], Measured] = field(default_factory=dict, compare=False, repr=False)
+    _measured: dict[str, Measured] = field(default_factory=dict, compare=False, repr=False)
 
     def get(self, unit: str, *path: str) -> Any:
         """A value inside of what a unit found; None where it is not there."""
@@ -47,11 +47,11 @@ class Found:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
-    def measured(self, unit: str, key: str = MEASURED) -> Measured | None:
+    def measured(self, unit: str) -> Measured | None:
         """The records of a unit."""
-        if (unit, key) not in self._measured and (found := self.get(unit, key)) is not None:
-            self._measured[unit, key] = found if isinstance(found, Measured) else Measured.from_json(found)
-        return self._measured.get((unit, key))
+        if unit not in self._measured and (found := self.get(unit, MEASURED)) is not None:
+            self._measured[unit] = found if isinstance(found, Measured) else Measured.from_json(found)
+        return self._measured.get(unit)
 
     def figures(self, unit: str, arm: str, domain: str | None = None) -> Figures | None:
         """None: it was not measured."""
@@ -67,10 +67,6 @@ class Found:
         """Of its task, for rows and claims."""
         return str(self.get(unit, "task") or unit)
 
-    def experiment(self, name: str) -> Found:
-        """Another experiment of the same file."""
-        return Found(self.others.get(name, {}), {}, self.scale, self.others)
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -83,15 +79,23 @@ class Effort:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim of the paper in our words. `outcome`: confirmed, not confirmed; None: inconclusive."""
+    """A claim of the paper in our words. `outcome`: confirmed, not confirmed; None: inconclusive.
+
+    `where`: the end of a claim that is made in several places ("on GSM8K").
+    """
 
     claim: str
     outcome: bool | None
     because: str
+    where: str = ""
+
+    @property
+    def what(self) -> str:
+        return self.claim.removesuffix(self.where)
 
 
-Claim = Callable[[Found], Iterable[Judgement]]
-"""claims.py makes them: `faster`, `larger`, `at_least`, ..."""
+Claim = Callable[[Found], Judgement | Iterable[Judgement | None] | None]
+"""claims.py makes them: `faster`, `larger`, `above`, ... None: it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ class Experiment:
         return self.shares or self.id
 
     def judge(self, found: Found) -> list[Judgement]:
-        return [judgement for claim in self.claims for judgement in claim(found)]
+        made = [claim(found) for claim in self.claims]
+        parts = [[one] if isinstance(one, Judgement | None) else one for one in made]
+        return [judgement for part in parts for judgement in part if judgement is not None]
 
     def remarks(self, found: Found) -> list[str]:
         return [text for note in self.notes for text in ([note] if isinstance(note, str) else note(found))]

@@ -36,7 +36,7 @@ from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
 from ..charts import Group, Panels, Scatter
 from ..tables import Table
-from .claims import Side, is_above, judged_by, speedup
+from .claims import Side, is_above, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
 from .forms import Column, by_arm, kept
 from .workbench import Task, Workbench
@@ -208,7 +208,7 @@ CORRELATION = Experiment(
     "what predicts throughput: tokens per time or others",
     _correlation_units,
     [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
-    [judged_by(_is_best_predictor)],
+    [_is_best_predictor],
     EFFORTS,
     [
         f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
@@ -350,7 +350,7 @@ LEMMA = Experiment(
     "lemma 4.1: a state close enough to the target's drafts its token",
     lambda bench: [Unit(STATES, lambda: _examined(bench))],
     [_table],
-    [judged_by(_is_kept)],
+    [_is_kept],
     efforts=[Effort("tokens", lambda found: found.get(STATES, "num_tokens"))],
     notes=[
         "a pair is one sub-network at one token; the dynamic programme finds one for every number of sub-layers "

@@ -165,9 +165,9 @@ def stream_units(bench: Workbench, ratios: Sequence[float] = RATIOS_IN_TURN) -> 
 def _stream(bench: Workbench, ratio: float) -> Values:
     tasks, known = tasks_of(bench), fit_tasks(bench)
     prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
-    measured = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
+    found = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
     labels, changes = {task.name: task.label for task in tasks}, change_share([one.domain for one in prompts])
-    return {MEASURED: measured, "changes": changes, "labels": labels, **known.values}
+    return {**found, "changes": changes, "labels": labels, **known.values}
 
 
 def both_searches_units(bench: Workbench) -> list[Unit]:
@@ -184,7 +184,7 @@ def _by_papers_search(bench: Workbench) -> Values:
     tried = {arm: self_sd_fit(bench, f"knn-{arm}", own) for arm, own in prompts.items()}
     methods = {f"{arm}, Bayesian": one_set(tried[arm]["skip"]) for arm in tried}
     stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
-    return {MEASURED: bench.compare(methods, stream), "tried": tried}
+    return {**bench.compare(methods, stream), "tried": tried}
 
 
 # ----------------------------------------------------------------------------------------- domains: figures 2 and 5
@@ -202,7 +202,7 @@ def _on_task(bench: Workbench, task: Task) -> Values:
     """
     known = fit_tasks(bench)
     skips = {one.name: skip for one in known.domains if (skip := known.sets[one.name])}
-    found = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
+    found: Measured = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)[MEASURED]
     named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
     prompts = [encoded(prompt, bench.engine) for prompt in task.measured]
     texts = write(bench.engine, prompts, bench.scale.tokens, Told(no_progress, 0, 0, ""))
@@ -294,9 +294,9 @@ def _clustered(bench: Workbench, task: Task, count: int) -> Values:
     num_domains = max(count, NUM_CLUSTERS[1])
     known = fit(bench, f"knn-ssd-chat-{num_domains}", task.fitting, num_domains, clusters=num_domains)
     method = KNN_METHOD if count > 1 else one_set(known.sets[GENERAL])
-    measured = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
+    found = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
     sizes = [one.num_vectors for one in known.domains]
-    return {MEASURED: measured, "sizes": sizes if count > 1 else [sum(sizes)], **known.values}
+    return {**found, "sizes": sizes if count > 1 else [sum(sizes)], **known.values}
 
 
 # ---------------------------------------------------------------------- MATH and its subtopics: table 4, figures 6, 7
@@ -331,7 +331,7 @@ def math_stream(bench: Workbench, task: Task, known: Domains) -> Values:
     order = [one.name for one in known.domains if one.name in found]
     stream = [one for name in order for one in found[name]]
     measured = bench.compare(three_methods(known, order[0]), stream, knows=[known.knows()])
-    return {MEASURED: measured, "subtopics": {name: len(found[name]) for name in order}, **known.values}
+    return {**measured, "subtopics": {name: len(found[name]) for name in order}, **known.values}
 
 
 def math_vectors(bench: Workbench, task: Task, known: Domains) -> Values:

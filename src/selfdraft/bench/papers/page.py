@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...measure.records import VERDICTS
 from ..tables import Table, markdown_table, number, text_table, title
@@ -54,17 +53,13 @@ def sections(
     """Experiments of which something was measured, or asked and not to be had. `wanted`: ids, none: all."""
     for recipe in recipes:
         own = [line for line in lines if line.paper == recipe.name]
-        by_experiment: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for line in own:
-            if line.missing is None:
-                by_experiment.setdefault(line.experiment, {})[line.unit] = line.values
         for experiment in recipe.experiments:
             here = [line for line in own if line.experiment == experiment.kept_as]
             if not here or (wanted and experiment.id not in wanted):
                 continue
             missing = {line.unit: line.missing for line in here if line.missing is not None}
-            units = by_experiment.get(experiment.kept_as, {})
-            found = Found(units, missing, head.question.get("scale", {}), by_experiment)
+            units = {line.unit: line.values for line in here if line.missing is None}
+            found = Found(units, missing, head.question.get("scale", {}))
             yield Section(recipe, experiment, found, max(line.date for line in here)[:10])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...calibrate.fit_once import Fitted
 from ...errors import ProfileError
-from ...measure.estimate import estimate, pair, ratio
+from ...measure.estimate import Estimate, pair, ratio
 from ...measure.figures import PARTS, share
 from ...measure.records import OFF, Record
 from ...registry import resolve
@@ -22,10 +22,10 @@ from ...strategies.swift_search import SwiftOptions
 from ...types import Prompt
 from ..charts import Lines, Panels, Series, Stack, StackedBars
 from ..tables import Table, interval, number
-from .claims import Side, faster, is_above, is_below, is_faster, judged_by, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
-from .forms import SPEEDUP, Column, by_arm
-from .workbench import Methods, Task, Workbench
+from .claims import SPEEDUP, Side, Unless, above, estimate_of, faster, is_above, is_below, is_faster, speedup
+from .experiment import Effort, Experiment, Found, Judgement, Plot, Values, prompts_a_task
+from .forms import Column, by_arm
+from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
 
 Method = dict[str, Any]
 Searches = Mapping[str, Mapping[str, Any]]
@@ -132,11 +132,17 @@ def self_sd_fit(
 
 
 def searched(
-    bench: Workbench, task: Task, methods: Methods, fitted: Fitted, searches: Searches | None = None, **asked: Any
+    bench: Workbench,
+    task: Task,
+    methods: Methods,
+    searches: Searches | None = None,
+    options: Mapping[str, Any] | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
-    """A unit's values: methods on a task's prompts, SWIFT after its search. `searches`: Self-SD's, by arm."""
-    tokens, known = asked.get("tokens") or bench.scale.tokens, {"search": facts(fitted), "searches": searches or {}}
-    return {**bench.measure(task, methods, knows=[fitted], **asked), "tokens": tokens, **known}
+    """A unit's values: methods on a task's prompts, SWIFT after its search with `options`. `searches`: Self-SD's."""
+    fitted = swift_fit(bench, task, **(options or {}))
+    known = {"tokens": asked.get("tokens") or bench.scale.tokens, "search": facts(fitted), "searches": searches or {}}
+    return {**bench.measure(task, methods, knows=[fitted], **asked), **known}
 
 
 def of_search(name: str, key: str, form: str, per: str | None = None) -> Column:
@@ -171,6 +177,11 @@ def drafted_alike(found: Found, one: Side, other: Side) -> bool:
     return bool(drafts) and all(own == theirs for own, theirs in drafts)
 
 
+def alike(reason: str) -> Unless:
+    """For `unless`: where both drafted the same."""
+    return lambda found, one, other: reason if drafted_alike(found, one, other) else None
+
+
 # --------------------------------------------------------------------------------------------------------- tasks
 
 
@@ -181,6 +192,10 @@ def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
 def by_task(tasks: Sequence[Task]) -> list[Prompt]:
     """Their measured prompts, one task after the other; the task is the domain, so that figures are had by task."""
     return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
+
+
+def labelled(tasks: Iterable[Task]) -> dict[str, str]:
+    return {task.name: task.label for task in tasks}
 
 
 def labels_of(found: Found) -> dict[str, str]:
@@ -222,18 +237,18 @@ SEARCHING = 0.02
 """Of a text's time, from which on it was searched on; counting what became of drafts takes less."""
 
 
-def stream_units(bench: Workbench, methods: Methods) -> list[Unit]:
-    """Methods that search along a stream of one task, twice as many prompts as elsewhere.
-
-    Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be searched on.
+def stream_units(methods_of: Callable[[bool], Methods]) -> UnitsOf:
+    """Methods (those of a quick run may be others) that search along a stream of one task, twice as many prompts as
+    elsewhere. Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be
+    searched on.
     """
 
-    def measure(task: Task) -> Values:
+    def measure(bench: Workbench, task: Task) -> Values:
         scale, tokens = bench.scale, max(bench.scale.tokens, 2 * PAPER_WINDOW)
         longer = bench.task(task.name, max(QUICK_TEXTS, scale.prompts) if scale.is_quick else 2 * scale.prompts, 1)
-        return {**bench.measure(longer or task, methods, tokens=tokens), "tokens": tokens}
+        return {**bench.measure(longer or task, methods_of(scale.is_quick), tokens=tokens), "tokens": tokens}
 
-    return bench.for_each([FIRST_TASK], measure, "stream ")
+    return each([FIRST_TASK], measure, "stream ")
 
 
 def is_searching(record: Record) -> bool:
@@ -274,17 +289,16 @@ def running(found: Found, arms: Iterable[str]) -> Lines:
 # ------------------------------------------------------------------------------------------ 6: along a stream
 
 
-def timeline_units(bench: Workbench) -> Iterable[Unit]:
-    yield from stream_units(bench, {SWIFT: swift(), **({} if bench.scale.is_quick else {OURS: {"strategy": "swift"}})})
+def timeline_methods(is_quick: bool) -> Methods:
+    return {SWIFT: swift(), **({} if is_quick else {OURS: {"strategy": "swift"}})}
 
-    def search(task: Task) -> Values:
-        """Matchness of the set in use, step by step of the search that the tables have as well."""
-        fitted = swift_fit(bench, task)
-        steps, texts = (fitted.values.get(name, ()) for name in ("steps", "texts"))
-        rows = [[step["step"], step["best"], step["ratio"]] for step in steps]
-        return {"steps": rows, "texts": [text["matchness"] for text in texts], "search": facts(fitted)}
 
-    yield from bench.for_each([FIRST_TASK], search, "search ")
+def search_course(bench: Workbench, task: Task) -> Values:
+    """Matchness of the set in use, step by step of the search that the tables have as well."""
+    fitted = swift_fit(bench, task)
+    steps, texts = (fitted.values.get(name, ()) for name in ("steps", "texts"))
+    rows = [[step["step"], step["best"], step["ratio"]] for step in steps]
+    return {"steps": rows, "texts": [text["matchness"] for text in texts], "search": facts(fitted)}
 
 
 def matchness_table(found: Found) -> Table:
@@ -294,17 +308,21 @@ def matchness_table(found: Found) -> Table:
     return Table("matchness of the set in use", ["", SWIFT], rows)
 
 
-def timeline_claims(found: Found) -> Judgements:
-    during = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
-    after = replace(during, label="after its search", where=is_settled)
-    yield is_faster("SWIFT is faster after its search than while it searches", found, after, during)
-    records = Side(STREAM, SWIFT).records(found)
-    drafting = estimate(records, lambda record: (record.draft_seconds, record.verify_seconds), 0)
-    yield is_above("drafting takes more time than verifying", drafting, 1.0, "drafting over verifying", unit="x")
-    text = f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts"
-    judgement = is_below(text, estimate(records, partial(percent, len(records)), 0), 1.0, "optimisation", unit=" %")
+DURING = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
+AFTER = replace(DURING, label="after its search", where=is_settled)
+
+
+def drafting(found: Found, unit: str) -> Estimate | None:
+    return estimate_of(found, lambda record: (record.draft_seconds, record.verify_seconds), Side(unit, SWIFT))
+
+
+def optimisation_is_cheap(found: Found) -> Judgement | None:
+    text, side = f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts", Side(STREAM, SWIFT)
+    records = side.records(found)
+    share = estimate_of(found, partial(percent, len(records)), side)
     is_over = bool(records) and is_settled(records[-1])
-    yield judgement if is_over or not judgement else Judgement(text, None, "the search was not over")
+    judgement = is_below(text, share, 1.0, "optimisation", unit=" %")
+    return judgement if is_over or not judgement else Judgement(text, None, "the search was not over")
 
 
 def percent(num_texts: int, record: Record) -> tuple[float, float]:
@@ -324,13 +342,19 @@ def timeline_chart(found: Found) -> Plot | None:
     return Plot(drawing, alt, (10, 6.4)) if arms else None
 
 
+LONGER_DRAFTING = "drafting takes more time than verifying"
 SEARCHED = [on_texts("while it searches", lambda found: is_searching), on_texts("after", lambda found: is_settled)]
 FIGURE_6 = Experiment(
     "figure-6",
     "along a stream, and where the time goes",
-    timeline_units,
-    [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], {SWIFT: SWIFT, OURS: OURS}, first=""), matchness_table],
-    [faster("SWIFT is faster than plain decoding over the whole stream", SWIFT), judged_by(timeline_claims)],
+    joined(stream_units(timeline_methods), each([FIRST_TASK], search_course, "search ")),
+    [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], [SWIFT, OURS], first=""), matchness_table],
+    [
+        faster("SWIFT is faster than plain decoding over the whole stream", SWIFT),
+        faster("SWIFT is faster after its search than while it searches", AFTER, DURING),
+        above(LONGER_DRAFTING, drafting, 1.0, "drafting over verifying", units=[STREAM], unit="x"),
+        optimisation_is_cheap,
+    ],
     efforts(prompts=PAPER_TEXTS),
     [
         f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
@@ -354,8 +378,8 @@ def options_of(is_quick: bool) -> dict[str, dict[str, int]]:
     return {arm: {"max_steps": most, "interval": between} for arm, (most, between) in pairs.items()}
 
 
-def option_units(bench: Workbench) -> Iterable[Unit]:
-    return stream_units(bench, {arm: swift(**options) for arm, options in options_of(bench.scale.is_quick).items()})
+def option_methods(is_quick: bool) -> Methods:
+    return {arm: swift(**options) for arm, options in options_of(is_quick).items()}
 
 
 def halves(found: Found) -> tuple[Where, Where]:
@@ -384,13 +408,13 @@ def option_claims(found: Found) -> Judgements:
 
 FIRST_HALF = on_texts("first half", lambda found: halves(found)[0])
 SECOND_HALF = on_texts("second half", lambda found: halves(found)[1])
-OPTIONS = {arm: arm for arm in (USUAL, FEWER, SELDOM)}
+OPTIONS = [USUAL, FEWER, SELDOM]
 FIGURE_8A = Experiment(
     "figure-8a",
     "most steps S and Bayesian interval",
-    option_units,
+    stream_units(option_methods),
     [by_arm([FIRST_HALF, SECOND_HALF, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
-    [judged_by(option_claims)],
+    [option_claims],
     [
         *efforts(prompts=50)[:2],
         Effort("S", lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"], 1000),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,11 +19,10 @@ from ...calibrate.fit_session import PRACTICE_TOKENS
 from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...errors import unknown_name
-from ...measure.figures import Measured
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
 from ...types import Prompt
-from .experiment import MEASURED, Unit, Values
+from .experiment import FAILED, MEASURED, Unit, Values
 
 
 @dataclass(frozen=True)
@@ -203,24 +202,41 @@ class Workbench:
         *,
         knows: Sequence[Fitted] = (),
         tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float | None = None,
-    ) -> Measured:
-        """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by."""
+        **sampling: Any,
+    ) -> dict[str, Any]:
+        """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by.
+
+        A unit's values: the records, and of arms that could not run why. `sampling`: temperature, top_p.
+        """
         plan = MeasurePlan(
             prompts=_with_own_ids(prompts),
             methods=methods,
             max_new_tokens=tokens or self.scale.tokens,
-            temperature=temperature,
-            top_p=top_p,
             seed=self.seed,
             runs=self.scale.runs,
+            **sampling,
         )
-        return run_whole(self.fork(knows), plan).all_of
+        result = run_whole(self.fork(knows), plan)
+        failed = {arm.name: arm.error for arm in result.arms if arm.error}
+        return {MEASURED: result.all_of, **({FAILED: failed} if failed else {})}
 
-    def measure(self, task: Task, methods: Methods, **asked: Any) -> dict[str, Any]:
-        """A unit's values: `compare` on a task's prompts, and the task's label."""
-        return {MEASURED: self.compare(methods, task.measured, **asked), "task": task.label}
+    def measure(self, task: Task, methods: Methods, told: str = "", **asked: Any) -> dict[str, Any]:
+        """`compare` on a task's prompts, and the task's label; `told`: what else the label says."""
+        return {**self.compare(methods, task.measured, **asked), "task": ", ".join(filter(None, (task.label, told)))}
+
+
+# ---------------------------------------------------------------------------------------------- units as declarations
+
+UnitsOf = Callable[[Workbench], Iterable[Unit]]
+
+
+def each(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
+    """A unit per task."""
+    return lambda bench: bench.for_each(names, partial(measure, bench), prefix)
+
+
+def joined(*parts: UnitsOf) -> UnitsOf:
+    return lambda bench: [unit for part in parts for unit in part(bench)]
 
 
 def _with_own_ids(prompts: Sequence[Prompt]) -> list[Prompt]:
