@@ -56,27 +56,25 @@ def by_arm(
     return table
 
 
-def by_unit(columns: Sequence[Column], arms: Arms, first: str = "method", title: str = "") -> TableOf:
+def by_unit(columns: Sequence[Column], arms: Arms, first: str = "method") -> TableOf:
     """One row per figure and arm that was measured, a column per unit."""
 
     def places(found: Found) -> Places:
         return {(unit, None): found.label(unit) for unit in found.units if found.measured(unit)}
 
-    return _across(columns, arms, places, first, title)
+    return _across(columns, arms, places, first)
 
 
-def by_domain(columns: Sequence[Column], unit: str, arms: Arms, domains: Domains, title: str = "") -> TableOf:
+def by_domain(columns: Sequence[Column], unit: str, arms: Arms, domains: Domains) -> TableOf:
     """One row per figure and arm, a column per domain of one unit, and one for all of them."""
 
     def places(found: Found) -> Places:
         return {(unit, domain): heading for domain, heading in {**domains(found), None: "all"}.items()}
 
-    return _across(columns, arms, places, "method", title)
+    return _across(columns, arms, places)
 
 
-def _across(
-    columns: Sequence[Column], arms: Arms, places: Callable[[Found], Places], first: str, title: str
-) -> TableOf:
+def _across(columns: Sequence[Column], arms: Arms, places: Callable[[Found], Places], first: str = "method") -> TableOf:
     def name_of(arm: str, column: Column) -> str:
         return f"{arm}, {_heading(column)}" if len(columns) > 1 else arm
 
@@ -88,7 +86,7 @@ def _across(
             for arm, name in _named(arms).items()
             if any(found.figures(unit, arm) for unit, _ in headings)
         ]
-        return Table(title, [first, *headings.values()], rows)
+        return Table("", [first, *headings.values()], rows)
 
     return table
 

@@ -34,7 +34,7 @@ from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
 from .swift_methods import self_sd_fit
-from .workbench import Methods, Task, Workbench, why_missing
+from .workbench import Methods, Task, Workbench, labels, why_missing
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
 """A stream begins with the first."""
@@ -166,8 +166,8 @@ def _stream(bench: Workbench, ratio: float) -> Values:
     tasks, known = tasks_of(bench), fit_tasks(bench)
     prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
     found = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
-    labels, changes = {task.name: task.label for task in tasks}, change_share([one.domain for one in prompts])
-    return {**found, "changes": changes, "labels": labels, **known.values}
+    changes = change_share([one.domain for one in prompts])
+    return {**found, "changes": changes, "labels": labels(tasks), **known.values}
 
 
 def both_searches_units(bench: Workbench) -> list[Unit]:
@@ -234,7 +234,7 @@ def _vectors(bench: Workbench) -> Values:
         "routes": sent,
         "decision_seconds": [seconds for _, seconds in routed[1:]],
         "token_seconds": bench.latency.at(USUAL_LENGTH).plain,
-        "labels": {task.name: task.label for task in tasks},
+        "labels": labels(tasks),
         **known.values,
     }
 

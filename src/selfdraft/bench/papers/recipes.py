@@ -36,15 +36,32 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """`setup`: models, device, prompts of the paper; `source`: where it stands there."""
+    """`setup`: models, device, prompts of the paper; `source`: where it stands there.
+
+    `num_keys`: columns, after that of models, that name a row; `is_beside`: they are those of a table of ours.
+    """
 
     source: str
     setup: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    num_keys: int = 1
+    is_beside: bool = False
 
-    def as_table(self, title: str) -> Table:
-        return Table(title, self.columns, [["-" if cell is None else str(cell) for cell in row] for row in self.rows])
+    @property
+    def table(self) -> Table:
+        return Table("", self.columns, [["-" if cell is None else str(cell) for cell in row] for row in self.rows])
+
+    def folded(self) -> tuple[Table, str]:
+        """One row for all models, their numbers one after the other; and the models."""
+        table, models = self.table, list(dict.fromkeys(str(row[0]) for row in self.rows))
+        rows: dict[tuple[str, ...], list[Sequence[str]]] = {}
+        for _, *row in table.rows:
+            rows.setdefault(tuple(row[: self.num_keys]), []).append(row[self.num_keys :])
+        if self.columns[0] != "model" or any(len(own) != len(models) for own in rows.values()):
+            return table, ""
+        joined = [[*key, *(" / ".join(cells) for cells in zip(*own, strict=True))] for key, own in rows.items()]
+        return Table("", self.columns[1:], joined), " / ".join(models)
 
 
 @dataclass(frozen=True)

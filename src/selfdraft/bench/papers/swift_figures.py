@@ -25,20 +25,8 @@ from . import swift_methods as shared
 from .claims import SPEEDUP, Side, at_least, estimate_of, faster, is_above, is_faster, is_larger, larger, speedup
 from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
 from .forms import by_arm, by_domain, cell, curves, domain_bars
-from .swift_methods import (
-    FIRST_TASK,
-    SELF_SD,
-    SWIFT,
-    Judgements,
-    accelerating,
-    by_task,
-    efforts,
-    labelled,
-    labels_of,
-    swift_fit,
-    tasks_of,
-)
-from .workbench import TASKS, Task, Workbench, each, why_missing
+from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, Judgements, accelerating, by_task, efforts, labels_of, swift_fit
+from .workbench import TASKS, Task, Workbench, each, labels, why_missing
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
 
@@ -49,7 +37,7 @@ HALF = "speed 0.5"
 
 
 def thinned_units(bench: Workbench) -> Iterable[Unit]:
-    prompts = by_task(tasks_of(bench, ("cnn-dm", "gsm8k", "tinystories")))
+    prompts = by_task(bench.tasks(("cnn-dm", "gsm8k", "tinystories")))
 
     def measure(skipped: float) -> Values:
         """Both stop alike; one has the draft's best tokens verified as well, as SWIFT has."""
@@ -91,10 +79,10 @@ SET, SET_SHARE = "set", 0.3
 
 def on_all(bench: Workbench, task: Task) -> Values:
     """Its set on its own prompts and on those of the others."""
-    tasks = tasks_of(bench, SET_TASKS)
+    tasks = bench.tasks(SET_TASKS)
     settings = {"fixed": {"skip": str(pruned(bench, task))}, "confidence": {"threshold": 0.8}}
     method = {"strategy": "fixed", "lookahead": "confidence", "tree": "chain", "settings": settings}
-    return {**bench.compare({SET: method}, by_task(tasks)), "task": task.label, "labels": labelled(tasks)}
+    return {**bench.compare({SET: method}, by_task(tasks)), "task": task.label, "labels": labels(tasks)}
 
 
 def pruned(bench: Workbench, task: Task) -> SkipSet:
@@ -156,7 +144,7 @@ SHIFT, SHIFT_ARMS = "stream", (SELF_SD, SWIFT, shared.OURS)
 
 def shift_units(bench: Workbench) -> Iterable[Unit]:
     """A stream from task to task, after searches on other prompts of its first; our own form learns on the way."""
-    tasks = tasks_of(bench, SHIFT_TASKS)
+    tasks = bench.tasks(SHIFT_TASKS)
 
     def measure() -> Values:
         fitted, found = swift_fit(bench, tasks[0]), shared.self_sd_fit(bench, tasks[0].name, tasks[0].fitting)
@@ -164,7 +152,7 @@ def shift_units(bench: Workbench) -> Iterable[Unit]:
         wanted = SHIFT_ARMS[:2] if bench.scale.is_quick else SHIFT_ARMS
         methods = {arm: known[arm] for arm in wanted if arm in known}
         searches = {"search": shared.facts(fitted), "searches": {SELF_SD: found}}
-        return {**bench.compare(methods, by_task(tasks), knows=[fitted]), "labels": labelled(tasks), **searches}
+        return {**bench.compare(methods, by_task(tasks), knows=[fitted]), "labels": labels(tasks), **searches}
 
     yield from (Unit(name, missing=why_missing(name)) for name in SHIFT_TASKS if bench.task(name) is None)
     yield from [Unit(SHIFT, measure)] if len(tasks) > 1 else []
@@ -193,7 +181,7 @@ FIGURE_7 = Experiment(
     "figure-7",
     "a stream that changes its task, against Self-SD",
     shift_units,
-    [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, title="in this order")],
+    [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of)],
     [shift_claims, faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
     efforts(prompts=2500, what="prompts of all tasks"),
     [

@@ -49,9 +49,8 @@ def swift(**options: Any) -> Method:
     return {"strategy": "swift", "settings": {"swift": {"paper": True, **options}}}
 
 
-def accelerating(**options: Any) -> Method:
-    """After the search: with what it found, and not a step more. In the paper steps are 0.8 % of the time."""
-    return swift(max_steps=1, **options)
+accelerating = partial(swift, max_steps=1)
+"""After the search: with what it found, and not a step more. In the paper steps are 0.8 % of the time."""
 
 
 def paired_as_swift(strategy: str, **options: Any) -> Method:
@@ -161,13 +160,11 @@ def self_sd_notes(found: Found) -> list[str]:
     searches = [search for values in found.units.values() for search in values.get("searches", {}).values()]
     known = {(search["tokens_per_second"], search["plain"]) for search in searches}
     late = ["the time was over before Self-SD had tried a set"] if any(speed is None for speed, _ in known) else []
-    slow = (
-        f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts "
-        f"here ({speed:.1f} when it was tried)"
-        for speed, plain in known
-        if speed is not None and speed <= plain
+    slow = sorted(f"{speed:.1f} against {plain:.1f} tokens/s" for speed, plain in known if speed and speed <= plain)
+    told = (
+        f"no set that Self-SD tried was faster than plain decoding there ({', '.join(slow)}); the best of them drafts"
     )
-    return [*late, *sorted(slow)]
+    return [*late, *([told] if slow else [])]
 
 
 def drafted_alike(found: Found, one: Side, other: Side) -> bool:
@@ -185,17 +182,9 @@ def alike(reason: str) -> Unless:
 # --------------------------------------------------------------------------------------------------------- tasks
 
 
-def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
-    return [task for name in names if (task := bench.task(name))]
-
-
 def by_task(tasks: Sequence[Task]) -> list[Prompt]:
     """Their measured prompts, one task after the other; the task is the domain, so that figures are had by task."""
     return [replace(prompt, domain=task.name) for task in tasks for prompt in task.measured]
-
-
-def labelled(tasks: Iterable[Task]) -> dict[str, str]:
-    return {task.name: task.label for task in tasks}
 
 
 def labels_of(found: Found) -> dict[str, str]:
@@ -210,22 +199,24 @@ def efforts(
     prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS, what: str = "prompts a task"
 ) -> list[Effort]:
     """The paper's: `prompts`, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
+
+    def of_units(found: Found, *path: str) -> list[float]:
+        return [value for unit in found.units if (value := found.get(unit, *path)) is not None]
+
+    def num_steps(found: Found) -> float | None:
+        known = of_units(found, "search", "num_steps")
+        return round(statistics.mean(known)) if known else None
+
     return [
         prompts_a_task(prompts, what),
-        Effort("new tokens of a text at most", _most_tokens, tokens),
-        Effort("steps of SWIFT's search", _mean_steps, steps),
+        Effort(
+            "new tokens of a text at most",
+            lambda found: max(of_units(found, "tokens"), default=found.scale.get("tokens")),
+            tokens,
+        ),
+        Effort("steps of SWIFT's search", num_steps, steps),
         Effort("seconds it may take", lambda found: found.scale.get("fit_seconds")),
     ]
-
-
-def _most_tokens(found: Found) -> float | None:
-    most: float | None = found.scale.get("tokens")
-    return max((values["tokens"] for values in found.units.values() if "tokens" in values), default=most)
-
-
-def _mean_steps(found: Found) -> float | None:
-    known = [values["search"]["num_steps"] for values in found.units.values() if "search" in values]
-    return round(statistics.mean(known)) if known else None
 
 
 # ------------------------------------------------------------------------------------------ streams
@@ -289,10 +280,6 @@ def running(found: Found, arms: Iterable[str]) -> Lines:
 # ------------------------------------------------------------------------------------------ 6: along a stream
 
 
-def timeline_methods(is_quick: bool) -> Methods:
-    return {SWIFT: swift(), **({} if is_quick else {OURS: {"strategy": "swift"}})}
-
-
 def search_course(bench: Workbench, task: Task) -> Values:
     """Matchness of the set in use, step by step of the search that the tables have as well."""
     fitted = swift_fit(bench, task)
@@ -303,9 +290,10 @@ def search_course(bench: Workbench, task: Task) -> Values:
 
 def matchness_table(found: Found) -> Table:
     steps, texts = (found.get(SEARCH, name) or [] for name in ("steps", "texts"))
-    rows = [[f"step {step}, r {skipped}", number(best, ".2f")] for step, best, skipped in (*steps[:1], *steps[-1:])]
-    rows[1:1] = [["after the first text", number(texts[0], ".2f")]] if texts else []
-    return Table("matchness of the set in use", ["", SWIFT], rows)
+    columns = [(f"step {step}, r {skipped}", best) for step, best, skipped in (*steps[:1], *steps[-1:])]
+    columns[1:1] = [("after the first text", texts[0])] if texts else []
+    row = [[SWIFT, *(number(matchness, ".2f") for _, matchness in columns)]] if columns else []
+    return Table("", ["matchness of the set in use", *(name for name, _ in columns)], row)
 
 
 DURING = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
@@ -347,7 +335,10 @@ SEARCHED = [on_texts("while it searches", lambda found: is_searching), on_texts(
 FIGURE_6 = Experiment(
     "figure-6",
     "along a stream, and where the time goes",
-    joined(stream_units(timeline_methods), each([FIRST_TASK], search_course, "search ")),
+    joined(
+        stream_units(lambda is_quick: {SWIFT: swift(), **({} if is_quick else {OURS: {"strategy": "swift"}})}),
+        each([FIRST_TASK], search_course, "search "),
+    ),
     [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], [SWIFT, OURS], first=""), matchness_table],
     [
         faster("SWIFT is faster than plain decoding over the whole stream", SWIFT),
@@ -378,10 +369,6 @@ def options_of(is_quick: bool) -> dict[str, dict[str, int]]:
     return {arm: {"max_steps": most, "interval": between} for arm, (most, between) in pairs.items()}
 
 
-def option_methods(is_quick: bool) -> Methods:
-    return {arm: swift(**options) for arm, options in options_of(is_quick).items()}
-
-
 def halves(found: Found) -> tuple[Where, Where]:
     middle = (len(Side(STREAM, USUAL).records(found)) + 1) // 2
     return lambda record: record.number < middle, lambda record: record.number >= middle
@@ -406,14 +393,16 @@ def option_claims(found: Found) -> Judgements:
     yield is_above("a longer interval makes optimisation cheaper", dearer, 1.0, "usual over twice", unit="x")
 
 
-FIRST_HALF = on_texts("first half", lambda found: halves(found)[0])
-SECOND_HALF = on_texts("second half", lambda found: halves(found)[1])
+HALVES = [
+    on_texts("first half", lambda found: halves(found)[0]),
+    on_texts("second half", lambda found: halves(found)[1]),
+]
 OPTIONS = [USUAL, FEWER, SELDOM]
 FIGURE_8A = Experiment(
     "figure-8a",
     "most steps S and Bayesian interval",
-    stream_units(option_methods),
-    [by_arm([FIRST_HALF, SECOND_HALF, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
+    stream_units(lambda is_quick: {arm: swift(**options) for arm, options in options_of(is_quick).items()}),
+    [by_arm([*HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
     [option_claims],
     [
         *efforts(prompts=50)[:2],

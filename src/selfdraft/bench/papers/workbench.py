@@ -66,6 +66,10 @@ class Task:
         return f"{self.title} ({self.stand_in})" if self.stand_in else self.title
 
 
+def labels(tasks: Iterable[Task]) -> dict[str, str]:
+    return {task.name: task.label for task in tasks}
+
+
 def why_missing(name: str) -> str:
     kind = TASKS[name]
     words = " or ".join([*(f"{ids}..." for ids in kind.ids), *(f"domain {domain}" for domain in kind.domains)])
@@ -135,6 +139,10 @@ class Workbench:
         fit = min(self.scale.fit_prompts if num_fit is None else num_fit, len(found) // 2)
         measured = min(self.scale.prompts if num_measured is None else num_measured, len(found) - fit)
         return Task(name, kind.title, found[:measured], found[len(found) - fit :], stand_in)
+
+    def tasks(self, names: Sequence[str]) -> list[Task]:
+        """Those that are there."""
+        return [task for name in names if (task := self.task(name))]
 
     def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
         """A unit per task; of one without prompts why."""
