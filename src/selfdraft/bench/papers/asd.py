@@ -136,16 +136,13 @@ RECIPE = Recipe(
     [
         Experiment(
             "table-1",
-            "similarities and times of sub-layers",
             each([SIMILARITIES], _similarities),
             [_similarity_table],
             [_similarity_claims],
             [Effort("prompts", lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ()), 1000)],
-            [f"seconds are those of one token after {USUAL_LENGTH} others, the paper's those of a prompt"],
         ),
         Experiment(
             "table-3",
-            "against draft & verify, summaries",
             _against_draft_verify(("cnn-dm", "xsum"), (0.0, 0.2), {}),
             [SPEEDS],
             [faster(KEEPS_UP, ASD, DRAFT_VERIFY, bound=0.95, unless=_too_few_sets), PAYS],
@@ -154,7 +151,6 @@ RECIPE = Recipe(
         ),
         Experiment(
             "table-4",
-            "against draft & verify, code",
             _against_draft_verify(("humaneval",), (0.0, 0.6), {"every": 4, "last": 3}),
             [SPEEDS],
             [faster("ASD is faster than draft & verify on {task}", ASD, DRAFT_VERIFY, unless=_too_few_sets), PAYS],
@@ -163,7 +159,6 @@ RECIPE = Recipe(
         ),
         Experiment(
             "table-5",
-            "its three rules",
             each(["cnn-dm"], lambda bench, task: bench.measure(task, METHODS)),
             [
                 by_arm(
@@ -179,7 +174,6 @@ RECIPE = Recipe(
                 faster("rules 1 and 2 alone pay", "rules 1 and 2"),
             ],
             [prompts_a_task(1000)],
-            ["skipped: shares of all layers; `-`: no attention was similar enough, nothing is skipped, plain decoding"],
         ),
     ],
     quick_prompts=8,

@@ -181,17 +181,14 @@ HISTOGRAM = Course(shares, LENGTHS, ".1%", "tokens kept", "share of iterations")
 ORACLE_UNITS = per_task(TASKS, fit.run_oracle)
 
 
-def _figure(name: str, title: str, shown: Course, claim: Claim, *notes: str) -> Experiment:
-    parts = (ORACLE_UNITS, [shown.table], [claim])
-    return Experiment(name, title, *parts, notes=notes, chart=shown.draw, shares="table-3")
+def _figure(name: str, shown: Course, claim: Claim) -> Experiment:
+    return Experiment(name, ORACLE_UNITS, [shown.table], [claim], chart=shown.draw, shares="table-3")
 
 
-def _course(name: str, title: str, units: Units = None) -> Experiment:
-    shown = Course(course, PLACES, ".2f", "place in the text", "mean of tokens kept", units)
+def _course(name: str, units: Units = None) -> Experiment:
     text = "the place in the text goes only weakly with the length"
     claim = denied(_claim(text, _moments, _correlation, WEAK, "correlation", units))
-    note = f"by twentieths of a text's iterations (paper: buckets of 0.0001); weak: a correlation below {WEAK}"
-    return _figure(name, title, shown, claim, note)
+    return _figure(name, Course(course, PLACES, ".2f", "place in the text", "mean of tokens kept", units), claim)
 
 
 F1_RULES = {"static": "F1 static-SL", "disco": "F1 DISCO", "any static": "any static length", "at half": "DISCO at 0.5"}
@@ -272,26 +269,25 @@ RECIPE = Recipe(
     [
         Experiment(
             "figure-2",
-            "oracle and static lookahead in one text",
             per_task(["mbpp"], partial(fit.run_oracle, most=1, others={STATIC_5: fit.FIVE})),
             [_passes],
-            notes=[fit.draft_note, "the last token of the oracle's drafts is the one that is refused"],
+            notes=[fit.draft_note],
             chart=_draw_example,
         ),
         Experiment(
             "table-3",
-            "how far the oracle drafts",
             ORACLE_UNITS,
             [_spread],
             [VARIES],
-            notes=[fit.draft_note, f"an iteration drafts at most {MAX_TOKENS} tokens; the last one ends with its text"],
+            notes=[fit.draft_note],
         ),
-        _course("figure-3", "the oracle over the iterations, Alpaca", ["alpaca"]),
-        _figure("figure-4", "histogram of the oracle's lookahead", HISTOGRAM, NO_USUAL_LENGTH),
-        _course("figure-5", "the oracle over the iterations"),
+        _course("figure-3", ["alpaca"]),
+        _figure("figure-4", HISTOGRAM, NO_USUAL_LENGTH),
+        _course(
+            "figure-5",
+        ),
         Experiment(
             "table-5",
-            "how well the classifier tells",
             per_task(FITTED, fit.count_hits),
             [_f1_table],
             [
@@ -299,11 +295,9 @@ RECIPE = Recipe(
                 for base, text in F1_BASES.items()
             ],
             [TRAINING, CHOOSING],
-            ["in percent, at the length and the threshold that promised most speed; the prompts chose neither of them"],
         ),
         Experiment(
             "table-1",
-            "latency of each rule, greedy",
             LATENCY_UNITS,
             [_latencies(RULES)],
             [
@@ -316,16 +310,13 @@ RECIPE = Recipe(
         ),
         Experiment(
             "table-6",
-            "what DISCO saves",
             LATENCY_UNITS,
             [_gains],
             [*(partial(_saves, base=base) for base in BASES)],
-            notes=["made of what table 1 measured; the interval of an average is by how tasks differ"],
             shares="table-1",
         ),
         Experiment(
             "table-2",
-            "with a temperature, and by perplexity",
             _sampled_units,
             [_latencies(SAMPLED_RULES)],
             [
@@ -335,7 +326,6 @@ RECIPE = Recipe(
                 faster(f"{STATIC_5} is faster than {PERPLEXITY} on {{task}}", STATIC_5, PERPLEXITY, units=[GREEDY]),
             ],
             [prompts_a_task(80)],
-            ["the published speed-up of the perplexity rule is over the greedy target of table 1: read it at T = 0"],
         ),
     ],
     quick_prompts=3,

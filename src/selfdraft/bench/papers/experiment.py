@@ -107,15 +107,17 @@ class Plot:
     size: tuple[float, float] = (8.0, 4.0)
 
 
-Note = str | Callable[[Found], Iterable[str]]
+Note = Callable[[Found], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`id` as in the published data: `table-2`, `figure-6`. `shares`: the experiment whose units it shows as well."""
+    """`id` as in the published data, which has its title and fixed notes: `table-2`, `figure-6`.
+
+    `notes`: those that are made of what was found; `shares`: the experiment whose units it shows as well.
+    """
 
     id: str
-    title: str
     units: Callable[[Any], Iterable[Unit]]  # of a Workbench
     tables: Sequence[Callable[[Found], Table]]
     claims: Sequence[Claim] = ()
@@ -135,7 +137,7 @@ class Experiment:
         return [judgement for part in parts for judgement in part if judgement is not None]
 
     def remarks(self, found: Found) -> list[str]:
-        return [text for note in self.notes for text in ([note] if isinstance(note, str) else note(found))]
+        return [text for note in self.notes for text in note(found)]
 
 
 @dataclass(frozen=True)

@@ -291,16 +291,13 @@ SET_COLUMNS: Sequence[Column] = (
 )
 MAIN = Experiment(
     "main",
-    "against SWIFT and CLaSp, greedy and at temperature 0.7",
     _main_units,
     [by_arm([*REACHED, "c"], ARMS)],
     [_main_claims],
     [*EFFORTS, NUM_TASKS],
-    ["the paper has four baselines, and nucleus sampling with a top-p that the summary does not state"],
 )
 PRUNING = Experiment(
     "pruning",
-    "pruning on and off, and the share of time in the DP",
     _in_turn(NUM_TEXTS, {"plan ": _plans, "decoded ": _decoded}),
     [
         by_arm(PLAN_COLUMNS, title="a plan alone (off: a plain pass)", units=PLAN),
@@ -313,11 +310,9 @@ PRUNING = Experiment(
         faster("decoding is no slower with pruning on {task}", PRUNED, UNPRUNED, bound=NO_LOSS, units=DECODED),
     ],
     EFFORTS,
-    [f"pruned: states with a cosine below {MIN_COSINE}; in both cases at most half of all seconds are skipped"],
 )
 DECOUPLING = Experiment(
     "decoupling",
-    "attention and MLP apart, or bound to each other",
     _in_turn(2, {"best set ": _best_sets, "planned ": _planned}),
     [
         by_arm([*SET_COLUMNS, *REACHED[:3]], list(KINDS), title="best set", units=BEST),
@@ -334,11 +329,9 @@ DECOUPLING = Experiment(
         ),
     ],
     EFFORTS,
-    ["best set: what either knapsack finds best on a text that is not measured; it always drafts"],
 )
 CONTEXTS = Experiment(
     "contexts",
-    "speed-up and tokens per time against the length",
     _context_units,
     [_context_table],
     [
@@ -346,11 +339,7 @@ CONTEXTS = Experiment(
         faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
     ],
     [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
-    [
-        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not",
-        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs them with",
-    ],
-    curves(
+    chart=curves(
         ["speed-up", ("TPT (tokens/s)", _tpt)],
         _context_sides,
         "tokens of the text",

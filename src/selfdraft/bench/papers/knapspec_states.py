@@ -205,16 +205,11 @@ NUM_PROMPTS = prompts_a_task(None)
 EFFORTS = [Effort("models", lambda found: 1, 8), NUM_PROMPTS]
 CORRELATION = Experiment(
     "correlation",
-    "what predicts throughput: tokens per time or others",
     _correlation_units,
     [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
     [_is_best_predictor],
     EFFORTS,
-    [
-        f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
-        "share of the target's choices that a set meets on prompts which are not measured"
-    ],
-    _correlation_chart,
+    chart=_correlation_chart,
 )
 
 # ---------------------------------------------------------------------------------------------------- the lemma
@@ -347,13 +342,8 @@ def _is_kept(found: Found) -> Judgement | None:
 
 LEMMA = Experiment(
     "lemma",
-    "lemma 4.1: a state close enough to the target's drafts its token",
     lambda bench: [Unit(STATES, lambda: _examined(bench))],
     [_table],
     [_is_kept],
     efforts=[Effort("tokens", lambda found: found.get(STATES, "num_tokens"))],
-    notes=[
-        "a pair is one sub-network at one token; the dynamic programme finds one for every number of sub-layers "
-        "skipped, up to half of them; where the premise does not hold the lemma says nothing"
-    ],
 )

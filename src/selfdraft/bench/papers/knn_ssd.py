@@ -245,28 +245,26 @@ def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
 # ----------------------------------------------------------------------------------------------------- experiments
 
 
-def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **more: Any) -> Experiment:
+def of_streams(name: str, tables: Any, claims: Any, *notes: Note, **more: Any) -> Experiment:
     """What is shown of streams that are measured once."""
     shared = {"units": units.stream_units, "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
-    return Experiment(name, title, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
+    return Experiment(name, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
 
 
-def of_fit(
-    name: str, title: str, measured: Any, table: Any, claims: Any, note: Note = set_notes, **more: Any
-) -> Experiment:
+def of_fit(name: str, measured: Any, table: Any, claims: Any, note: Note = set_notes, **more: Any) -> Experiment:
     """What is shown of methods with fitted sets."""
-    return Experiment(name, title, measured, [table], claims, [prompts_a_task(None), *FIT], [note], **more)
+    return Experiment(name, measured, [table], claims, [prompts_a_task(None), *FIT], [note], **more)
 
 
-def of_vectors(name: str, title: str, measured: Any, table: Any, claims: Any, effort: Effort, alt: str) -> Experiment:
+def of_vectors(name: str, measured: Any, table: Any, claims: Any, effort: Effort, alt: str) -> Experiment:
     parts = f"{alt}, first two principal components"
-    return Experiment(name, title, measured, [table], claims, [effort], [vector_notes], partial(scatter, alt=parts))
+    return Experiment(name, measured, [table], claims, [effort], [vector_notes], partial(scatter, alt=parts))
 
 
-def first_stream(name: str, title: str, columns: Sequence[str], claims: Any, alt: str) -> Experiment:
+def first_stream(name: str, columns: Sequence[str], claims: Any, alt: str) -> Experiment:
     """The stream that goes task by task."""
     measured, chart = partial(units.stream_units, ratios=[0.0]), domain_bars(columns, FIRST, ARMS, tasks, alt)
-    return of_streams(name, title, [by_domain(columns, FIRST, ARMS, tasks)], claims, units=measured, chart=chart)
+    return of_streams(name, [by_domain(columns, FIRST, ARMS, tasks)], claims, units=measured, chart=chart)
 
 
 MATH = units.math_units(MATH_STREAM, units.math_stream)
@@ -275,7 +273,6 @@ RECIPE = Recipe(
     [  # where time is short: a fit, then a stream for each table that shares them, last what is left of them
         of_vectors(
             "figure-5",
-            "vectors of domains, and routing",
             units.vector_units,
             routes_table,
             [
@@ -290,20 +287,16 @@ RECIPE = Recipe(
         ),
         of_streams(
             "table-1",
-            "all mix ratios",
             of(streams, by_arm(("tokens/s", "expected", "speed-up"), ALL_ARMS, first="", units=[ALL])),
             of(streams, *knn_is_faster(ALL)),
-            "expected: speed-up by M a / ((M - 1)(1 - r) + a)",
         ),
         of_streams(
             "table-7",
-            "what is accepted, by mix ratio",
             of(streams, by_unit(list(ACCEPTED), ALL_ARMS)),
             of(streams, *accepts_more(ALL)),
         ),
         of_streams(
             "table-3",
-            "the mix ratio 1, by the clock",
             [by_arm((*COUNTED, "c"), [*ALL_ARMS, *BAYES], first="stream", units=[LAST, units.PAPERS_SEARCH])],
             [
                 *accepts_more(LAST),
@@ -315,7 +308,6 @@ RECIPE = Recipe(
         ),
         first_stream(
             "figure-1",
-            "speed-ups task by task",
             ["speed-up"],
             [
                 first_is_faster("ssd-fixed is faster on its own task than on the others", FIRST, tasks),
@@ -325,14 +317,12 @@ RECIPE = Recipe(
         ),
         first_stream(
             "figure-4",
-            "what is accepted, task by task",
             list(ACCEPTED),
             accepts_more(FIRST),
             "M and acceptance rate, task by task",
         ),
         of_fit(
             "figure-2",
-            "the set of each task on every task",
             units.matrix_units,
             by_unit(["speed-up", MATCH], TASKS, first="set of"),
             [own_sets_are_better],
@@ -341,7 +331,6 @@ RECIPE = Recipe(
         ),
         of_fit(
             "table-5",
-            "domains that were not fitted to",
             units.unseen_units,
             by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of"),
             [
@@ -358,7 +347,6 @@ RECIPE = Recipe(
         ),
         of_fit(
             "table-6",
-            "the number of clusters, on chat",
             units.cluster_units,
             by_arm((*COUNTED, SIZES), [KNN], first="clusters"),
             [
@@ -370,7 +358,6 @@ RECIPE = Recipe(
         ),
         of_vectors(
             "figure-6",
-            "vectors of MATH",
             units.math_units(MATH_VECTORS, units.math_vectors),
             subtopic_table,
             [subtopic_claims],
@@ -379,14 +366,12 @@ RECIPE = Recipe(
         ),
         of_fit(
             "table-4",
-            "MATH, which has several subtopics",
             MATH,
             by_arm(COUNTED, ALL_ARMS, first=""),
             knn_is_faster(MATH_STREAM),
         ),
         of_fit(
             "figure-7",
-            "MATH, subtopic by subtopic",
             MATH,
             by_domain(["speed-up"], MATH_STREAM, ARMS, subtopics),
             [first_is_faster("ssd-fixed is faster on the first subtopic than on others", MATH_STREAM, subtopics)],
@@ -395,7 +380,6 @@ RECIPE = Recipe(
         ),
         of_streams(
             "table-2",
-            "speed-ups by mix ratio",
             of(streams, by_unit(["expected", "speed-up"], ALL_ARMS)),
             [faster("knn is faster than ssd-mixed at {unit}", KNN, MIXED, units=[FIRST, LAST])],
             ratio_notes,

@@ -35,8 +35,12 @@ class Section:
         return [table for table in made if table.rows]
 
     @property
-    def published(self) -> PublishedTable | None:
-        return published(self.recipe.name).tables.get(self.experiment.id)
+    def published(self) -> PublishedTable:
+        return published(self.recipe.name).tables[self.experiment.id]
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}"
 
     @property
     def judgements(self) -> list[Judgement]:
@@ -60,12 +64,11 @@ def sections(
 
 
 def as_text(section: Section, head: ReproduceHead) -> str:
-    title = f"== {section.recipe.name} {section.experiment.id}: {section.experiment.title}"
     where, tables = f"({where_of(head)}, {section.date})", section.tables
     ours = [f"{', '.join(filter(None, ('ours', table.title)))} {where}:\n\n{text_table(table)}" for table in tables]
     paper = section.published
-    theirs = [f"published ({paper.source}; {paper.setup}):\n\n{text_table(paper.table)}"] if paper else []
-    parts = [title, *(ours or [f"ours {where}: nothing was measured"]), *theirs]
+    theirs = [f"published ({paper.source}; {paper.setup}):\n\n{text_table(paper.table)}"] if paper.rows else []
+    parts = [f"== {section.title}", *(ours or [f"ours {where}: nothing was measured"]), *theirs]
     return "\n\n".join([*parts, "\n".join(_remarks(section, str))])
 
 
@@ -74,7 +77,7 @@ def as_markdown(section: Section, picture: str | None = None) -> str:
     experiment, ours, paper = section.experiment, section.tables, section.published
     plot = experiment.chart(section.found) if picture and experiment.chart else None
     drawn, remarks = [f"![{plot.alt}]({picture})"] if plot else [], list(_remarks(section, MARK))
-    if paper:
+    if paper.rows:
         table, models = paper.folded()
         said = "published: " + "; ".join(filter(None, (paper.source, paper.setup, models)))
         if paper.is_beside and ours:
@@ -86,7 +89,7 @@ def as_markdown(section: Section, picture: str | None = None) -> str:
         remarks += [] if ours and ours[-1].title == said else [f"* {said}"]
     tables = [part for one in ours for part in (one.title, markdown_table(without_bare(one))) if part]
     first, *rest = [*drawn, *tables, "\n".join(remarks)]
-    return "\n\n".join([f"### {section.recipe.name} {experiment.id}: {experiment.title}\n{first}", *rest])
+    return "\n\n".join([f"### {section.title}\n{first}", *rest])
 
 
 def beside(ours: Table, paper: Table, num_keys: int) -> Table:
@@ -120,7 +123,7 @@ def _remarks(section: Section, mark: Callable[[str], str]) -> Iterator[str]:
     if experiment.efforts and section.tables:
         yield "* done: " + "; ".join(_effort(effort, found) for effort in experiment.efforts)
     yield from _claims(section.judgements, mark)
-    yield from (f"* {note}" for note in experiment.remarks(found))
+    yield from (f"* {note}" for note in (*section.published.notes, *experiment.remarks(found)))
     yield from _missing(found)
 
 

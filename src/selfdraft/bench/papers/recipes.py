@@ -36,15 +36,18 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """`setup`: models, device, prompts of the paper; `source`: where it stands there.
+    """What a table is about and what a reader must know; and, unless the paper has only a picture, its numbers.
 
-    `num_keys`: columns, after that of models, that name a row; `is_beside`: they are those of a table of ours.
+    `setup`: models, device, prompts of the paper; `source`: where it stands there. `num_keys`: columns, after that of
+    models, that name a row; `is_beside`: they are those of a table of ours.
     """
 
-    source: str
-    setup: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    title: str
+    notes: Sequence[str] = ()
+    source: str = ""
+    setup: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
     num_keys: int = 1
     is_beside: bool = False
 

@@ -37,7 +37,6 @@ def text(bench: Workbench, task: Task) -> Values:
 
 TABLE_2 = Experiment(
     "table-2",
-    "against Parallel and Lookahead",
     each(list(TEXT_TOKENS), text),
     [by_arm(["M", "alpha", "tokens/s", "speed-up"], {OFF: VANILLA, **{arm: arm for arm in (*JACOBI, SWIFT)}})],
     [
@@ -48,14 +47,9 @@ TABLE_2 = Experiment(
         denied(faster("Parallel is not faster than plain decoding on {task}", PARALLEL)),
     ],
     efforts(tokens=max(TEXT_TOKENS.values()), steps=None),
-    [
-        "Parallel: Jacobi decoding of 8 tokens; Lookahead: a window of 5 and 4 n-grams of 4 tokens. The paper does not "
-        "say its own. Lookahead's authors take more, for large models, for which a wider pass costs less"
-    ],
 )
 TABLE_4 = Experiment(
     "table-4",
-    "expected and measured speed-up",
     TABLE_2.units,
     [by_arm(["M", "alpha", "r", "c", "expected", "expected by c", "speed-up"], [SWIFT])],
     [
@@ -63,7 +57,6 @@ TABLE_4 = Experiment(
         at_least("more than 90 % of the drafted tokens are accepted on {task}", "alpha", SWIFT, 0.9),
     ],
     TABLE_2.efforts,
-    ["expected: M a / ((M - 1) c + a), with c = 1 - r as in the paper, and with c measured; the runs of table 2"],
     shares="table-2",
 )
 
@@ -78,7 +71,6 @@ SAMPLED: Methods = {SAMPLED_SWIFT: {**accelerating(), "acceptance": "rejection"}
 NO_ACCURACY = "the prompts come without tests, and what a model wrote is never executed here"
 TABLE_3 = Experiment(
     "table-3",
-    "code, greedy and sampled",
     joined(
         each([CODE], partial(searched, methods={SWIFT: accelerating()}, told="pass@1"), "T=0.0 "),
         each([CODE], partial(searched, methods=SAMPLED, told="pass@10", **SAMPLING), "T=0.6 "),
@@ -92,10 +84,6 @@ TABLE_3 = Experiment(
         larger("SWIFT's M is smaller when sampling", "M", ONE, TWO),
     ],
     efforts(prompts=164, steps=None),
-    [
-        "pass@1 is greedy; pass@10 here is one text a prompt with temperature 0.6 and top-p 0.95. SWIFT accepts by "
-        "rejection as in the paper; `coupled` keeps the text of plain decoding"
-    ],
 )
 
 # ------------------------------------------------------------------------------------------------ table 8: its parts
@@ -111,7 +99,6 @@ PARTS: Methods = {
 """SWIFT, and without one part each: fixed drafts of its greatest length, no siblings, evenly spaced layers."""
 TABLE_8 = Experiment(
     "table-8",
-    "SWIFT without one part each",
     each([FIRST_TASK], partial(searched, methods=PARTS)),
     [by_arm(["M", "alpha", "speed-up", "r", "c"], list(PARTS), first="")],
     [
@@ -128,10 +115,6 @@ TABLE_8 = Experiment(
         larger("stopping early, more drafts are accepted", "alpha", SWIFT, NO_STOPPING),
     ],
     efforts(),
-    [
-        "a tree has 31 candidates here at most; for drafts of 25 tokens, without early stopping, the paper's some 250",
-        "SWIFT's r may be smaller: by its own rule it skips fewer sub-layers while too few drafted tokens are accepted",
-    ],
 )
 
 # ----------------------------------------------------------------------------------------------- table 9: the window
@@ -167,7 +150,6 @@ STEPS, SECONDS = shared.of_search("steps", "num_steps", "d"), shared.of_search("
 STEP_COLUMNS = [shared.of_search(f"ms a {one}", "optimise_seconds", ".2f", f"num_{one}s") for one in ("step", "token")]
 TABLE_9 = Experiment(
     "table-9",
-    "the window that sets are judged by",
     joined(*(each([FIRST_TASK], partial(window, size), f"{size} ") for size in WINDOWS)),
     [
         by_arm(
@@ -182,11 +164,6 @@ TABLE_9 = Experiment(
         for size in (16, 64, 128)
     ],
     efforts(steps=None),
-    [
-        "ms a step: of the search; ms a token: the same over all tokens of its texts. The paper's latency is over all "
-        "tokens of 1000 texts, most of them after the search",
-        "steps begin once a text has as many new tokens as the window: a large one has fewer of them in its time",
-    ],
 )
 
 # ------------------------------------------------------------------------- tables 10 and 12, figure 11: against Self-SD
@@ -253,7 +230,6 @@ def self_sd_effort(what: str, key: str, paper: float) -> Effort:
 NEEDS: Column = ("plug-and-play", lambda found, unit, arm: NEEDS_NOTHING[arm])
 TABLE_10 = Experiment(
     "table-10",
-    "other methods that skip layers",
     each([FIRST_TASK], layer_skipping),
     [by_arm([NEEDS, "r", "M", "alpha", "speed-up", "c"], list(NEEDS_NOTHING), first="")],
     [
@@ -268,8 +244,6 @@ TABLE_10 = Experiment(
         self_sd_effort("seconds it searched", "optimise_seconds", 7.5 * 3600),
     ],
     [
-        "LayerSkip here: the first layers draft, without the training of the paper's. So it needs nothing beforehand, "
-        "and says nothing about the paper's. All of them keep the model's distribution",
         shared.self_sd_notes,
     ],
 )
@@ -277,21 +251,19 @@ SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidate
 BAYESIAN = shared.of_search("Bayesian steps", "num_bayesian", "d")
 TABLE_12 = Experiment(
     "table-12",
-    "Self-SD at similar times",
     joined(*(each([FIRST_TASK], partial(beside_self_sd, name), f"{name} ") for name in SEARCHES)),
     [by_arm([STEPS, BAYESIAN, SECONDS, "r", "M", "alpha", "speed-up"], [*SELF_SD_ARMS, SWIFT], first="")],
     [faster(f"SWIFT is faster than {arm}", SWIFT, arm) for arm in SELF_SD_ARMS],
     efforts(),
-    [f"{SECONDS_NOTE}. Self-SD may take as long as SWIFT's texts and steps together", shared.self_sd_notes],
+    [shared.self_sd_notes],
 )
 FIGURE_11 = Experiment(
     "figure-11",
-    "speed-up against seconds of optimisation",
     each([FIRST_TASK], over_seconds),
     [by_arm([STEPS, SECONDS, "alpha", "speed-up"], [SWIFT, *SEARCH_SHARES], first="")],
     [latency_claims],
     efforts(),
-    [f"{SECONDS_NOTE}; the paper: 116. Self-SD N: N times the seconds that SWIFT may take", shared.self_sd_notes],
+    [shared.self_sd_notes],
     curves(["speed-up"], latency_sides, "seconds of optimisation", "Speed-up by seconds of optimisation."),
 )
 

@@ -55,7 +55,6 @@ def thinned_sides(found: Found) -> dict[str, dict[float, Side]]:
 THINNED = [f"speed {skipped}" for skipped in sorted(RATIOS)]
 FIGURE_2A = Experiment(
     "figure-2a",
-    "evenly thinned layers, one candidate or several",
     thinned_units,
     [by_arm(["M", "alpha", SPEEDUP, "c"], [TOP_1, TOP_K], first="layers skipped", units=THINNED)],
     [
@@ -65,8 +64,9 @@ FIGURE_2A = Experiment(
         faster("several candidates are faster than one", TOP_K, TOP_1, units=[HALF]),
     ],
     [prompts_a_task(3000, "prompts of all three tasks")],
-    [f"{TOP_K}: up to ten candidates, the fewer the surer the draft is; {TOP_1}: a chain that stops alike"],
-    curves(["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."),
+    chart=curves(
+        ["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."
+    ),
 )
 
 # ------------------------------------------------------------------------------------------ 2b: sets across tasks
@@ -124,7 +124,6 @@ def sets_chart(found: Found) -> Plot | None:
 
 FIGURE_2B = Experiment(
     "figure-2b",
-    "the set of one task on another",
     each(SET_TASKS, on_all),
     [sets_table],
     [sets_suit_their_tasks],
@@ -132,8 +131,7 @@ FIGURE_2B = Experiment(
         prompts_a_task(4000, "prompts of all tasks"),
         Effort("seconds of a search", lambda found: found.scale.get("fit_seconds"), 27000),
     ],
-    ["sets come from `prune`, the paper's from Self-SD; all skip about the same share, draft chains and stop alike"],
-    sets_chart,
+    chart=sets_chart,
 )
 
 # ------------------------------------------------------------------------------------------ 7: the task changes
@@ -179,14 +177,11 @@ def shift_claims(found: Found) -> Judgements:
 
 FIGURE_7 = Experiment(
     "figure-7",
-    "a stream that changes its task, against Self-SD",
     shift_units,
     [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of)],
     [shift_claims, faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
     efforts(prompts=2500, what="prompts of all tasks"),
     [
-        "Self-SD and SWIFT searched on other prompts of the first task beforehand; in the paper SWIFT searches on the "
-        "first texts of the stream",
         shared.self_sd_notes,
     ],
     domain_bars(
@@ -224,13 +219,11 @@ def has_an_optimum(found: Found) -> Judgements:
 
 FIGURE_8B = Experiment(
     "figure-8b",
-    "speed-up against the skip ratio",
     each([FIRST_TASK], at_ratios),
     [by_arm(["r", SPEEDUP, "alpha", "M", "c"], [side.arm for side in RATIO_SIDES.values()], first="")],
     [has_an_optimum],
     [prompts_a_task(None), Effort("models", lambda found: 1, 3)],
-    [f"each ratio has a search of its own beforehand, of {RATIO_SECONDS:g} of the usual seconds"],
-    curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
+    chart=curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
 )
 
 # ------------------------------------------------------------------------------------------ 12: the set step by step
@@ -296,13 +289,11 @@ def strip_chart(found: Found) -> Plot | None:
 
 FIGURE_12 = Experiment(
     "figure-12",
-    "the set step by step",
     each([FIRST_TASK], snapshots),
     [strip_table],
     [is_refined],
     [Effort("other texts", lambda found: len(found.get(FIRST_TASK, "matches") or ()))],
-    ["matchness is that of the tokens it was searched on; other texts show what the set is worth"],
-    strip_chart,
+    chart=strip_chart,
 )
 
 FIGURES = [FIGURE_2A, FIGURE_2B, shared.FIGURE_6, FIGURE_7, shared.FIGURE_8A, FIGURE_8B, FIGURE_12]

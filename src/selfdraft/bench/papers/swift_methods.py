@@ -334,7 +334,6 @@ LONGER_DRAFTING = "drafting takes more time than verifying"
 SEARCHED = [on_texts("while it searches", lambda found: is_searching), on_texts("after", lambda found: is_settled)]
 FIGURE_6 = Experiment(
     "figure-6",
-    "along a stream, and where the time goes",
     joined(
         stream_units(lambda is_quick: {SWIFT: swift(), **({} if is_quick else {OURS: {"strategy": "swift"}})}),
         each([FIRST_TASK], search_course, "search "),
@@ -347,12 +346,7 @@ FIGURE_6 = Experiment(
         optimisation_is_cheap,
     ],
     efforts(prompts=PAPER_TEXTS),
-    [
-        f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
-        "matchness is that of the search on other prompts that comes before the tables; by the paper's rules it cannot "
-        "fall. r falls while too few drafts are accepted",
-    ],
-    timeline_chart,
+    chart=timeline_chart,
 )
 
 # ------------------------------------------------------------------------------------------ 8a: options of the search
@@ -400,7 +394,6 @@ HALVES = [
 OPTIONS = [USUAL, FEWER, SELDOM]
 FIGURE_8A = Experiment(
     "figure-8a",
-    "most steps S and Bayesian interval",
     stream_units(lambda is_quick: {arm: swift(**options) for arm, options in options_of(is_quick).items()}),
     [by_arm([*HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
     [option_claims],
