@@ -274,18 +274,10 @@ RECIPE = Recipe(
             notes=[fit.draft_note],
             chart=_draw_example,
         ),
-        Experiment(
-            "table-3",
-            ORACLE_UNITS,
-            [_spread],
-            [VARIES],
-            notes=[fit.draft_note],
-        ),
+        Experiment("table-3", ORACLE_UNITS, [_spread], [VARIES], notes=[fit.draft_note]),
         _course("figure-3", ["alpaca"]),
         _figure("figure-4", HISTOGRAM, NO_USUAL_LENGTH),
-        _course(
-            "figure-5",
-        ),
+        _course("figure-5"),
         Experiment(
             "table-5",
             per_task(FITTED, fit.count_hits),
@@ -309,11 +301,7 @@ RECIPE = Recipe(
             [fit.draft_note, fit.fit_notes],
         ),
         Experiment(
-            "table-6",
-            LATENCY_UNITS,
-            [_gains],
-            [*(partial(_saves, base=base) for base in BASES)],
-            shares="table-1",
+            "table-6", LATENCY_UNITS, [_gains], [*(partial(_saves, base=base) for base in BASES)], shares="table-1"
         ),
         Experiment(
             "table-2",

@@ -289,13 +289,7 @@ SET_COLUMNS: Sequence[Column] = (
     ("drafts", kept("d", "sets", "num_drafted")),
     ("expected TPT", kept(".2f", "sets", "tokens_per_time")),
 )
-MAIN = Experiment(
-    "main",
-    _main_units,
-    [by_arm([*REACHED, "c"], ARMS)],
-    [_main_claims],
-    [*EFFORTS, NUM_TASKS],
-)
+MAIN = Experiment("main", _main_units, [by_arm([*REACHED, "c"], ARMS)], [_main_claims], [*EFFORTS, NUM_TASKS])
 PRUNING = Experiment(
     "pruning",
     _in_turn(NUM_TEXTS, {"plan ": _plans, "decoded ": _decoded}),

@@ -290,11 +290,7 @@ RECIPE = Recipe(
             of(streams, by_arm(("tokens/s", "expected", "speed-up"), ALL_ARMS, first="", units=[ALL])),
             of(streams, *knn_is_faster(ALL)),
         ),
-        of_streams(
-            "table-7",
-            of(streams, by_unit(list(ACCEPTED), ALL_ARMS)),
-            of(streams, *accepts_more(ALL)),
-        ),
+        of_streams("table-7", of(streams, by_unit(list(ACCEPTED), ALL_ARMS)), of(streams, *accepts_more(ALL))),
         of_streams(
             "table-3",
             [by_arm((*COUNTED, "c"), [*ALL_ARMS, *BAYES], first="stream", units=[LAST, units.PAPERS_SEARCH])],
@@ -315,12 +311,7 @@ RECIPE = Recipe(
             ],
             "speed-ups on a stream that goes task by task",
         ),
-        first_stream(
-            "figure-4",
-            list(ACCEPTED),
-            accepts_more(FIRST),
-            "M and acceptance rate, task by task",
-        ),
+        first_stream("figure-4", list(ACCEPTED), accepts_more(FIRST), "M and acceptance rate, task by task"),
         of_fit(
             "figure-2",
             units.matrix_units,
@@ -364,12 +355,7 @@ RECIPE = Recipe(
             Effort("vectors a subtopic", _vectors, 100),
             "vectors of MATH prompts by subtopic",
         ),
-        of_fit(
-            "table-4",
-            MATH,
-            by_arm(COUNTED, ALL_ARMS, first=""),
-            knn_is_faster(MATH_STREAM),
-        ),
+        of_fit("table-4", MATH, by_arm(COUNTED, ALL_ARMS, first=""), knn_is_faster(MATH_STREAM)),
         of_fit(
             "figure-7",
             MATH,

@@ -243,9 +243,7 @@ TABLE_10 = Experiment(
         self_sd_effort("sets that Self-SD tried", "num_steps", 1000),
         self_sd_effort("seconds it searched", "optimise_seconds", 7.5 * 3600),
     ],
-    [
-        shared.self_sd_notes,
-    ],
+    [shared.self_sd_notes],
 )
 SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidates alone, as its texts are needed anyway"
 BAYESIAN = shared.of_search("Bayesian steps", "num_bayesian", "d")

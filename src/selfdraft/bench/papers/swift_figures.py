@@ -181,9 +181,7 @@ FIGURE_7 = Experiment(
     [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of)],
     [shift_claims, faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
     efforts(prompts=2500, what="prompts of all tasks"),
-    [
-        shared.self_sd_notes,
-    ],
+    [shared.self_sd_notes],
     domain_bars(
         [SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, "Speed-up and acceptance of Self-SD and SWIFT by task."
     ),
