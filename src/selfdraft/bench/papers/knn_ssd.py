@@ -18,9 +18,22 @@ from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
 from .claims import TOO_FEW, Side, above, below_formula, denied, faster, in_each, is_above, is_faster, larger, speedup
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Note, Plot, Recipe, new_tokens, prompts_a_task
+from .experiment import (
+    Claim,
+    Effort,
+    Experiment,
+    Found,
+    Judgement,
+    Note,
+    Plot,
+    Recipe,
+    Unit,
+    new_tokens,
+    prompts_a_task,
+)
 from .forms import any_value, by_arm, by_domain, by_unit, domain_bars, kept, of, only, together
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
+from .workbench import joined
 
 ARMS, UNSEEN_ARMS = [FIXED, MIXED, KNN], [OFF, MIXED, FIXED, KNN, OWN]
 ALL_ARMS = [OFF, *ARMS]
@@ -217,9 +230,9 @@ def most_are_sent(told: str, found: Found, unit: str) -> Judgement | None:
 
 
 def more_clusters_are_faster(found: Found) -> Judgement | None:
-    names = [name for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
-    most, fewest = (Side(name, KNN) for name in (names[-1], names[0])) if len(names) > 1 else (None, None)
-    return most and fewest and is_faster(f"{most.unit} are faster than {fewest.unit}", found, most, fewest)
+    sides = [Side(name, KNN) for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
+    text = f"{sides[-1].unit} are faster than {sides[0].unit}" if len(sides) > 1 else ""
+    return is_faster(text, found, sides[-1], sides[0]) if text else None
 
 
 def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
@@ -247,7 +260,7 @@ def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
 
 def of_streams(name: str, tables: Any, claims: Any, *notes: Note, **more: Any) -> Experiment:
     """What is shown of streams that are measured once."""
-    shared = {"units": units.stream_units, "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
+    shared = {"units": units.stream_units(), "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
     return Experiment(name, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
 
 
@@ -263,17 +276,19 @@ def of_vectors(name: str, measured: Any, table: Any, claims: Any, effort: Effort
 
 def first_stream(name: str, columns: Sequence[str], claims: Any, alt: str) -> Experiment:
     """The stream that goes task by task."""
-    measured, chart = partial(units.stream_units, ratios=[0.0]), domain_bars(columns, FIRST, ARMS, tasks, alt)
+    measured, chart = units.stream_units([0.0]), domain_bars(columns, FIRST, ARMS, tasks, alt)
     return of_streams(name, [by_domain(columns, FIRST, ARMS, tasks)], claims, units=measured, chart=chart)
 
 
+UNSEEN = joined(units.each_task(units.new_task, names=units.NEW_TASKS), units.each_task(units.left_out, units.WITHOUT))
+"""Data sets that are not among the tasks, then each task as if it were not."""
 MATH = units.math_units(MATH_STREAM, units.math_stream)
 RECIPE = Recipe(
     "knn-ssd",
     [  # where time is short: a fit, then a stream for each table that shares them, last what is left of them
         of_vectors(
             "figure-5",
-            units.vector_units,
+            units.of_tasks(VECTORS, lambda bench: [Unit(VECTORS, partial(units.vectors, bench))]),
             routes_table,
             [
                 every_prompt_is_sent_home,
@@ -300,7 +315,7 @@ RECIPE = Recipe(
                 below_formula("the formula promises more than the clock shows", KNN, units=[LAST]),
             ],
             search_notes,
-            units=units.both_searches_units,
+            units=joined(units.stream_units([1.0]), units.papers_search_unit),
         ),
         first_stream(
             "figure-1",
@@ -314,7 +329,7 @@ RECIPE = Recipe(
         first_stream("figure-4", list(ACCEPTED), accepts_more(FIRST), "M and acceptance rate, task by task"),
         of_fit(
             "figure-2",
-            units.matrix_units,
+            units.of_tasks("sets", units.each_task(units.on_task)),
             by_unit(["speed-up", MATCH], TASKS, first="set of"),
             [own_sets_are_better],
             all_sets,
@@ -322,7 +337,7 @@ RECIPE = Recipe(
         ),
         of_fit(
             "table-5",
-            units.unseen_units,
+            units.of_tasks("unseen", UNSEEN, [*units.NEW_TASKS, *TASKS]),
             by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of"),
             [
                 faster("knn is faster than ssd-mixed on {task}", KNN, MIXED, units=list(units.NEW_TASKS)),

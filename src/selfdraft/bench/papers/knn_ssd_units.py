@@ -34,7 +34,7 @@ from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
 from .swift_methods import self_sd_fit
-from .workbench import Methods, Task, Workbench, labels, why_missing
+from .workbench import Methods, Task, UnitsOf, Workbench, labels, why_missing
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
 """A stream begins with the first."""
@@ -66,10 +66,10 @@ def missing_units(bench: Workbench, names: Iterable[str]) -> list[Unit]:
     return [Unit(name, missing=why_missing(name)) for name in names if bench.task(name) is None]
 
 
-def with_tasks(bench: Workbench, name: str, units: Iterable[Unit], names: Iterable[str] = TASKS) -> list[Unit]:
+def of_tasks(name: str, units: UnitsOf, names: Iterable[str] = TASKS) -> UnitsOf:
     """`units`, if there are two of the five tasks at least; else `name` is missing."""
     too_few = Unit(name, missing=f"it needs prompts of two at least of {', '.join(TASKS)}")
-    return [*missing_units(bench, names), *(units if len(tasks_of(bench)) > 1 else [too_few])]
+    return lambda bench: [*missing_units(bench, names), *(units(bench) if len(tasks_of(bench)) > 1 else [too_few])]
 
 
 # ------------------------------------------------------------------------------------------------ fits and methods
@@ -157,9 +157,12 @@ def routes(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> dict[s
 # ------------------------------------------------------------------------- streams: tables 1, 2, 3 and 7, figures 1, 4
 
 
-def stream_units(bench: Workbench, ratios: Sequence[float] = RATIOS_IN_TURN) -> list[Unit]:
-    wanted = ratios[:2] if bench.scale.is_quick else ratios
-    return with_tasks(bench, "streams", [Unit(f"r={ratio}", partial(_stream, bench, ratio)) for ratio in wanted])
+def stream_units(ratios: Sequence[float] = RATIOS_IN_TURN) -> UnitsOf:
+    def units(bench: Workbench) -> list[Unit]:
+        wanted = ratios[:2] if bench.scale.is_quick else ratios
+        return [Unit(f"r={ratio}", partial(_stream, bench, ratio)) for ratio in wanted]
+
+    return of_tasks("streams", units)
 
 
 def _stream(bench: Workbench, ratio: float) -> Values:
@@ -170,11 +173,10 @@ def _stream(bench: Workbench, ratio: float) -> Values:
     return {**found, "changes": changes, "labels": labels(tasks), **known.values}
 
 
-def both_searches_units(bench: Workbench) -> list[Unit]:
-    """The ratio 1 with our search; then with the paper's, which finds nothing in the seconds of a quick run."""
+def papers_search_unit(bench: Workbench) -> list[Unit]:
+    """The paper's search finds nothing in the seconds of a quick run."""
     has_more = not bench.scale.is_quick and len(tasks_of(bench)) > 1
-    units = [Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))] if has_more else []
-    return [*stream_units(bench, [1.0]), *units]
+    return [Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))] if has_more else []
 
 
 def _by_papers_search(bench: Workbench) -> Values:
@@ -190,12 +192,11 @@ def _by_papers_search(bench: Workbench) -> Values:
 # ----------------------------------------------------------------------------------------- domains: figures 2 and 5
 
 
-def matrix_units(bench: Workbench) -> list[Unit]:
-    """The set of each task on every task."""
-    return with_tasks(bench, "sets", [Unit(task.name, partial(_on_task, bench, task)) for task in tasks_of(bench)])
+def each_task(measure: Callable[[Workbench, Task], Values], prefix: str = "", names: Iterable[str] = TASKS) -> UnitsOf:
+    return lambda bench: [Unit(prefix + one.name, partial(measure, bench, one)) for one in tasks_of(bench, names)]
 
 
-def _on_task(bench: Workbench, task: Task) -> Values:
+def on_task(bench: Workbench, task: Task) -> Values:
     """An arm by the name of each set; sets that are the same are measured once.
 
     `match`: how often each meets the target's choice, given the text.
@@ -217,11 +218,7 @@ def num_routed(bench: Workbench) -> int:
     return max(MORE, bench.scale.prompts) if bench.scale.is_quick else MORE * bench.scale.prompts
 
 
-def vector_units(bench: Workbench) -> list[Unit]:
-    return with_tasks(bench, VECTORS, [Unit(VECTORS, partial(_vectors, bench))])
-
-
-def _vectors(bench: Workbench) -> Values:
+def vectors(bench: Workbench) -> Values:
     """Vectors that were fitted to, and where other prompts are sent. The first decision has something to set up."""
     known, tasks = fit_tasks(bench), tasks_of(bench, num_measured=num_routed(bench))
     prompts = [one for task in tasks for one in task.measured]
@@ -252,14 +249,7 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
 # -------------------------------------------------------------------------- unseen prompts and clusters: tables 5, 6
 
 
-def unseen_units(bench: Workbench) -> list[Unit]:
-    """Data sets that are not among the tasks, then each task as if it were not."""
-    new = [Unit(task.name, partial(_new_task, bench, task)) for task in tasks_of(bench, NEW_TASKS)]
-    left_out = [Unit(WITHOUT + task.name, partial(_left_out, bench, task)) for task in tasks_of(bench)]
-    return with_tasks(bench, "unseen", [*new, *left_out], [*NEW_TASKS, *TASKS])
-
-
-def _new_task(bench: Workbench, task: Task) -> Values:
+def new_task(bench: Workbench, task: Task) -> Values:
     known = fit_tasks(bench)
     methods = {MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
     (more,) = tasks_of(bench, [task.name], num_routed(bench))
@@ -267,7 +257,7 @@ def _new_task(bench: Workbench, task: Task) -> Values:
     return {**bench.measure(task, methods, knows=[known.knows()]), "routes": sent, **known.values}
 
 
-def _left_out(bench: Workbench, task: Task) -> Values:
+def left_out(bench: Workbench, task: Task) -> Values:
     """`knn` without the task's anchors and set; `ssd-fixed`: the set of the first other task."""
     known = fit_tasks(bench)
     knows, other = known.knows(task.name), next(one.name for one in known.domains if one.name != task.name)

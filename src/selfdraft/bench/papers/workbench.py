@@ -6,8 +6,8 @@ a domain stand for a data set of the same kind; where they do, a row says so, or
 
 from __future__ import annotations
 
-import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -249,9 +249,10 @@ def joined(*parts: UnitsOf) -> UnitsOf:
 
 def _with_own_ids(prompts: Sequence[Prompt]) -> list[Prompt]:
     """A stream may have a prompt twice."""
-    met: dict[str, itertools.count[int]] = {}
+    met: Counter[str] = Counter()
     named = []
     for prompt in prompts:
-        number = next(met.setdefault(prompt.id, itertools.count(1)))
-        named.append(prompt if number == 1 else replace(prompt, id=f"{prompt.id}-{number}"))
+        met[prompt.id] += 1
+        count = met[prompt.id]
+        named.append(prompt if count == 1 else replace(prompt, id=f"{prompt.id}-{count}"))
     return named
