@@ -52,14 +52,14 @@ class Side:
         return (self.unit, self.domain, self.where) == (other.unit, other.domain, other.where)
 
 
-Unless = Callable[[Found, Side, Side], str | None] | None
+Unless = Callable[[Found, Side, Side], str | None]
 """Why a claim about two sides says nothing; None: it does say something."""
 
 # ------------------------------------------------------------------------------------------------------- three verbs
 
 
 def faster(
-    text: str, one: str | Side, other: str | Side = OFF, bound: float = 1.0, units: Units = None, unless: Unless = None
+    text: str, one: str | Side, other: str | Side = OFF, bound: float = 1.0, units: Units = None, unless: Unless | None = None
 ) -> EachClaim:
     """`bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %."""
     return larger(text, SPEEDUP, one, other, bound=bound, units=units, unless=unless)
@@ -73,14 +73,14 @@ def larger(
     *,
     bound: float = 1.0,
     units: Units = None,
-    unless: Unless = None,
+    unless: Unless | None = None,
 ) -> EachClaim:
     """That a quantity of one arm is above that of another, in each unit (or those named) that has both arms."""
 
     def judge(told: str, found: Found, unit: str) -> Judgement | None:
-        sides = [Side(unit, side) if isinstance(side, str) else side for side in (one, other)]
-        judgement = is_larger(told, found, quantity, *sides, bound=bound)
-        reason = unless(found, *sides) if unless and judgement else None
+        first, second = (Side(unit, side) if isinstance(side, str) else side for side in (one, other))
+        judgement = is_larger(told, found, quantity, first, second, bound)
+        reason = unless(found, first, second) if unless and judgement else None
         return Judgement(told, None, reason) if reason else judgement
 
     return in_each(text, judge, units if isinstance(one, str) else [one.unit])

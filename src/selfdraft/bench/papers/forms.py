@@ -69,7 +69,8 @@ def by_domain(columns: Sequence[Column], unit: str, arms: Arms, domains: Domains
     """One row per figure and arm, a column per domain of one unit, and one for all of them."""
 
     def places(found: Found) -> Places:
-        return {(unit, domain): heading for domain, heading in {**domains(found), None: "all"}.items()}
+        named: Places = {(unit, domain): heading for domain, heading in domains(found).items()}
+        return {**named, (unit, None): "all"}
 
     return _across(columns, arms, places)
 

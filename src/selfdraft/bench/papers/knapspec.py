@@ -106,8 +106,8 @@ def _main_units(bench: Workbench) -> Iterator[Unit]:
     """At quick scale one task is sampled: reading long prompts takes most of the time."""
     for name, temperature in itertools.product(TASKS, TEMPERATURES):
         if not (bench.scale.is_quick and temperature and name != TASKS[0]):
-            asked = {"temperature": temperature, "told": f"T = {temperature}"}
-            measure = partial(_measure, bench, _methods(bench), **asked)
+            told = f"T = {temperature}"
+            measure = partial(_measure, bench, _methods(bench), temperature=temperature, told=told)
             yield from bench.for_each([name], measure, prefix=f"T={temperature} ")
 
 
@@ -279,7 +279,7 @@ def _context_sides(found: Found) -> dict[str, dict[float, Side]]:
 
 NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
 PLAN_COLUMNS: Sequence[Column] = (
-    ("ms", lambda *of: cell(*of, "ms/token")),
+    ("ms", lambda found, unit, arm: cell(found, unit, arm, "ms/token")),
     ("in plain passes", formatted(".1f", lambda *of: (one := speedup(of[0], Side(*of[1:]))) and 1 / one.value)),
     ("expected TPT", formatted(".2f", lambda *of: mean(_promised(*of)))),
 )

@@ -65,7 +65,7 @@ TABLE_4 = Experiment(
 CODE = "humaneval"
 SAMPLED_SWIFT, COUPLED = "SWIFT, sampled", "SWIFT, coupled"
 ONE, TWO = Side(f"T=0.0 {CODE}", SWIFT), Side(f"T=0.6 {CODE}", SAMPLED_SWIFT)
-SAMPLING = {"temperature": 0.6, "top_p": 0.95}
+SAMPLING: dict[str, Any] = {"temperature": 0.6, "top_p": 0.95}
 SAMPLED: Methods = {SAMPLED_SWIFT: {**accelerating(), "acceptance": "rejection"}, COUPLED: accelerating()}
 """With the paper's acceptance, by rejection, and with ours, which keeps the plain text."""
 NO_ACCURACY = "the prompts come without tests, and what a model wrote is never executed here"
