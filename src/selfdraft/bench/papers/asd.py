@@ -16,7 +16,7 @@ from ...prompts.tokens import encode
 from ...protocols import Runner
 from ..tables import Table, number
 from .claims import Side, faster, is_above
-from .experiment import Effort, Experiment, Found, Judgement, Recipe, Values, prompts_a_task
+from .experiment import Experiment, Found, Judgement, Recipe, Values
 from .forms import by_arm, by_unit
 from .swift_methods import self_sd_fit
 from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
@@ -134,19 +134,12 @@ METHODS = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules
 RECIPE = Recipe(
     "asd",
     [
-        Experiment(
-            "table-1",
-            each([SIMILARITIES], _similarities),
-            [_similarity_table],
-            [_similarity_claims],
-            [Effort("prompts", lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ()), 1000)],
-        ),
+        Experiment("table-1", each([SIMILARITIES], _similarities), [_similarity_table], [_similarity_claims]),
         Experiment(
             "table-3",
             _against_draft_verify(("cnn-dm", "xsum"), (0.0, 0.2), {}),
             [SPEEDS],
             [faster(KEEPS_UP, ASD, DRAFT_VERIFY, bound=0.95, unless=_too_few_sets), PAYS],
-            [prompts_a_task(1000)],
             [_search_notes],
         ),
         Experiment(
@@ -154,7 +147,6 @@ RECIPE = Recipe(
             _against_draft_verify(("humaneval",), (0.0, 0.6), {"every": 4, "last": 3}),
             [SPEEDS],
             [faster("ASD is faster than draft & verify on {task}", ASD, DRAFT_VERIFY, unless=_too_few_sets), PAYS],
-            [prompts_a_task(164)],
             [_search_notes],
         ),
         Experiment(
@@ -173,8 +165,8 @@ RECIPE = Recipe(
                 faster("rule 1 helps both", "all three", "similarity and rule 2"),
                 faster("rules 1 and 2 alone pay", "rules 1 and 2"),
             ],
-            [prompts_a_task(1000)],
         ),
     ],
     quick_prompts=8,
+    efforts={"prompts": lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ())},
 )

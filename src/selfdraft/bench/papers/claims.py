@@ -59,7 +59,12 @@ Unless = Callable[[Found, Side, Side], str | None]
 
 
 def faster(
-    text: str, one: str | Side, other: str | Side = OFF, bound: float = 1.0, units: Units = None, unless: Unless | None = None
+    text: str,
+    one: str | Side,
+    other: str | Side = OFF,
+    bound: float = 1.0,
+    units: Units = None,
+    unless: Unless | None = None,
 ) -> EachClaim:
     """`bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %."""
     return larger(text, SPEEDUP, one, other, bound=bound, units=units, unless=unless)

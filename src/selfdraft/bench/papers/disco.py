@@ -24,7 +24,7 @@ from ..tables import Table, number
 from . import disco_fit as fit
 from .claims import EachClaim, Side, Units, above, denied, faster, in_each, is_above
 from .disco_fit import DISCO, FITTED, HEURISTIC, ORACLE, PERPLEXITY, STATIC_5, STATIC_OPT, TASKS, per_task
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, prompts_a_task
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit
 from .forms import TableOf, by_arm
 from .workbench import Workbench
 
@@ -258,12 +258,11 @@ def _saves(found: Found, base: str) -> Judgement | None:
     return is_above(f"on average DISCO takes less time than {base}", average(found, base), 0.0, "percent saved")
 
 
-def _fewest(name: str) -> Callable[[Found], float | None]:
+def _fewest(name: str) -> Effort:
     return lambda found: min((one["fit"][name] for one in found.units.values()), default=None)
 
 
-TRAINING = Effort("prompts to train with", _fewest("num_train"), 374)
-CHOOSING = Effort("prompts to choose settings with", _fewest("num_validation"), 80)
+EFFORTS = {"prompts to train with": _fewest("num_train"), "prompts to choose settings with": _fewest("num_validation")}
 RECIPE = Recipe(
     "disco",
     [
@@ -286,7 +285,6 @@ RECIPE = Recipe(
                 in_each(f"{HIGHER_F1} {text} on {{task}}", partial(_tells_better, base))
                 for base, text in F1_BASES.items()
             ],
-            [TRAINING, CHOOSING],
         ),
         Experiment(
             "table-1",
@@ -297,7 +295,6 @@ RECIPE = Recipe(
                 faster("the oracle is faster than DISCO on {task}", ORACLE, DISCO),
                 faster("DISCO is faster than plain decoding on {task}", DISCO),
             ],
-            [prompts_a_task(80), TRAINING, CHOOSING],
             [fit.draft_note, fit.fit_notes],
         ),
         Experiment(
@@ -313,8 +310,8 @@ RECIPE = Recipe(
                 faster("DISCO is faster than going by perplexity on {task}", DISCO, PERPLEXITY, units=[GREEDY]),
                 faster(f"{STATIC_5} is faster than {PERPLEXITY} on {{task}}", STATIC_5, PERPLEXITY, units=[GREEDY]),
             ],
-            [prompts_a_task(80)],
         ),
     ],
     quick_prompts=3,
+    efforts=EFFORTS,
 )

@@ -69,15 +69,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much was done (`ours`), and how much the paper did; None: it does not say."""
-
-    what: str  # "prompts a task"
-    ours: Callable[[Found], float | None]
-    paper: float | None = None
-
-
-@dataclass(frozen=True)
 class Judgement:
     """A claim of the paper in our words. `outcome`: confirmed, not confirmed; None: inconclusive.
 
@@ -121,7 +112,6 @@ class Experiment:
     units: Callable[[Any], Iterable[Unit]]  # of a Workbench
     tables: Sequence[Callable[[Found], Table]]
     claims: Sequence[Claim] = ()
-    efforts: Sequence[Effort] = ()
     notes: Sequence[Note] = ()
     chart: Callable[[Found], Plot | None] | None = None
     shares: str = ""
@@ -140,30 +130,38 @@ class Experiment:
         return [text for note in self.notes for text in note(found)]
 
 
+Effort = Callable[[Found], float | None]
+"""How much was done; None: that is not known."""
+
+
+def fewest_prompts(found: Found) -> float | None:
+    """In the unit that has fewest."""
+    figures = (found.figures(unit, OFF) for unit in found.units)
+    return min((one.num_prompts for one in figures if one), default=None)
+
+
+def most_tokens(found: Found) -> float | None:
+    """New ones of a text; a unit may have fewer than the scale."""
+    known = [values["tokens"] for values in found.units.values() if "tokens" in values]
+    return max(known, default=found.scale.get("tokens"))
+
+
+EFFORTS: Mapping[str, Effort] = {
+    "prompts a task": fewest_prompts,
+    "new tokens of a text at most": most_tokens,
+    "models": lambda found: 1,
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One paper. `name` is that of the command and of the file of published numbers.
 
-    `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes.
+    `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes. `efforts`:
+    how much was done, by the names that the published data has; what the paper did stands there.
     """
 
     name: str
     experiments: Sequence[Experiment]
     quick_prompts: int = 1
-
-
-# ------------------------------------------------------------------------------------------------------------ efforts
-
-
-def prompts_a_task(paper: float | None, what: str = "prompts a task") -> Effort:
-    """In the unit that has fewest."""
-    return Effort(what, _fewest_prompts, paper)
-
-
-def new_tokens(paper: float | None) -> Effort:
-    return Effort("new tokens of a text at most", lambda found: found.scale.get("tokens"), paper)
-
-
-def _fewest_prompts(found: Found) -> float | None:
-    figures = (found.figures(unit, OFF) for unit in found.units)
-    return min((one.num_prompts for one in figures if one), default=None)
+    efforts: Mapping[str, Effort] = field(default_factory=dict)

@@ -21,9 +21,9 @@ from ...strategies.knapspec import KnapSpec
 from ...types import Prompt, SkipSet
 from ..tables import Table
 from .claims import Side, above, denied, estimate_of, faster, is_below, is_faster, is_larger, speedup
-from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Recipe, Unit, Values, prompts_a_task
+from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Recipe, Unit, Values
 from .forms import Column, by_arm, cell, curves, formatted, kept
-from .knapspec_states import CORRELATION, EFFORTS, LEMMA, MIN_COSINE, References, num_looked_at, with_references
+from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
 from .workbench import Methods, Task, UnitsOf, Workbench, why_missing
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
@@ -277,7 +277,11 @@ def _context_sides(found: Found) -> dict[str, dict[float, Side]]:
 
 # -------------------------------------------------------------------------------------------------------- recipe
 
-NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
+EFFORTS: Mapping[str, Effort] = {
+    "tasks": lambda found: len({unit.split()[-1] for unit in found.units}),
+    "longest text, tokens": lambda found: max(_lengths(found), default=None),
+    "tokens": lambda found: found.get(STATES, "num_tokens"),
+}
 PLAN_COLUMNS: Sequence[Column] = (
     ("ms", lambda found, unit, arm: cell(found, unit, arm, "ms/token")),
     ("in plain passes", formatted(".1f", lambda *of: (one := speedup(of[0], Side(*of[1:]))) and 1 / one.value)),
@@ -289,7 +293,7 @@ SET_COLUMNS: Sequence[Column] = (
     ("drafts", kept("d", "sets", "num_drafted")),
     ("expected TPT", kept(".2f", "sets", "tokens_per_time")),
 )
-MAIN = Experiment("main", _main_units, [by_arm([*REACHED, "c"], ARMS)], [_main_claims], [*EFFORTS, NUM_TASKS])
+MAIN = Experiment("main", _main_units, [by_arm([*REACHED, "c"], ARMS)], [_main_claims])
 PRUNING = Experiment(
     "pruning",
     _in_turn(NUM_TEXTS, {"plan ": _plans, "decoded ": _decoded}),
@@ -303,7 +307,6 @@ PRUNING = Experiment(
         faster("a plan takes less than ten plain passes on {task}", PRUNED, bound=0.1, units=PLAN),
         faster("decoding is no slower with pruning on {task}", PRUNED, UNPRUNED, bound=NO_LOSS, units=DECODED),
     ],
-    EFFORTS,
 )
 DECOUPLING = Experiment(
     "decoupling",
@@ -322,7 +325,6 @@ DECOUPLING = Experiment(
             unless=_neither_drafts,
         ),
     ],
-    EFFORTS,
 )
 CONTEXTS = Experiment(
     "contexts",
@@ -332,7 +334,6 @@ CONTEXTS = Experiment(
         _context_claims,
         faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
     ],
-    [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
     chart=curves(
         ["speed-up", ("TPT (tokens/s)", _tpt)],
         _context_sides,
@@ -341,4 +342,4 @@ CONTEXTS = Experiment(
         log="x",
     ),
 )
-RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3)
+RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3, efforts=EFFORTS)

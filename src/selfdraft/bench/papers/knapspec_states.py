@@ -37,7 +37,7 @@ from ...types import Prompt, SkipSet
 from ..charts import Group, Panels, Scatter
 from ..tables import Table
 from .claims import Side, is_above, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
+from .experiment import Experiment, Found, Judgement, Plot, Unit, Values, fewest_prompts
 from .forms import Column, by_arm, kept
 from .workbench import Task, Workbench
 
@@ -187,7 +187,7 @@ def _correlations(found: Found) -> Table:
 def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
     for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
         claim, above = f"TPT is more highly correlated with throughput than {title}", _r(found, "tpt", other)
-        num_prompts = int(NUM_PROMPTS.ours(found) or 0)  # speeds of few prompts are chance, however many sets there are
+        num_prompts = int(fewest_prompts(found) or 0)  # speeds of few prompts are chance, however many sets there are
         yield is_above(claim, above and replace(above, count=num_prompts), 0.0, "difference of r")
 
 
@@ -201,14 +201,11 @@ def _correlation_chart(found: Found) -> Plot | None:
 
 
 PREDICTED: Sequence[Column] = [(title, kept(".4g", "predicted", name)) for name, title in PREDICTORS.items()]
-NUM_PROMPTS = prompts_a_task(None)
-EFFORTS = [Effort("models", lambda found: 1, 8), NUM_PROMPTS]
 CORRELATION = Experiment(
     "correlation",
     _correlation_units,
     [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
     [_is_best_predictor],
-    EFFORTS,
     chart=_correlation_chart,
 )
 
@@ -340,10 +337,4 @@ def _is_kept(found: Found) -> Judgement | None:
     return Judgement(claim, not violations if close else None, because)
 
 
-LEMMA = Experiment(
-    "lemma",
-    lambda bench: [Unit(STATES, lambda: _examined(bench))],
-    [_table],
-    [_is_kept],
-    efforts=[Effort("tokens", lambda found: found.get(STATES, "num_tokens"))],
-)
+LEMMA = Experiment("lemma", lambda bench: [Unit(STATES, lambda: _examined(bench))], [_table], [_is_kept])

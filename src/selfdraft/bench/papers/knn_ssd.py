@@ -18,19 +18,7 @@ from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
 from .claims import TOO_FEW, Side, above, below_formula, denied, faster, in_each, is_above, is_faster, larger, speedup
-from .experiment import (
-    Claim,
-    Effort,
-    Experiment,
-    Found,
-    Judgement,
-    Note,
-    Plot,
-    Recipe,
-    Unit,
-    new_tokens,
-    prompts_a_task,
-)
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Note, Plot, Recipe, Unit, fewest_prompts
 from .forms import any_value, by_arm, by_domain, by_unit, domain_bars, kept, of, only, together
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
 from .workbench import joined
@@ -82,8 +70,12 @@ def _vectors(found: Found) -> float | None:
     return round(statistics.fmean(map(len, points.values())), 1) if points else None
 
 
-FIT = [new_tokens(128), Effort("steps of a domain's search", _steps, 1000)]
-PROMPTS = Effort("prompts a task", lambda found: found.scale.get("prompts"), 40)
+EFFORTS: Mapping[str, Effort] = {
+    "prompts a task": lambda found: found.scale.get("prompts") if FIRST in found.units else fewest_prompts(found),
+    "steps of a domain's search": _steps,
+    "vectors a domain": _vectors,
+    "vectors a subtopic": _vectors,
+}
 
 
 def set_notes(found: Found) -> Iterator[str]:
@@ -260,18 +252,18 @@ def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
 
 def of_streams(name: str, tables: Any, claims: Any, *notes: Note, **more: Any) -> Experiment:
     """What is shown of streams that are measured once."""
-    shared = {"units": units.stream_units(), "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
+    shared = {"units": units.stream_units(), "notes": [*notes, set_notes]}
     return Experiment(name, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
 
 
 def of_fit(name: str, measured: Any, table: Any, claims: Any, note: Note = set_notes, **more: Any) -> Experiment:
     """What is shown of methods with fitted sets."""
-    return Experiment(name, measured, [table], claims, [prompts_a_task(None), *FIT], [note], **more)
+    return Experiment(name, measured, [table], claims, [note], **more)
 
 
-def of_vectors(name: str, measured: Any, table: Any, claims: Any, effort: Effort, alt: str) -> Experiment:
+def of_vectors(name: str, measured: Any, table: Any, claims: Any, alt: str) -> Experiment:
     parts = f"{alt}, first two principal components"
-    return Experiment(name, measured, [table], claims, [effort], [vector_notes], partial(scatter, alt=parts))
+    return Experiment(name, measured, [table], claims, [vector_notes], partial(scatter, alt=parts))
 
 
 def first_stream(name: str, columns: Sequence[str], claims: Any, alt: str) -> Experiment:
@@ -297,7 +289,6 @@ RECIPE = Recipe(
                     for n, most in LENGTHS.items()
                 ),
             ],
-            Effort("vectors a domain", _vectors, 1000),
             "vectors of prompts by domain",
         ),
         of_streams(
@@ -367,7 +358,6 @@ RECIPE = Recipe(
             units.math_units(MATH_VECTORS, units.math_vectors),
             subtopic_table,
             [subtopic_claims],
-            Effort("vectors a subtopic", _vectors, 100),
             "vectors of MATH prompts by subtopic",
         ),
         of_fit("table-4", MATH, by_arm(COUNTED, ALL_ARMS, first=""), knn_is_faster(MATH_STREAM)),
@@ -387,4 +377,5 @@ RECIPE = Recipe(
         ),
     ],
     quick_prompts=3,
+    efforts=EFFORTS,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...measure.records import VERDICTS
 from ..tables import Table, markdown_table, number, text_table, title
 from .claims import TOO_FEW
-from .experiment import FAILED, Effort, Experiment, Found, Judgement, Plot, Recipe
+from .experiment import EFFORTS, FAILED, Experiment, Found, Judgement, Plot, Recipe
 from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
 
@@ -120,8 +120,8 @@ def without_bare(table: Table) -> Table:
 def _remarks(section: Section, mark: Callable[[str], str]) -> Iterator[str]:
     """How much was done, what became of the claims, what else is to be said."""
     experiment, found = section.experiment, section.found
-    if experiment.efforts and section.tables:
-        yield "* done: " + "; ".join(_effort(effort, found) for effort in experiment.efforts)
+    if section.published.effort and section.tables:
+        yield "* done: " + "; ".join(_efforts(section))
     yield from _claims(section.judgements, mark)
     yield from (f"* {note}" for note in (*section.published.notes, *experiment.remarks(found)))
     yield from _missing(found)
@@ -134,9 +134,12 @@ def where_of(head: ReproduceHead) -> str:
     return ", ".join(str(name) for name in (*names, stand_in) if name)
 
 
-def _effort(effort: Effort, found: Found) -> str:
-    ours, paper = effort.ours(found), "" if effort.paper is None else f" of the paper's {effort.paper:g}"
-    return f"{effort.what} {number(ours and round(ours, 1), 'g')}{paper}"
+def _efforts(section: Section) -> Iterator[str]:
+    known = {**EFFORTS, **section.recipe.efforts}
+    for what, paper in section.published.effort.items():
+        ours = known[what](section.found)
+        of_paper = "" if paper is None else f" of the paper's {paper:g}"
+        yield f"{what} {number(ours and round(ours, 1), 'g')}{of_paper}"
 
 
 def _claims(judgements: Sequence[Judgement], mark: Callable[[str], str]) -> Iterator[str]:

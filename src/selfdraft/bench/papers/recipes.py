@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -38,11 +38,12 @@ Cell = str | float | int | None
 class PublishedTable:
     """What a table is about and what a reader must know; and, unless the paper has only a picture, its numbers.
 
-    `setup`: models, device, prompts of the paper; `source`: where it stands there. `num_keys`: columns, after that of
-    models, that name a row; `is_beside`: they are those of a table of ours.
+    `effort`: how much the paper did, None: it does not say. `setup`: models, device, prompts of the paper; `source`:
+    where it stands there. `num_keys`: columns, after that of models, that name a row; `is_beside`: as in our table.
     """
 
     title: str
+    effort: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()
     source: str = ""
     setup: str = ""

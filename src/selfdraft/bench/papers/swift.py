@@ -17,7 +17,7 @@ from .claims import Side, at_least, below_formula, denied, faster, is_faster, la
 from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
 from .forms import Column, by_arm, curves
 from .swift_figures import FIGURES
-from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, accelerating, efforts, searched, self_sd_fit, with_siblings
+from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, accelerating, searched, self_sd_fit, with_siblings
 from .workbench import Methods, Task, Workbench, each, joined
 
 # ------------------------------------------------------------------------------------------- tables 2 and 4: text
@@ -46,7 +46,6 @@ TABLE_2 = Experiment(
         faster("Lookahead is faster than plain decoding on {task}", LOOKAHEAD),
         denied(faster("Parallel is not faster than plain decoding on {task}", PARALLEL)),
     ],
-    efforts(tokens=max(TEXT_TOKENS.values()), steps=None),
 )
 TABLE_4 = Experiment(
     "table-4",
@@ -56,7 +55,6 @@ TABLE_4 = Experiment(
         below_formula("less is gained than expected on {task}", SWIFT),
         at_least("more than 90 % of the drafted tokens are accepted on {task}", "alpha", SWIFT, 0.9),
     ],
-    TABLE_2.efforts,
     shares="table-2",
 )
 
@@ -83,7 +81,6 @@ TABLE_3 = Experiment(
         faster("SWIFT gains more in greedy decoding than when sampling", ONE, TWO),
         larger("SWIFT's M is smaller when sampling", "M", ONE, TWO),
     ],
-    efforts(prompts=164, steps=None),
 )
 
 # ------------------------------------------------------------------------------------------------ table 8: its parts
@@ -114,7 +111,6 @@ TABLE_8 = Experiment(
         larger("without early stopping M grows", "M", NO_STOPPING, SWIFT),
         larger("stopping early, more drafts are accepted", "alpha", SWIFT, NO_STOPPING),
     ],
-    efforts(),
 )
 
 # ----------------------------------------------------------------------------------------------- table 9: the window
@@ -163,7 +159,6 @@ TABLE_9 = Experiment(
         faster(f"a window of 32 is faster than one of {size}", WINDOWS[32], WINDOWS[size], unless=why_equal)
         for size in (16, 64, 128)
     ],
-    efforts(steps=None),
 )
 
 # ------------------------------------------------------------------------- tables 10 and 12, figure 11: against Self-SD
@@ -223,8 +218,8 @@ def latency_sides(found: Found) -> dict[str, dict[float, Side]]:
     return {SWIFT: {own["optimise_seconds"]: Side(FIRST_TASK, SWIFT)} if own else {}, SELF_SD: others}
 
 
-def self_sd_effort(what: str, key: str, paper: float) -> Effort:
-    return Effort(what, lambda found: found.get(FIRST_TASK, "searches", SELF_SD, key), paper)
+def of_self_sd(key: str) -> Effort:
+    return lambda found: found.get(FIRST_TASK, "searches", SELF_SD, key)
 
 
 NEEDS: Column = ("plug-and-play", lambda found, unit, arm: NEEDS_NOTHING[arm])
@@ -237,12 +232,6 @@ TABLE_10 = Experiment(
         faster("SWIFT is faster than Self-SD with siblings", SWIFT, with_siblings(SELF_SD)),
         faster("siblings make Self-SD faster", with_siblings(SELF_SD), SELF_SD),
     ],
-    [
-        *efforts(),
-        self_sd_effort("texts that Self-SD tries a set on", "num_prompts", 8),
-        self_sd_effort("sets that Self-SD tried", "num_steps", 1000),
-        self_sd_effort("seconds it searched", "optimise_seconds", 7.5 * 3600),
-    ],
     [shared.self_sd_notes],
 )
 SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidates alone, as its texts are needed anyway"
@@ -252,7 +241,6 @@ TABLE_12 = Experiment(
     joined(*(each([FIRST_TASK], partial(beside_self_sd, name), f"{name} ") for name in SEARCHES)),
     [by_arm([STEPS, BAYESIAN, SECONDS, "r", "M", "alpha", "speed-up"], [*SELF_SD_ARMS, SWIFT], first="")],
     [faster(f"SWIFT is faster than {arm}", SWIFT, arm) for arm in SELF_SD_ARMS],
-    efforts(),
     [shared.self_sd_notes],
 )
 FIGURE_11 = Experiment(
@@ -260,10 +248,15 @@ FIGURE_11 = Experiment(
     each([FIRST_TASK], over_seconds),
     [by_arm([STEPS, SECONDS, "alpha", "speed-up"], [SWIFT, *SEARCH_SHARES], first="")],
     [latency_claims],
-    efforts(),
     [shared.self_sd_notes],
     curves(["speed-up"], latency_sides, "seconds of optimisation", "Speed-up by seconds of optimisation."),
 )
 
+EFFORTS = {
+    **shared.EFFORTS,
+    "texts that Self-SD tries a set on": of_self_sd("num_prompts"),
+    "sets that Self-SD tried": of_self_sd("num_steps"),
+    "seconds it searched": of_self_sd("optimise_seconds"),
+}
 TABLES = [TABLE_2, TABLE_3, TABLE_4, TABLE_8, TABLE_9, TABLE_10, TABLE_12]
-RECIPE = Recipe("swift", [*TABLES, *FIGURES[:-1], FIGURE_11, FIGURES[-1]])
+RECIPE = Recipe("swift", [*TABLES, *FIGURES[:-1], FIGURE_11, FIGURES[-1]], efforts=EFFORTS)

@@ -23,9 +23,9 @@ from ..charts import Grid, SkipStrips, Strip
 from ..tables import Table, number
 from . import swift_methods as shared
 from .claims import SPEEDUP, Side, at_least, estimate_of, faster, is_above, is_faster, is_larger, larger, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
+from .experiment import Experiment, Found, Judgement, Plot, Unit, Values
 from .forms import by_arm, by_domain, cell, curves, domain_bars
-from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, Judgements, accelerating, by_task, efforts, labels_of, swift_fit
+from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, Judgements, accelerating, by_task, labels_of, swift_fit
 from .workbench import TASKS, Task, Workbench, each, labels, why_missing
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
@@ -63,7 +63,6 @@ FIGURE_2A = Experiment(
         faster("evenly spaced layers, half of them skipped, pay with several candidates", TOP_K, units=[HALF]),
         faster("several candidates are faster than one", TOP_K, TOP_1, units=[HALF]),
     ],
-    [prompts_a_task(3000, "prompts of all three tasks")],
     chart=curves(
         ["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."
     ),
@@ -122,17 +121,7 @@ def sets_chart(found: Found) -> Plot | None:
     return Plot(grid, "Speed-up of the set of each task (rows) on each task (columns).", (7.0, 3.6)) if cells else None
 
 
-FIGURE_2B = Experiment(
-    "figure-2b",
-    each(SET_TASKS, on_all),
-    [sets_table],
-    [sets_suit_their_tasks],
-    [
-        prompts_a_task(4000, "prompts of all tasks"),
-        Effort("seconds of a search", lambda found: found.scale.get("fit_seconds"), 27000),
-    ],
-    chart=sets_chart,
-)
+FIGURE_2B = Experiment("figure-2b", each(SET_TASKS, on_all), [sets_table], [sets_suit_their_tasks], chart=sets_chart)
 
 # ------------------------------------------------------------------------------------------ 7: the task changes
 
@@ -180,7 +169,6 @@ FIGURE_7 = Experiment(
     shift_units,
     [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of)],
     [shift_claims, faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
-    efforts(prompts=2500, what="prompts of all tasks"),
     [shared.self_sd_notes],
     domain_bars(
         [SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, "Speed-up and acceptance of Self-SD and SWIFT by task."
@@ -220,7 +208,6 @@ FIGURE_8B = Experiment(
     each([FIRST_TASK], at_ratios),
     [by_arm(["r", SPEEDUP, "alpha", "M", "c"], [side.arm for side in RATIO_SIDES.values()], first="")],
     [has_an_optimum],
-    [prompts_a_task(None), Effort("models", lambda found: 1, 3)],
     chart=curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
 )
 
@@ -285,13 +272,6 @@ def strip_chart(found: Found) -> Plot | None:
     return Plot(drawing, alt, (10, 1.2 + len(rows) / 2)) if rows else None
 
 
-FIGURE_12 = Experiment(
-    "figure-12",
-    each([FIRST_TASK], snapshots),
-    [strip_table],
-    [is_refined],
-    [Effort("other texts", lambda found: len(found.get(FIRST_TASK, "matches") or ()))],
-    chart=strip_chart,
-)
+FIGURE_12 = Experiment("figure-12", each([FIRST_TASK], snapshots), [strip_table], [is_refined], chart=strip_chart)
 
 FIGURES = [FIGURE_2A, FIGURE_2B, shared.FIGURE_6, FIGURE_7, shared.FIGURE_8A, FIGURE_8B, FIGURE_12]

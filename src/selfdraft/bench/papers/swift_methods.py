@@ -23,7 +23,7 @@ from ...types import Prompt
 from ..charts import Lines, Panels, Series, Stack, StackedBars
 from ..tables import Table, interval, number
 from .claims import SPEEDUP, Side, Unless, above, estimate_of, faster, is_above, is_below, is_faster, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Values, prompts_a_task
+from .experiment import Effort, Experiment, Found, Judgement, Plot, Values, fewest_prompts
 from .forms import Column, by_arm
 from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
 
@@ -33,9 +33,8 @@ Judgements = Iterator[Judgement | None]
 
 SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
 FIRST_TASK = "cnn-dm"
+USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 PAPER_WINDOW = 32
-PAPER_STEPS = 575
-"""Of the search on CNN/DM, the only one that the paper reports: 552 random ones and 23 by Bayesian optimisation."""
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
 LONGER = 3
@@ -195,29 +194,20 @@ def labels_of(found: Found) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- efforts
 
 
-def efforts(
-    prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS, what: str = "prompts a task"
-) -> list[Effort]:
-    """The paper's: `prompts`, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
+def _mean_steps(found: Found) -> float | None:
+    known = [values["search"]["num_steps"] for values in found.units.values() if "search" in values]
+    return round(statistics.mean(known)) if known else None
 
-    def of_units(found: Found, *path: str) -> list[float]:
-        return [value for unit in found.units if (value := found.get(unit, *path)) is not None]
 
-    def num_steps(found: Found) -> float | None:
-        known = of_units(found, "search", "num_steps")
-        return round(statistics.mean(known)) if known else None
-
-    return [
-        prompts_a_task(prompts, what),
-        Effort(
-            "new tokens of a text at most",
-            lambda found: max(of_units(found, "tokens"), default=found.scale.get("tokens")),
-            tokens,
-        ),
-        Effort("steps of SWIFT's search", num_steps, steps),
-        Effort("seconds it may take", lambda found: found.scale.get("fit_seconds")),
-    ]
-
+EFFORTS: Mapping[str, Effort] = {
+    "prompts of all tasks": fewest_prompts,
+    "prompts of all three tasks": fewest_prompts,
+    "steps of SWIFT's search": _mean_steps,
+    "seconds it may take": lambda found: found.scale.get("fit_seconds"),
+    "seconds of a search": lambda found: found.scale.get("fit_seconds"),
+    "S": lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"],
+    "other texts": lambda found: len(found.get(FIRST_TASK, "matches") or ()),
+}
 
 # ------------------------------------------------------------------------------------------ streams
 
@@ -345,13 +335,11 @@ FIGURE_6 = Experiment(
         above(LONGER_DRAFTING, drafting, 1.0, "drafting over verifying", units=[STREAM], unit="x"),
         optimisation_is_cheap,
     ],
-    efforts(prompts=PAPER_TEXTS),
     chart=timeline_chart,
 )
 
 # ------------------------------------------------------------------------------------------ 8a: options of the search
 
-USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 NOT_REACHED = "the option had no effect: the search never got that far"
 DRAFTED_ALIKE = "the option had no effect on the drafts: both drafted with the same sets"
 
@@ -397,9 +385,5 @@ FIGURE_8A = Experiment(
     stream_units(lambda is_quick: {arm: swift(**options) for arm, options in options_of(is_quick).items()}),
     [by_arm([*HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
     [option_claims],
-    [
-        *efforts(prompts=50)[:2],
-        Effort("S", lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"], 1000),
-    ],
     chart=lambda found: Plot(running(found, OPTIONS), "Speed-up of all texts so far.") if found.units else None,
 )
