@@ -24,9 +24,9 @@ from ..tables import Table, number
 from . import disco_fit as fit
 from .claims import EachClaim, Side, Units, above, denied, faster, in_each, is_above
 from .disco_fit import DISCO, FITTED, HEURISTIC, ORACLE, PERPLEXITY, STATIC_5, STATIC_OPT, TASKS, per_task
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe
 from .forms import TableOf, by_arm
-from .workbench import Workbench
+from .workbench import UnitsOf, joined
 
 NUM_BUCKETS, MOST_SHOWN = 20, 16  # longer drafts share the last row of the histogram
 WEAK = 0.3  # a correlation below it
@@ -161,15 +161,9 @@ class Course:
         return Table(f"{self.y_label} by the oracle", [self.x_label, *(headings[place] for place in shown)], cells)
 
     def draw(self, found: Found) -> Plot | None:
-        panels = [
-            Lines(
-                [Series("", list(zip(self.places, values, strict=True)), "bars", n)],
-                self.x_label,
-                self.y_label,
-                title=name,
-            )
-            for n, (name, values) in enumerate(self.rows(found).items())
-        ]
+        bars = {name: list(zip(self.places, values, strict=True)) for name, values in self.rows(found).items()}
+        series = [Series("", points, "bars", color) for color, points in enumerate(bars.values())]
+        panels = [Lines([one], self.x_label, self.y_label, title=name) for name, one in zip(bars, series, strict=True)]
         size = (8.0, 4.0) if len(panels) == 1 else (10.0, 6.5)
         alt = f"{self.y_label.capitalize()} by the oracle, over {self.x_label}"
         return Plot(Panels(panels, columns=min(2, len(panels))), alt, size) if panels else None
@@ -220,10 +214,9 @@ SAMPLED, GREEDY = "T=1 cnn-dm", "T=0 cnn-dm"
 LATENCY_UNITS = per_task(TASKS, partial(fit.compare, rules=RULES))
 
 
-def _sampled_units(bench: Workbench) -> list[Unit]:
-    measure = partial(fit.compare, rules=SAMPLED_RULES)
-    each = [per_task(["cnn-dm"], partial(measure, temperature=t), f"T={t:g} ") for t in (1.0, 0.0)]
-    return [unit for units in each for unit in units(bench)]
+def _at(temperature: float) -> UnitsOf:
+    measure = partial(fit.compare, rules=SAMPLED_RULES, temperature=temperature)
+    return per_task(["cnn-dm"], measure, f"T={temperature:g} ")
 
 
 def _latencies(rules: Sequence[str]) -> TableOf:
@@ -302,7 +295,7 @@ RECIPE = Recipe(
         ),
         Experiment(
             "table-2",
-            _sampled_units,
+            joined(_at(1.0), _at(0.0)),
             [_latencies(SAMPLED_RULES)],
             [
                 faster(f"DISCO is faster than {STATIC_5} on {{task}}", DISCO, STATIC_5, units=[SAMPLED]),

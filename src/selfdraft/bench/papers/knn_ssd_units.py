@@ -203,14 +203,15 @@ def on_task(bench: Workbench, task: Task) -> Values:
     """
     known = fit_tasks(bench)
     skips = {one.name: skip for one in known.domains if (skip := known.sets[one.name])}
-    found: Measured = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)[MEASURED]
+    compared = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
+    found: Measured = compared[MEASURED]
     named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
     prompts = [encoded(prompt, bench.engine) for prompt in task.measured]
     texts = write(bench.engine, prompts, bench.scale.tokens, Told(no_progress, 0, 0, ""))
     scored = ScoredTexts(bench.engine.runner, [text for text in texts if text.num_generated])
     match = {name: scored.match(SkipSet.parse(skip)) for name, skip in skips.items() if scored.texts}
     measured = Measured([*found.of(OFF), *named], found.machine, found.seed)
-    return {MEASURED: measured, "task": task.label, "match": match, **known.values}
+    return {**compared, MEASURED: measured, "task": task.label, "match": match, **known.values}
 
 
 def num_routed(bench: Workbench) -> int:
@@ -262,7 +263,7 @@ def left_out(bench: Workbench, task: Task) -> Values:
     known = fit_tasks(bench)
     knows, other = known.knows(task.name), next(one.name for one in known.domains if one.name != task.name)
     methods = {FIXED: one_set(known.sets[other]), KNN: KNN_METHOD, OWN: one_set(known.sets[task.name])}
-    found = {**bench.measure(task, methods, knows=[knows]), "task": f"{task.label}, left out"}
+    found = bench.measure(task, methods, "left out", knows=[knows])
     return {**found, "routes": routes(bench, knows, task.measured), **known.values}
 
 
@@ -292,7 +293,7 @@ def _clustered(bench: Workbench, task: Task, count: int) -> Values:
 # ---------------------------------------------------------------------- MATH and its subtopics: table 4, figures 6, 7
 
 
-def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values]) -> Callable[[Workbench], list[Unit]]:
+def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values]) -> UnitsOf:
     """Subtopics are the prompts' domains where these name them (algebra, geometry, ...); else K-means finds as many."""
 
     def units(bench: Workbench) -> list[Unit]:

@@ -14,8 +14,6 @@ from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
 
 OUTCOMES: Mapping[bool | None, str] = {True: "confirmed", False: "not confirmed", None: "inconclusive"}
-
-
 BARE = {"-", "1.0", "1.00", "1.00x", "1.00x [1.00, 1.00]"}
 MARK = "**{}**".format
 
