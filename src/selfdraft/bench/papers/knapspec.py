@@ -24,7 +24,7 @@ from .claims import Side, above, denied, estimate_of, faster, is_below, is_faste
 from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Recipe, Unit, Values
 from .forms import Column, by_arm, cell, curves, formatted, kept
 from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
-from .workbench import Methods, Task, UnitsOf, Workbench, why_missing
+from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
 ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
@@ -70,7 +70,7 @@ def _in_turn(num_references: int, measures: Mapping[str, Callable[[Workbench, Ta
         bench = with_references(bench, num_references)
         for name in TASKS[:1] if bench.scale.is_quick else TASKS:
             for prefix, measure in measures.items():
-                yield from bench.for_each([name], partial(measure, bench), prefix)
+                yield from each([name], measure, prefix)(bench)
 
     return units
 
@@ -102,13 +102,16 @@ REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording
 # ---------------------------------------------------------------------------------------------------------- main
 
 
+def _main(bench: Workbench, task: Task, **asked: Any) -> Values:
+    return _measure(bench, _methods(bench), task, **asked)
+
+
 def _main_units(bench: Workbench) -> Iterator[Unit]:
     """At quick scale one task is sampled: reading long prompts takes most of the time."""
     for name, temperature in itertools.product(TASKS, TEMPERATURES):
         if not (bench.scale.is_quick and temperature and name != TASKS[0]):
-            told = f"T = {temperature}"
-            measure = partial(_measure, bench, _methods(bench), temperature=temperature, told=told)
-            yield from bench.for_each([name], measure, prefix=f"T={temperature} ")
+            measure = partial(_main, temperature=temperature, told=f"T = {temperature}")
+            yield from each([name], measure, f"T={temperature} ")(bench)
 
 
 def _main_claims(found: Found) -> Iterator[Judgement | None]:

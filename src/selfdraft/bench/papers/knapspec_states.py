@@ -39,7 +39,7 @@ from ..tables import Table
 from .claims import Side, is_above, speedup
 from .experiment import Experiment, Found, Judgement, Plot, Unit, Values, fewest_prompts
 from .forms import Column, by_arm, kept
-from .workbench import Task, Workbench
+from .workbench import Task, Workbench, each, joined
 
 MAX_DRAFTED, MIN_COSINE, SHARE = 10, 0.5, 0.5
 """The paper's: tokens of a draft, the cosine below which states are pruned, how much may be skipped, each at most."""
@@ -73,11 +73,11 @@ class References:
 
     @cached_property
     def first(self) -> Text:
-        return written(self._bench.engine, self._prompts[0], self._num_tokens)
+        return self._bench.write(self._prompts[:1], self._num_tokens)[0]
 
     @cached_property
     def others(self) -> ScoredTexts:
-        texts = [written(self._bench.engine, prompt, self._num_tokens) for prompt in self._prompts[1:]]
+        texts = self._bench.write(self._prompts[1:], self._num_tokens)
         return ScoredTexts(self._bench.engine.runner, texts or [self.first])
 
     @cached_property
@@ -102,11 +102,6 @@ class References:
         return max(self.networks(**asked), key=lambda one: one.tokens_per_time, default=None)
 
 
-def written(engine: Engine, prompt: Prompt, num_tokens: int) -> Text:
-    tokens = encode(prompt, engine)
-    return Text((*tokens, *engine.generate(tokens, strategy="off", max_new_tokens=num_tokens).tokens), len(tokens))
-
-
 def num_looked_at(bench: Workbench) -> int:
     """Tokens that a plan looks at, at least."""
     return 16 if bench.scale.is_quick else 32
@@ -125,13 +120,9 @@ NUM_DRAFTED, RATIOS, BUDGETS = 4, (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
 PREDICTORS = {"tpt": "TPT", "by_width": "TPT, verification by its width", "tpl": "TPL", "match": "match"}
 
 
-def _correlation_units(bench: Workbench) -> Iterable[Unit]:
+def _family(family: str, bench: Workbench, task: Task) -> Values:
     bench = with_references(bench)
-    for family in FAMILIES:
-        yield from bench.for_each(["gsm8k"], partial(_family, bench, family), prefix=f"{family} ")
-
-
-def _family(bench: Workbench, family: str, task: Task) -> Values:
+    task = bench.task(task.name) or task
     texts = References(bench, task.fitting)
     lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
     costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
@@ -203,7 +194,7 @@ def _correlation_chart(found: Found) -> Plot | None:
 PREDICTED: Sequence[Column] = [(title, kept(".4g", "predicted", name)) for name, title in PREDICTORS.items()]
 CORRELATION = Experiment(
     "correlation",
-    _correlation_units,
+    joined(*(each(["gsm8k"], partial(_family, family), f"{family} ") for family in FAMILIES)),
     [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
     [_is_best_predictor],
     chart=_correlation_chart,
@@ -294,7 +285,7 @@ NUM_TEXTS, NUM_TOKENS, STEPS = 6, 16, 10
 
 
 def _examined(bench: Workbench) -> Values:
-    texts = (written(bench.engine, prompt, NUM_TOKENS) for prompt in bench.prompts[:NUM_TEXTS])
+    texts = bench.write(bench.prompts[:NUM_TEXTS], NUM_TOKENS)
     return summary([examine(bench.engine, text) for text in texts], 2 * bench.engine.runner.num_layers)
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from ...calibrate.fit_once import Fitted
 from ...calibrate.fit_session import ScoredTexts
-from ...calibrate.texts import Told, write
 from ...engine.state import State, TextSequence, prefill
 from ...errors import ProfileError
 from ...measure.estimate import FEW_PROMPTS
@@ -25,9 +24,8 @@ from ...measure.figures import Measured
 from ...measure.records import OFF
 from ...profiles.profile import Artefact
 from ...profiles.searches import Where, read_domains
-from ...progress import no_progress
 from ...prompts.arrange import by_domain, change_share, in_turn, mixed_prompts
-from ...prompts.tokens import encode, encoded
+from ...prompts.tokens import encode
 from ...strategies.anchors import NO_THRESHOLD, Domain, pack, unpack
 from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
 from ...types import Prompt, SkipSet
@@ -206,9 +204,8 @@ def on_task(bench: Workbench, task: Task) -> Values:
     compared = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
     found: Measured = compared[MEASURED]
     named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
-    prompts = [encoded(prompt, bench.engine) for prompt in task.measured]
-    texts = write(bench.engine, prompts, bench.scale.tokens, Told(no_progress, 0, 0, ""))
-    scored = ScoredTexts(bench.engine.runner, [text for text in texts if text.num_generated])
+    texts = [text for text in bench.write(task.measured, bench.scale.tokens) if text.num_generated]
+    scored = ScoredTexts(bench.engine.runner, texts)
     match = {name: scored.match(SkipSet.parse(skip)) for name, skip in skips.items() if scored.texts}
     measured = Measured([*found.of(OFF), *named], found.machine, found.seed)
     return {**compared, MEASURED: measured, "task": task.label, "match": match, **known.values}

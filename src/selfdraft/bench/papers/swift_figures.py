@@ -5,19 +5,14 @@ Those of streams that it searches on stand in `swift_methods`, figure 11 beside 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import torch
-
-from ...calibrate.texts import Text, probe_text
+from ...calibrate.fit_session import ScoredTexts
 from ...errors import ProfileError
 from ...measure.estimate import mean
 from ...measure.records import Record
-from ...prompts.tokens import encode
-from ...strategies.matching import choices
 from ...types import FrontierPoint, SkipSet
 from ..charts import Grid, SkipStrips, Strip
 from ..tables import Table, number
@@ -48,10 +43,7 @@ def thinned_units(bench: Workbench) -> Iterable[Unit]:
     return [Unit(f"speed {skipped}", partial(measure, skipped)) for skipped in RATIOS if prompts]
 
 
-def thinned_sides(found: Found) -> dict[str, dict[float, Side]]:
-    return {arm: {skipped: Side(f"speed {skipped}", arm) for skipped in RATIOS} for arm in (TOP_1, TOP_K)}
-
-
+THINNED_SIDES = {arm: {skipped: Side(f"speed {skipped}", arm) for skipped in RATIOS} for arm in (TOP_1, TOP_K)}
 THINNED = [f"speed {skipped}" for skipped in sorted(RATIOS)]
 FIGURE_2A = Experiment(
     "figure-2a",
@@ -64,7 +56,10 @@ FIGURE_2A = Experiment(
         faster("several candidates are faster than one", TOP_K, TOP_1, units=[HALF]),
     ],
     chart=curves(
-        ["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."
+        ["alpha", SPEEDUP],
+        lambda found: THINNED_SIDES,
+        "share of the layers skipped",
+        "Acceptance and speed-up by layers.",
     ),
 )
 
@@ -220,21 +215,10 @@ def snapshots(bench: Workbench, task: Task) -> Values:
     taken = {int(step): skip for step, skip in known["snapshots"].items()} | {known["step"]: known["skip"]}
     best = {step: [row["best"] for row in known["steps"] if row["step"] <= max(1, step)] for step in taken}
     sets = [{"step": step, "skip": taken[step], "matchness": (best[step] or [None])[-1]} for step in sorted(taken)]
-    return {"num_layers": bench.engine.runner.num_layers, "sets": sets, "matches": matches(bench, task, sets)}
-
-
-def matches(bench: Workbench, task: Task, sets: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """Of each text that the model writes plainly: the share of its tokens that each set would have drafted."""
-    found, numbers = [], [SkipSet.parse(one["skip"]).numbers for one in sets]
-    for prompt in task.measured:
-        tokens = encode(prompt, bench.engine)
-        plain = bench.engine.generate(
-            tokens, max_new_tokens=max(bench.scale.tokens, 2 * shared.PAPER_WINDOW), strategy="off"
-        )
-        if plain.tokens:
-            probe = probe_text(Text((*tokens, *plain.tokens), len(tokens)), bench.engine.runner)
-            found.append((choices(probe, numbers).cpu() == torch.tensor(plain.tokens)).double().mean(1).tolist())
-    return found
+    texts = bench.write(task.measured, max(bench.scale.tokens, 2 * shared.PAPER_WINDOW))
+    scored = [ScoredTexts(bench.engine.runner, [text]) for text in texts if text.num_generated]
+    matches = [[text.match(SkipSet.parse(one["skip"])) for one in sets] for text in scored]
+    return {"num_layers": bench.engine.runner.num_layers, "sets": sets, "matches": matches}
 
 
 def strips(found: Found) -> list[tuple[SkipSet, str, str, list[float]]]:

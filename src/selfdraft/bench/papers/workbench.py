@@ -16,11 +16,13 @@ from typing import Any
 
 from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
 from ...calibrate.fit_session import PRACTICE_TOKENS
+from ...calibrate.texts import Text
 from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...errors import unknown_name
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
+from ...prompts.tokens import encode
 from ...types import Prompt
 from .experiment import FAILED, MEASURED, Unit, Values
 
@@ -144,13 +146,11 @@ class Workbench:
         """Those that are there."""
         return [task for name in names if (task := self.task(name))]
 
-    def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
-        """A unit per task; of one without prompts why."""
-        found = {name: self.task(name) for name in names}
-        return [
-            Unit(prefix + name, partial(measure, task)) if task else Unit(prefix + name, missing=why_missing(name))
-            for name, task in found.items()
-        ]
+    def write(self, prompts: Sequence[Prompt], num_tokens: int) -> list[Text]:
+        """What the model says after each of them, plainly."""
+        read = [encode(prompt, self.engine) for prompt in prompts]
+        call: dict[str, Any] = {"strategy": "off", "max_new_tokens": num_tokens}
+        return [Text((*tokens, *self.engine.generate(tokens, **call).tokens), len(tokens)) for tokens in read]
 
     # -------------------------------------------------------------------------------------------------- fitting
 
@@ -163,14 +163,10 @@ class Workbench:
     def latency(self) -> LatencyFit:
         return self.fork().knowledge.latency()
 
-    def profile(self, knows: Sequence[Fitted] = ()) -> Profile:
-        """What passes take, and what was fitted."""
-        artefacts = {name: found for fitted in knows for name, found in fitted.artefacts.items()}
-        return replace(self._base, artefacts=artefacts)
-
     def fork(self, knows: Sequence[Fitted] = ()) -> Engine:
         """An engine that knows what passes take and these fits; what it learns stays its own."""
-        return self.engine.fork(self.profile(knows))
+        artefacts = {name: found for fitted in knows for name, found in fitted.artefacts.items()}
+        return self.engine.fork(replace(self._base, artefacts=artefacts))
 
     def fit(
         self,
@@ -239,8 +235,13 @@ UnitsOf = Callable[[Workbench], Iterable[Unit]]
 
 
 def each(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
-    """A unit per task."""
-    return lambda bench: bench.for_each(names, partial(measure, bench), prefix)
+    """A unit per task; of one without prompts why."""
+
+    def unit(bench: Workbench, name: str) -> Unit:
+        task = bench.task(name)
+        return Unit(prefix + name, partial(measure, bench, task) if task else None, None if task else why_missing(name))
+
+    return lambda bench: [unit(bench, name) for name in names]
 
 
 def joined(*parts: UnitsOf) -> UnitsOf:
