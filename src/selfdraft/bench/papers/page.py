@@ -77,13 +77,15 @@ def as_markdown(section: Section, picture: str | None = None) -> str:
     drawn, remarks = [f"![{plot.alt}]({picture})"] if plot else [], list(_remarks(section, MARK))
     if paper.rows:
         table, models = paper.folded()
-        said = "published: " + "; ".join(filter(None, (paper.source, paper.setup, models)))
+        source = "; ".join(filter(None, (paper.source, paper.setup, models)))
+        said = f"published: {source}"
         if paper.is_beside and ours:
             ours = [beside(ours[0], table, paper.num_keys), *ours[1:]]
         elif len(table.header) > paper.num_keys + 1:
             ours = [*ours, replace(table, title=said)]
         else:
-            said += ": " + "; ".join(f"{', '.join(row[:-1])} {row[-1]}" for row in table.rows)
+            numbers = "; ".join(f"{', '.join(row[:-1])} {row[-1]}" for row in table.rows)
+            said = f"published: {numbers} ({source})"
         remarks += [] if ours and ours[-1].title == said else [f"* {said}"]
     tables = [part for one in ours for part in (one.title, markdown_table(without_bare(one))) if part]
     first, *rest = [*drawn, *tables, "\n".join(remarks)]
