@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
+from selfdraft.bench.charts import render
 from selfdraft.bench.papers.experiment import Found, Judgement, Recipe
 from selfdraft.bench.papers.page import Section, as_markdown, as_text, sections
 from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile, read_units
@@ -48,7 +50,10 @@ def check(recipe: Recipe, found: Mapping[str, Section]) -> None:
         assert section.tables, name
         assert all(len(row) == len(table.header) for table in section.tables for row in table.rows), name
         assert section.judgements or not experiment.claims, name
-        assert bool(experiment.chart and experiment.chart(section.found)) == bool(experiment.chart), name
+        plot = experiment.chart(section.found) if experiment.chart else None
+        assert bool(plot) == bool(experiment.chart), name
+        if plot and find_spec("matplotlib"):
+            assert render(plot.draw, plot.size).startswith(b"\x89PNG"), name
         assert ("published (" in as_text(section, HEAD)) == bool(section.published.rows), name
         assert as_markdown(section, "picture.png").startswith(f"### {recipe.name} {name}: {section.published.title}\n")
         rests = [{other: kept for other, kept in units.items() if other != unit} for unit in units]

@@ -51,25 +51,10 @@ def test_every_experiment_is_measured(shown: Mapping[str, Section]) -> None:
     check(RECIPE, shown)
     assert shown["contexts"].found.missing == {"1024": "the model's context holds 640 tokens"}
     assert list(shown["main"].found.units) == ["T=0.0 gsm8k", "T=0.7 gsm8k", "T=0.0 cnn-dm"]
-    assert [row[:2] for row in shown["main"].tables[0].rows[:2]] == [
-        ["GSM8K (math), T = 0.0", "AR"],
-        ["GSM8K (math), T = 0.0", "SWIFT"],
-    ]
+    assert shown["main"].tables[0].rows[0][:2] == ["GSM8K (math), T = 0.0", "AR"]
     assert [unit.removesuffix(" gsm8k") for unit in shown["correlation"].found.units] == [*knapspec_states.FAMILIES]
     (kept,) = shown["lemma"].judgements
     assert kept.outcome is not False
-
-
-@pytest.mark.parametrize("name", ["contexts", "correlation"])
-def test_charts_are_drawn(shown: Mapping[str, Section], name: str) -> None:
-    chart = EXPERIMENTS[name].chart
-    assert chart is not None
-    assert chart(Found({})) is None
-    plot = chart(shown[name].found)
-    assert plot is not None
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    plot.draw(figure)
-    assert all(axes.get_xlabel() for axes in figure.axes)
 
 
 def test_what_the_knapsack_finds(tmp_path: Path) -> None:
@@ -78,9 +63,7 @@ def test_what_the_knapsack_finds(tmp_path: Path) -> None:
     assert task is not None
     assert len(task.fitting) == 2
     texts = knapspec_states.References(bench, task.fitting)
-    single, bound = (
-        [SkipSet.parse(one.skip) for one in texts.networks(is_bound=is_bound)] for is_bound in (False, True)
-    )
+    single, bound = ([SkipSet.parse(one.skip) for one in texts.networks(is_bound=kind)] for kind in (False, True))
     assert all(one.attention == one.mlp for one in bound)
     assert any(one.attention != one.mlp for one in single)
     assert not any({0, bench.latency.num_layers - 1} & (one.attention | one.mlp) for one in (*single, *bound))
