@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """`low` to `high`: 95 % of what other prompts like these would give; `count`: prompts it is made of."""
+    """`low` to `high`: the middle 95 % of the value over resampled prompts; `count`: prompts it is made of."""
 
     value: float
     low: float

@@ -30,7 +30,7 @@ class Figures:
         peaks = [record.peak_bytes for record in records if record.peak_bytes is not None]
         waits = [record.first_token_seconds for record in records if record.first_token_seconds is not None]
         verdicts = Counter(record.verdict for record in records)
-        self.num_prompts = len(records)
+        self.num_prompts = len({record.number for record in records})  # each once, however many runs
         self.num_tokens: int = _sum(records, "num_tokens")
         self.call_seconds: float = _sum(records, "call_seconds")
         self.decode_seconds: float | None = _sum(records, "decode_seconds")
