@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...types import SkipSet
-from .panels import Number, Panel, interval, key, spelled
+from .panels import Number, Panel, dress_rows, interval, key, spelled
 from .theme import Theme, two_lines
 
 
@@ -37,25 +37,24 @@ class SkipStrips(Panel):
     def on(self, axes: Any, theme: Theme) -> None:
         attention, mlp = theme.stack[1], theme.stack[0]
         layers = range(self.num_layers)
-        lefts = [layer - 0.46 for layer in layers]
         for place, row in enumerate(self.rows):
             if row.skip is not None:
                 for offset, skipped, color in ((-0.19, row.skip.attention, attention), (0.19, row.skip.mlp, mlp)):
                     shown = [theme.skipped if layer in skipped else color for layer in layers]
+                    lefts = [layer - 0.46 for layer in layers]
                     axes.barh([place + offset] * len(layers), 0.92, 0.34, lefts, color=shown)
             self._draw_words(axes, theme, place, row)
         axes.set_xlabel(self.x_label)
-        axes.spines[:].set_visible(False)
-        axes.set_yticks([])
-        axes.set_ylim(len(self.rows) - 0.45, -0.55)
         axes.set_xlim(-0.6, self.num_layers - 0.4)
         axes.set_xticks(range(0, self.num_layers, max(1, round(self.num_layers / 20))))
-        axes.tick_params(length=0, labelsize=8)
+        axes.tick_params(labelsize=8)
+        dress_rows(axes, [""] * len(self.rows))
         for name, color in (("attention", attention), ("MLP", mlp), ("skipped", theme.skipped)):
             key(axes, name, color)
 
     def _draw_words(self, axes: Any, theme: Theme, place: int, row: Strip) -> None:
-        where = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False, "linespacing": 1.2}
+        across = axes.get_yaxis_transform()
+        where = {"xycoords": across, "va": "center", "annotation_clip": False, "linespacing": 1.2}
         style = {**where, "fontsize": 9, "fontweight": "bold" if row.is_bold else "normal"}
         has_sign = any(one.badge or one.group is not None for one in self.rows)
         axes.annotate(row.left, (-0.045 if has_sign else -0.015, place), ha="right", **style)
@@ -68,7 +67,6 @@ class SkipStrips(Panel):
             axes.annotate(row.badge, (-0.024, place), ha="center", bbox=circle, **{**style, "fontsize": 8})
         if row.group is not None:
             color, marker = theme.style(row.group)
-            across = axes.get_yaxis_transform()
             axes.plot([-0.024], [place], transform=across, clip_on=False, marker=marker, markersize=7.5, color=color)
 
 
@@ -79,21 +77,16 @@ class Grid(Panel):
     cells: Sequence[Sequence[Number]]
     rows: Sequence[str]
     columns: Sequence[str]
-    unit: str = "x"
-    title: str = ""
 
     def on(self, axes: Any, theme: Theme) -> None:
-        values = [[interval(number).value for number in row] for row in self.cells]
-        heights = np.array([[np.nan if value is None else value for value in row] for row in values], dtype=float)
-        axes.imshow(heights, cmap="cividis", aspect="auto")
-        known = heights[np.isfinite(heights)]
-        middle = (known.min() + known.max()) / 2 if known.size else 0.0
-        for row, column in np.ndindex(heights.shape):
-            value = heights[row, column]
+        found = [[interval(number) for number in row] for row in self.cells]
+        heights = np.array([[one[0] if one else np.nan for one in row] for row in found], dtype=float)
+        shades = axes.imshow(heights, cmap="cividis", aspect="auto")
+        for (row, column), value in np.ndenumerate(heights):
             if np.isfinite(value):
                 weight = "bold" if value == np.nanmax(heights[:, column]) else "normal"
-                style = {"ha": "center", "va": "center", "color": "white" if value < middle else "black"}
-                axes.text(column, row, spelled(float(value), self.unit, ".2f"), weight=weight, **style)
+                style = {"ha": "center", "va": "center", "color": "white" if shades.norm(value) < 0.5 else "black"}
+                axes.text(column, row, spelled(float(value), "x", ".2f"), weight=weight, **style)
         axes.set_xticks(range(len(self.columns)), [two_lines(name) for name in self.columns])
         axes.set_yticks(range(len(self.rows)), [two_lines(name) for name in self.rows])
         axes.tick_params(length=0)
