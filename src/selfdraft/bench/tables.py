@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..measure.estimate import Estimate
@@ -84,12 +85,12 @@ CELLS: Mapping[str, Cell] = {
 # ---------------------------------------------------------------------------------------------------------- of bench
 
 
-def _expected(name: str) -> Cell:
-    return lambda total: times(total.expected[name])
+def _expected(name: str, total: Figures) -> str:
+    return times(total.expected[name])
 
 
-def _part(name: str) -> Cell:
-    return lambda total: number(total.split[name], ".1%")
+def _part(name: str, total: Figures) -> str:
+    return number(total.split[name], ".1%")
 
 
 COLUMNS: Mapping[str, Cell] = {
@@ -98,11 +99,23 @@ COLUMNS: Mapping[str, Cell] = {
     "accepted": CELLS["accepted"],
     "length": CELLS["M"],
     "cost": lambda total: number(total.cost, ".3f"),
-    **{f"expected speed-up, {label}": _expected(name) for name, label in EXPECTED.items()},
-    **{f"share of decoding, {name}": _part(name) for name in PARTS},
+    **{f"expected speed-up, {label}": partial(_expected, name) for name, label in EXPECTED.items()},
+    **{f"share of decoding, {name}": partial(_part, name) for name in PARTS},
     "peak memory": lambda total: size(total.peak_bytes),
     "= / tie / ≠": outputs,
 }
+TERMINAL: Mapping[str, Cell] = {
+    "speed-up": CELLS["speed-up"],
+    "tok/s": CELLS["tokens/s"],
+    "acc.": lambda total: number(total.acceptance_rate, ".0%"),
+    "length": CELLS["M"],
+    "cost": CELLS["c"],
+    "expected c/r/11": lambda total: _joined([total.expected[name] for name in EXPECTED], ".2f"),
+    "o/d/v/- %": lambda total: _joined([total.split[name] for name in PARTS], ".0%").replace("%", ""),
+    "peak": COLUMNS["peak memory"],
+    "=/tie/diff": outputs,
+}
+"""Narrow: what belongs together stands in one column."""
 PASS_COLUMNS: Mapping[str, Cell] = {
     "whole calls, tokens/s": lambda total: number(total.num_tokens / total.call_seconds, ".1f"),
     "first token ms": lambda total: number(total.first_token_seconds and 1000 * total.first_token_seconds, ".1f"),
@@ -111,6 +124,10 @@ PASS_COLUMNS: Mapping[str, Cell] = {
     "reached": lambda total: number(share(total.speedup.value if total.speedup else None, total.bound), ".0%"),
 }
 """Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
+
+
+def _joined(values: Sequence[float | None], form: str) -> str:
+    return "/".join(number(value, form) for value in values) if any(value is not None for value in values) else "-"
 
 
 def shown_arms(result: Result) -> list[Arm]:
@@ -219,12 +236,6 @@ def _run_notes(result: Result) -> Iterator[str]:
         yield f"cut short: the first {_texts(len(result.plain))} only"
 
 
-_TERMINAL = (
-    *("method", "speed-up", "tok/s", "acc.", "length", "cost"),
-    *("expected c/r/11", "o/d/v/- %", "peak", "=/tie/diff"),
-)
-
-
 def as_text(result: Result) -> str:
     paragraphs = [advice(result), *notes(result), LEGEND]
     below = "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in paragraphs)
@@ -246,33 +257,15 @@ def measured_with(result: Result) -> str:
 
 
 def _terminal_table(result: Result) -> Table:
-    """What belongs together in one column; a long name is cut."""
-    arms = [(arm, arm.total) for arm in shown_arms(result) if arm.total]
-    cells = [_terminal_cells(total) for _, total in arms]
-    widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
-    room = max(8, WIDTH - sum(widths) - 2 * len(widths))
-    rows = [[_cut(name_of(arm), room), *rest] for (arm, _), rest in zip(arms, cells, strict=True)]
-    return Table("methods", _TERMINAL, rows)
-
-
-def _terminal_cells(total: Figures) -> list[str]:
-    expected = [number(total.expected[name], ".2f") for name in EXPECTED]
-    parts = [total.split[name] for name in PARTS]
-    return [
-        *(CELLS[name](total) for name in ("speed-up", "tokens/s")),
-        number(total.acceptance_rate, ".0%"),
-        *(CELLS[name](total) for name in ("M", "c")),
-        "/".join(expected) if any(cell != "-" for cell in expected) else "-",
-        "/".join(f"{100 * part:.0f}" for part in parts if part is not None) or "-",
-        size(total.peak_bytes),
-        outputs(total),
-    ]
-
-
-def _cut(name: str, room: int) -> str:
-    """Its mark stays."""
-    mark = " *" if name.endswith(" *") else ""
-    return name if len(name) <= room else name[: room - 2 - len(mark)] + ".." + mark
+    """A long name is cut; its mark stays."""
+    table = main_table(result, columns=TERMINAL)
+    widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+    room = max(8, WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
+    rows = []
+    for name, *rest in table.rows:
+        mark = " *" if name.endswith(" *") else ""
+        rows.append([name if len(name) <= room else f"{name[: room - 2 - len(mark)]}..{mark}", *rest])
+    return Table(table.title, table.header, rows)
 
 
 def text_table(table: Table) -> str:

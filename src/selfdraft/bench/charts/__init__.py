@@ -15,11 +15,11 @@ from .bars import Bar, BarColumn, Bars, StackedBars
 from .lines import Band, Lines, Mark, Series
 from .panels import Drawing, Panel, Panels, Stack, render, require_matplotlib
 from .scatter import Group, Names, Point, Scatter, plane
-from .skip_chart import Grid, SkipStrips, Strip
+from .skip_chart import SkipStrips, Strip
 from .theme import DARK, LIGHT, Theme
 
 __all__ = [
-    "DARK", "LIGHT", "Band", "Bar", "BarColumn", "Bars", "Drawing", "Grid", "Group", "Lines", "Mark", "Names", "Panel",
+    "DARK", "LIGHT", "Band", "Bar", "BarColumn", "Bars", "Drawing", "Group", "Lines", "Mark", "Names", "Panel",
     "Panels", "Point", "Scatter", "Series", "SkipStrips", "Stack", "StackedBars", "Strip", "Theme", "plane", "render",
     "require_matplotlib",
 ]  # fmt: skip

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .panels import Number, Panel, baseline, dress, dress_rows, interval, key, spelled, whisker
+import numpy as np
+
+from .panels import Number, Panel, baseline, dress, dress_rows, spelled, split, whiskers
 from .theme import BLUE, Theme, two_lines
 
 
@@ -22,34 +24,22 @@ class Bars(Panel):
     y_label: str = ""
     unit: str = ""
     baseline: float | None = None
-    title: str = ""
 
     def on(self, axes: Any, theme: Theme) -> None:
-        width = 0.84 / max(1, len(self.series))
+        width, num_groups = 0.84 / max(1, len(self.series)), len(self.groups)
         for place, (name, numbers) in enumerate(self.series.items()):
-            shift = (place - (len(self.series) - 1) / 2) * width
-            color, _ = theme.style(place)
-            for group, number in enumerate(numbers):
-                self._draw_bar(axes, theme, group + shift, number, 0.9 * width, color)
-            key(axes, name, color)
+            values, errors = split(numbers)
+            xs = np.arange(num_groups) + (place - (len(self.series) - 1) / 2) * width
+            look = {"color": theme.style(place)[0], "label": name, "zorder": 3, "error_kw": whiskers(theme)}
+            bars = axes.bar(xs, values, 0.9 * width, yerr=errors, **look)
+            texts = [spelled(value, self.unit, ".2f") if np.isfinite(value) else "" for value in values]
+            rotation = 90 if num_groups * len(self.series) > 14 else 0
+            axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=rotation)
         baseline(axes, theme, self.baseline)
-        axes.set_xticks(range(len(self.groups)), [two_lines(group) for group in self.groups])
+        axes.set_xticks(range(num_groups), [two_lines(group) for group in self.groups])
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.18)
         dress(axes, theme, "", self.y_label, self.unit)
-
-    def _draw_bar(self, axes: Any, theme: Theme, x: float, number: Number, width: float, color: str) -> None:
-        if (found := interval(number)) is None:
-            return
-        value, low, high = found
-        axes.bar(x, value, width, color=color, zorder=3)
-        if low < high:
-            whisker(axes, theme, [x, x], [low, high])
-        rotation = 90 if len(self.groups) * len(self.series) > 14 else 0
-        ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
-        style = {"ha": "center", "va": "bottom", "fontsize": 8, "rotation": rotation, "zorder": 6, "bbox": ground}
-        text = spelled(value, self.unit, ".2f")
-        axes.annotate(text, (x, max(value, high)), (0, 3), textcoords="offset points", **style)
 
 
 @dataclass(frozen=True)
@@ -60,14 +50,12 @@ class StackedBars(Panel):
     parts: Mapping[str, Sequence[float]]
     x_label: str = ""
     unit: str = ""
-    title: str = ""
 
     def on(self, axes: Any, theme: Theme) -> None:
         lefts = [0.0] * len(self.rows)
         longest = max((sum(values) for values in zip(*self.parts.values(), strict=True)), default=1.0)
         for (name, values), color in zip(self.parts.items(), theme.stack, strict=False):
-            bars = axes.barh(range(len(self.rows)), values, 0.74, left=lefts, color=color)
-            key(axes, name, color)
+            bars = axes.barh(range(len(self.rows)), values, 0.74, left=lefts, color=color, label=name)
             # a small part has no room for its number
             texts = [spelled(value, self.unit, ".1f") if value >= 0.045 * longest else "" for value in values]
             axes.bar_label(bars, texts, label_type="center", fontsize=8, color="white" if color == BLUE else "black")
@@ -99,28 +87,28 @@ class BarColumn(Panel):
     longest: float
     share: float
     legend: Mapping[str, str] = field(default_factory=dict)
-    title: str = ""
 
     def on(self, axes: Any, theme: Theme) -> None:
-        for place, bar in enumerate(self.bars):
-            if place % 2 == 0:
-                axes.axhspan(place - 0.5, place + 0.5, color=theme.band, linewidth=0, zorder=0)
-            if bar and (found := interval(bar.number)):
-                value, low, high = found
-                axes.barh(place, value, 0.62, zorder=2, **_look(theme, bar.role))
-                if low < high:
-                    whisker(axes, theme, [low, min(high, self.longest)], [place, place])
-                where = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
-                axes.annotate(bar.text or f"{value:.2f}", (0.985, place), fontsize=8.5, **where)
+        bars = {place: bar for place, bar in enumerate(self.bars) if bar}
+        values, errors = split([bar.number for bar in bars.values()], self.longest)
+        looks = [_look(theme, bar.role) for bar in bars.values()]
+        colors = {"facecolor": [face for face, _ in looks], "edgecolor": [edge for _, edge in looks]}
+        axes.barh(list(bars), values, 0.62, xerr=errors, zorder=2, error_kw=whiskers(theme), **colors)
+        for (place, bar), value in zip(bars.items(), values, strict=True):
+            where = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
+            axes.annotate(bar.text or f"{value:.2f}", (0.985, place), fontsize=8.5, **where)
+        for place in range(0, len(self.rows), 2):
+            axes.axhspan(place - 0.5, place + 0.5, color=theme.band, linewidth=0, zorder=0)
         axes.axvline(1.0, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=3)
         axes.set_xticks([])
         axes.set_xlim(0, self.longest / self.share)
         dress_rows(axes, self.rows)
         for role, label in self.legend.items():
-            look = _look(theme, role)
-            key(axes, label, look["edgecolor"], look["facecolor"])
+            face, edge = _look(theme, role)
+            axes.scatter([], [], 64, face, "s", edgecolor=edge, label=label)
 
 
-def _look(theme: Theme, role: str) -> dict[str, str]:
+def _look(theme: Theme, role: str) -> tuple[str, str]:
+    """Face and edge."""
     color = theme.roles.get(role)
-    return {"facecolor": color or "none", "edgecolor": color or theme.ink}
+    return color or "none", color or theme.ink

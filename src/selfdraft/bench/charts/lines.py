@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
-from .panels import Limits, Number, Panel, baseline, dress, interval
+import numpy as np
+
+from .panels import Limits, Number, Panel, baseline, dress, split
 from .theme import Theme
 
 Kind = Literal["line", "dashed", "dotted", "steps", "dots", "bars"]
@@ -60,13 +61,8 @@ class Lines(Panel):
     ticks: Mapping[float, str] | None = None
     bands: Sequence[Band] = ()
     marks: Sequence[Mark] = ()
-    title: str = ""
 
-    @property
-    def num_above(self) -> int:
-        return 2 if any(band.name for band in self.bands) else 0
-
-    def on(self, axes: Any, theme: Theme) -> None:
+    def on(self, axes: Any, theme: Theme) -> int:
         for place, one in enumerate(self.series):
             _draw(axes, theme, place if one.color is None else one.color, one)
         baseline(axes, theme, self.baseline)
@@ -74,6 +70,7 @@ class Lines(Panel):
         self._scale(axes)
         self._draw_bands(axes, theme)
         self._draw_marks(axes, theme)
+        return 2 if any(band.name for band in self.bands) else 0
 
     def _scale(self, axes: Any) -> None:
         if "x" in self.log:
@@ -92,36 +89,27 @@ class Lines(Panel):
         axes.set_ylim(*axes.get_ylim())  # what comes now must not move it
 
     def _draw_bands(self, axes: Any, theme: Theme) -> None:
-        """Names that are wider than their bands go up in turns; much too wide ones are left out."""
+        """Names stand above in two rows by turns; those that are much wider than their bands are left out."""
         inches = axes.get_window_extent().width / axes.figure.get_figure(root=True).dpi
-        places = [(max(0.0, _place(axes, one.first)), min(1.0, _place(axes, one.last))) for one in self.bands]
-        fits = [
-            (last - first) * inches / (max(1, len(one.name)) * _CHARACTER_INCHES)
-            for one, (first, last) in zip(self.bands, places, strict=True)
-        ]
-        for turn, (one, (first, last), fit) in enumerate(zip(self.bands, places, fits, strict=True)):
+        for turn, one in enumerate(self.bands):
             shade: dict[str, Any] = {"color": theme.ground if turn % 2 else theme.band}
             if one.color is not None:
                 shade = {"color": theme.style(one.color)[0], "alpha": one.strength}
             axes.axvspan(one.first, one.last, linewidth=0, zorder=0, **shade)
-            if fit > 1 / 3:
-                lift = 3 + (11 * (turn % 2) if min(fits) < 1 else 0)
+            first, last = max(0.0, _place(axes, one.first)), min(1.0, _place(axes, one.last))
+            if (last - first) * inches > len(one.name) * _CHARACTER_INCHES / 3:
                 style = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": theme.soft}
                 where = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-                axes.annotate(one.name, ((first + last) / 2, 1.0), (0, lift), **where, **style)
+                axes.annotate(one.name, ((first + last) / 2, 1.0), (0, 3 + 11 * (turn % 2)), **where, **style)
 
     def _draw_marks(self, axes: Any, theme: Theme) -> None:
-        """Names stand one above the other where they would touch."""
-        before, height = -1.0, 0
-        for mark in self.marks:
+        """Names stand one above the other by turns, as they might touch."""
+        for turn, mark in enumerate(self.marks):
             axes.axvline(mark.x, color=theme.soft, linewidth=1, linestyle=":", zorder=1)
-            place = _place(axes, mark.x)
-            height = (height + 1) % 5 if place - before < 0.16 else 0
-            is_late = place > 0.84
+            is_late = _place(axes, mark.x) > 0.84
             where = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             style = {"fontsize": 8.5, "color": theme.soft, "ha": "right" if is_late else "left", "zorder": 5}
-            axes.annotate(mark.text, (mark.x, 0), (-4 if is_late else 4, 5 + 13 * height), **where, **style)
-            before = place
+            axes.annotate(mark.text, (mark.x, 0), (-4 if is_late else 4, 5 + 13 * (turn % 5)), **where, **style)
 
 
 def _place(axes: Any, x: float) -> float:
@@ -131,21 +119,18 @@ def _place(axes: Any, x: float) -> float:
 
 
 def _draw(axes: Any, theme: Theme, number: int, one: Series) -> None:
-    known = [(x, found) for x, given in one.points if (found := interval(given))]
+    known = [(x, given) for x, given in one.points if given is not None]
+    xs, (values, errors) = [x for x, _ in known], split([given for _, given in known])
     color, marker = theme.style(number)
-    xs, ys = [x for x, _ in known], [value for _, (value, *_) in known]
-    style: dict[str, Any] = {"color": color, "label": one.name or None}
+    look: dict[str, Any] = {"color": color, "label": one.name or None}
     if one.kind == "bars":
-        width = 0.9 * min((two - before for before, two in pairwise(xs)), default=1.0)
-        axes.bar(xs, ys, width, zorder=2, **style)
+        axes.bar(xs, values, 0.9 * min(np.diff(xs), default=1.0), zorder=2, **look)
     elif one.kind == "dots":
-        axes.plot(xs, ys, ".", alpha=0.45, markersize=6, zorder=3, **style)
+        axes.plot(xs, values, ".", alpha=0.45, markersize=6, zorder=3, **look)
     else:
         dashes = {"dashed": "--", "dotted": ":"}.get(one.kind, "-")
         every = max(1, len(known) // 8)
         marks = {"marker": marker, "markersize": 5, "markevery": (number % every, every)} if one.is_marked else {}
         drawstyle = "steps-post" if one.kind == "steps" else "default"
-        axes.plot(xs, ys, linestyle=dashes, drawstyle=drawstyle, linewidth=1.8, zorder=4, **style, **marks)
-    for x, (_, low, high) in known:
-        if low < high:
-            axes.plot([x, x], [low, high], color=color, linewidth=1.1, alpha=0.75, zorder=3)
+        axes.plot(xs, values, linestyle=dashes, drawstyle=drawstyle, linewidth=1.8, zorder=4, **look, **marks)
+        axes.errorbar(xs, values, errors, fmt="none", ecolor=color, elinewidth=1.1, alpha=0.75, zorder=3)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ...errors import MissingExtraError
 from ...measure.estimate import Estimate
 from .theme import LIGHT, Theme, short
 
+Array = npt.NDArray[np.float64]
 Number = float | Estimate | None
 Limits = tuple[float | None, float | None]
 _DPI = 150
 _CHARACTER_INCHES = 0.078  # of a legend's text
 
 
-def interval(number: Number) -> tuple[float, float, float] | None:
-    """Value, low and high; None: nothing there."""
-    if isinstance(number, Estimate):
-        return number.value, number.low, number.high
-    return None if number is None else (number, number, number)
+def split(numbers: Sequence[Number], most: float = np.inf) -> tuple[Array, Array]:
+    """[numbers] values, and [2, numbers] how far intervals reach below and above them, up to `most`; NaN: nothing."""
+    found = [(one.value, one.low, one.high) if isinstance(one, Estimate) else (one, None, None) for one in numbers]
+    values, lows, highs = np.array(found, dtype=float).reshape(-1, 3).T
+    return values, np.maximum([values - lows, np.minimum(highs, most) - values], 0.0)
+
+
+def whiskers(theme: Theme) -> dict[str, Any]:
+    """How intervals look."""
+    return {"ecolor": theme.ink, "elinewidth": 1.4, "zorder": 5}
 
 
 class Drawing:
@@ -32,24 +41,19 @@ class Drawing:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
 class Panel(Drawing):
     """Base of charts with one pair of axes. A new kind is a frozen dataclass with `on`."""
 
-    title: str = ""
+    title: str = field(default="", kw_only=True)
 
-    @property
-    def num_above(self) -> int:
-        """Lines of text that the panel itself has above it."""
-        return 0
-
-    def on(self, axes: Any, theme: Theme) -> None:
-        """Draw; artists with a label come into the legend."""
+    def on(self, axes: Any, theme: Theme) -> int | None:
+        """Draw; artists with a label come into the legend. Returns how many lines of text stand above the axes."""
         raise NotImplementedError
 
     def __call__(self, figure: Any, theme: Theme = LIGHT) -> None:
         axes = figure.subplots()
-        self.on(axes, theme)
-        _add_head(axes, self)
+        _add_head(axes, self.title, self.on(axes, theme))
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,13 @@ class Panels(Drawing):
         grid = list(figure.subplots(rows, columns, squeeze=False, **shape, **ratios).flat)
         for axes in grid[len(self.panels) :]:
             axes.set_visible(False)
-        for axes, panel in zip(grid, self.panels, strict=False):
-            panel.on(axes, theme)
+        above = [panel.on(axes, theme) for axes, panel in zip(grid, self.panels, strict=False)]
         handles, labels = grid[0].get_legend_handles_labels()
         is_shared = all(axes.get_legend_handles_labels()[1] == labels for axes in grid[: len(self.panels)])
         if is_shared and labels:
             figure.legend(handles, labels, loc="outside lower left", ncols=_num_columns(figure, labels), fontsize=9)
-        for axes, panel in zip(grid, self.panels, strict=False):
-            _add_head(axes, panel, columns, has_legend=not is_shared)
+        for axes, panel, lines in zip(grid, self.panels, above, strict=False):
+            _add_head(axes, panel.title, lines, columns, has_legend=not is_shared)
             if self.share_x or self.share_y:
                 axes.label_outer()
 
@@ -137,33 +140,22 @@ def _style(theme: Theme) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ parts of panels
 
 
-def _add_head(axes: Any, panel: Panel, num_beside: int = 1, has_legend: bool = True) -> None:
-    """Above what the panel has there: the legend, then the title. `num_beside`: panels that share the width."""
-    lines = 1.3 * panel.num_above
+def _add_head(axes: Any, title: str, above: int | None, num_beside: int = 1, has_legend: bool = True) -> None:
+    """Over the lines above the axes: the legend, then the title. `num_beside`: panels that share the width."""
+    lines = 1.3 * (above or 0)
     handles, labels = axes.get_legend_handles_labels()
     if labels and has_legend:
         columns = _num_columns(axes.figure, labels, num_beside)
         place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.4 + lines}
         axes.legend(handles, labels, ncols=columns, fontsize=9, **place)
         lines += 1.9 * -(-len(labels) // columns)
-    if panel.title:
-        axes.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", pad=6 + 9 * lines)
+    if title:
+        axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", pad=6 + 9 * lines)
 
 
 def _num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
     inches = figure.bbox.width / figure.get_figure(root=True).dpi / num_beside - 0.9
     return max(1, min(len(labels), int(inches / (_CHARACTER_INCHES * (max(map(len, labels)) + 6)))))
-
-
-def key(axes: Any, label: str, color: str, face: str | None = None) -> None:
-    """An entry of the legend for what has no artist of its own."""
-    axes.plot([], [], "s", label=label, color=color, markersize=8, markerfacecolor=face or color)
-
-
-def whisker(axes: Any, theme: Theme, xs: Sequence[float], ys: Sequence[float]) -> None:
-    """An interval that is seen on any bar."""
-    axes.plot(xs, ys, color=theme.ground, linewidth=3.0, zorder=4)
-    axes.plot(xs, ys, color=theme.ink, linewidth=1.4, zorder=5)
 
 
 def dress(axes: Any, theme: Theme, x_label: str = "", y_label: str = "", unit: str = "", axis: str = "y") -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .panels import Limits, Panel, dress
+from .panels import Array, Limits, Panel, dress
 from .theme import Theme, short
 
-Array = npt.NDArray[np.float64]
 Point = tuple[float, float]
 LEVELS = (0.8, 1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 _MARKER = 5.0
@@ -25,10 +24,7 @@ _DIRECTIONS = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)
 
 @dataclass(frozen=True)
 class Group:
-    """Points of one colour and marker. `labels`: one for each, or a single one for all of them.
-
-    `look`: "full", "pale" (small, unlabelled crowds), "outline".
-    """
+    """Points of one colour and marker, with `labels`. `look`: "full", "pale" (small, for crowds), "outline"."""
 
     name: str
     points: Sequence[Point]
@@ -51,13 +47,8 @@ class Scatter(Panel):
     field: Callable[[Array, Array], Array] | None = None
     x_limits: Limits = (None, None)
     y_limits: Limits = (None, None)
-    title: str = ""
 
-    @property
-    def num_above(self) -> int:
-        return int(self.field is not None)
-
-    def on(self, axes: Any, theme: Theme) -> None:
+    def on(self, axes: Any, theme: Theme) -> int:
         for place, group in enumerate(self.groups):
             _draw_group(axes, theme, place if group.color is None else group.color, group)
         if self.line:
@@ -71,19 +62,10 @@ class Scatter(Panel):
         if self.field is not None:
             axes.grid(visible=False)
             _draw_field(axes, theme, self.field)
-        _draw_labels(axes, theme, list(self._labels()), self._crowd())
-
-    def _labels(self) -> Iterator[tuple[Point, str]]:
-        for group in self.groups:
-            if len(group.labels) == 1 < len(group.points):
-                x, y = np.median(np.array(group.points), 0)
-                yield (float(x), float(y)), group.labels[0]
-            else:
-                yield from zip(group.points, group.labels, strict=False)
-
-    def _crowd(self) -> list[Point]:
-        """What labels should not cover."""
-        return [*self.line, *(point for group in self.groups if group.look != "pale" for point in group.points)]
+        named = [one for group in self.groups for one in zip(group.points, group.labels, strict=False)]
+        crowd = [point for group in self.groups if group.look != "pale" for point in group.points]
+        _draw_labels(axes, theme, named, [*self.line, *crowd])
+        return int(self.field is not None)
 
 
 def _draw_group(axes: Any, theme: Theme, place: int, group: Group) -> None:
@@ -147,21 +129,14 @@ def _free_place(middle: Array, half: Array, inside: Any, scale: float, taken: Se
 # ------------------------------------------------------------------------------------------------ vectors, names
 
 
-class Plane(NamedTuple):
-    """`points`: in the plane of largest spread; `shares`: of the whole spread, along its two axes."""
-
-    points: Array
-    shares: tuple[float, float]
-
-
-def plane(vectors: npt.NDArray[Any]) -> Plane:
-    """The first two principal components."""
+def plane(vectors: npt.NDArray[Any]) -> tuple[Array, tuple[float, float]]:
+    """Points in the plane of largest spread (principal components), and the shares of the spread along its axes."""
     centred = vectors.astype(np.float64) - vectors.astype(np.float64).mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
     flat = np.zeros((len(vectors), 2))
     flat[:, : len(axes[:2])] = centred @ axes[:2].T
     first, second = np.append(sizes**2, [0.0, 0.0])[:2] / max(float((sizes**2).sum()), 1e-12)
-    return Plane(flat, (float(first), float(second)))
+    return flat, (float(first), float(second))
 
 
 @dataclass(frozen=True)

@@ -111,14 +111,8 @@ def _row(cells: Sequence[str], kind: str) -> str:
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    machine, shares = result.all_of.machine, result.overhead()
-    return tables.facts_of(result) | {
-        "layers": machine.num_layers,
-        "attention against MLP": number(machine.beta, ".3f"),
-        "seconds measured": number(result.document()["seconds"], ".0f"),
-        "outside calls": number(shares["measuring_share"], ".2%"),
-        "comparing outputs": number(shares["judge_share"], ".2%"),
-    }
+    machine = {"layers": result.all_of.machine.num_layers, "attention against MLP": result.all_of.machine.beta}
+    return {name: value for name, value in result.document().items() if name not in ("arms", "machine")} | machine
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -126,21 +120,21 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         elif value not in (None, "", []):
-            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            yield f"{before}{name}".replace("_", " "), shown
+            one = f"{value:.4g}" if isinstance(value, float) else str(value)
+            yield f"{before}{name}".replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else one
 
 
 def _chart(name: str, chart: Chart) -> str:
     head = f"<h2>{_text(chart.title)}</h2>\n<p>{_text(chart.text)}</p>\n"
     if chart.draw is None:
         return head
-    width, height = (round(96 * inches) for inches in chart.size)
+    alt, (width, height) = _text(chart.alt or chart.text), (round(96 * inches) for inches in chart.size)
     drawn = [render(chart.draw, chart.size, theme=theme, form="svg") for theme in (LIGHT, DARK)]
     light, dark = ("data:image/svg+xml;base64," + base64.b64encode(one).decode() for one in drawn)
     return (
         f'{head}<div class="scroll" tabindex=0 role=region aria-label="{_text(chart.title)}"><picture>\n'
         f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
-        f'<img id="{name}" class="chart" src="{light}" alt="{_text(chart.alt)}" width={width} height={height}>\n'
+        f'<img id="{name}" class="chart" src="{light}" alt="{alt}" width={width} height={height}>\n'
         "</picture></div>\n"
     )
 
