@@ -17,8 +17,7 @@ from selfdraft.bench.advice import advice, method_options
 from selfdraft.bench.page.charts import bins, domain_stretches
 from selfdraft.bench.tables import WIDTH, as_markdown, as_text
 from selfdraft.cli.main import main
-from selfdraft.errors import OptionError
-from selfdraft.measure.records import Head, Record, RecordFile, read_records
+from selfdraft.measure.records import Head, Record, RecordFile
 from selfdraft.measure.result import Result
 
 DOMAINS = ("chat", "code & co", "maths")
@@ -68,11 +67,11 @@ def _drafted(base: Record, name: str, seconds: float) -> Record:
     return replace(base, **own, **counts, **parts, skipped_attention=80.0, skipped_mlp=160.0, verdict="equal")
 
 
-def a_file(folder: Path, name: str = "result.jsonl") -> Path:
-    head, records = a_run()
-    file = RecordFile(folder / name)
-    file.begin(head)
-    file.add(records)
+def a_file(folder: Path, head: Head | None = None, records: Sequence[Record] = ()) -> Path:
+    """Without a head: of the whole run."""
+    file = RecordFile(folder / "result.jsonl")
+    file.begin(head or a_run()[0])
+    file.add(records if head else a_run()[1])
     return file.path
 
 
@@ -116,34 +115,26 @@ def test_intervals_hold_their_value_and_are_the_same_again() -> None:
 # ----------------------------------------------------------------------------------------------------------- advice
 
 
-def test_advice_names_the_fastest_and_how_to_get_it() -> None:
+def test_advice() -> None:
+    """Never a bound or a peer; what is to be typed at the end."""
     said = advice(with_speed(1.5))
     assert said.startswith("The fastest here is fixed: 1.50x as fast as plain decoding (95 %: 1.50 to 1.50)")
     assert "from 1.50x on chat to 1.50x on code & co" in said
-    assert said.endswith(
-        "--strategy fixed --lookahead confidence --set 'fixed.skip=a1 m2' --set confidence.threshold=0.8."
-    )
-
-
-def test_advice_never_names_a_bound_or_a_peer() -> None:
+    options = "--strategy fixed --lookahead confidence --set 'fixed.skip=a1 m2' --set confidence.threshold=0.8."
+    assert said.endswith(options)
     assert advice(Result(*a_run())).startswith("The fastest here is prune: ")
-
-
-def test_advice_where_nothing_is_faster() -> None:
-    said = advice(with_speed(0.9))
-    assert said.startswith("Plain decoding is the fastest here")
-    assert "the best, fixed: 0.90x" in said
-    assert "--strategy off" in said
-    assert "selfdraft calibrate" in said
+    slow = advice(with_speed(0.9))
+    assert slow.startswith("Plain decoding is the fastest here")
+    assert all(words in slow for words in ("the best, fixed: 0.90x", "--strategy off", "selfdraft calibrate"))
 
 
 def test_advice_says_first_what_differs_and_does_not_recommend_it() -> None:
-    head, records = with_speed(1.5).head, []
-    for number in range(6):
-        plain = Record("off", f"p{number}", "chat", number, 10, 100, 11.0, 10.0)
-        verdict = "different" if number == 4 else "equal"
-        records += [plain, replace(plain, arm="fixed", decode_seconds=5.0, verdict=verdict)]
-    said = advice(Result(head, records))
+    found = with_speed(1.5)
+    records = [
+        replace(one, verdict="different") if one.arm != "off" and one.number == 4 else one
+        for one in found.all_of.records
+    ]
+    said = advice(Result(found.head, records))
     assert said.startswith("WARNING: fixed DIFFERS from plain decoding in 1 of 6 texts (the first: p4, chat)")
     assert "Plain decoding is the fastest here" in said
 
@@ -190,11 +181,16 @@ def report(*arguments: object) -> int:
     return main(["report", *map(str, arguments)])
 
 
-def test_the_page(tmp_path: Path) -> None:
+def page_of(*files: Path) -> str:
+    """And its pictures, in `png` beside the first."""
     pytest.importorskip("matplotlib")
-    output, pictures = tmp_path / "page.html", tmp_path / "png"
-    assert report(a_file(tmp_path), "--html", output, "--png", pictures) == 0
-    page = output.read_text(encoding="utf-8")
+    folder = files[0].parent
+    assert report(*files, "--html", folder / "page.html", "--png", folder / "png") == 0
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page(tmp_path: Path) -> None:
+    page = page_of(a_file(tmp_path))
     assert all(name in page for name in ("prune", "uniform", "oracle", PEER, "chat", "code &amp; co", "maths"))
     assert "http" not in page
     assert "<script" not in page
@@ -202,7 +198,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert "no compiler at gcc" in page
     assert "/home" not in page
     names = ["speedup", "cost", "split", "skips", "length", "stream"]
-    assert [file.stem for file in sorted(pictures.iterdir())] == sorted(names)
+    assert [file.stem for file in sorted((tmp_path / "png").iterdir())] == sorted(names)
     found = re.findall(
         r'<picture>\s*<source media="([^"]+)" srcset="([^"]+)">\s*<img id="(\w+)"[^>]* src="([^"]+)"', page
     )
@@ -213,43 +209,29 @@ def test_the_page(tmp_path: Path) -> None:
 
 
 def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     head, records = a_run()
-    file = RecordFile(tmp_path / "short.jsonl")
-    file.begin(head)
-    file.add(replace(record, num_prompt_tokens=100, skips=None) for record in records)
-    assert report(file.path, "--html", tmp_path / "short.html", "--png", tmp_path) == 0
-    page = (tmp_path / "short.html").read_text(encoding="utf-8")
+    file = a_file(tmp_path, head, [replace(record, num_prompt_tokens=100, skips=None) for record in records])
+    page = page_of(file)
     assert "Not drawn: all prompts are of similar length, 100 to 100 tokens" in page
     assert "Not drawn: no method skipped anything" in page
-    assert not (tmp_path / "length.png").exists()
-    assert not (tmp_path / "skips.png").exists()
+    assert not {"length.png", "skips.png"} & {file.name for file in (tmp_path / "png").iterdir()}
 
 
 def test_several_results_are_sections_of_one_page(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     (tmp_path / "other").mkdir()
-    files = a_file(tmp_path), a_file(tmp_path / "other")
-    assert report(*files, "--html", tmp_path / "page.html", "--png", tmp_path / "png") == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<section ") == 2
+    assert page_of(a_file(tmp_path), a_file(tmp_path / "other")).count("<section ") == 2
     assert (tmp_path / "png" / "result-2-speedup.png").exists()
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    RecordFile(tmp_path / "begun.jsonl").begin(a_run()[0])
-    assert report(tmp_path / "begun.jsonl", "--html", tmp_path / "begun.html") == 0
-    assert "No text has been finished yet." in (tmp_path / "begun.html").read_text(encoding="utf-8")
+    assert "No text has been finished yet." in page_of(a_file(tmp_path, a_run()[0], []))
 
 
 def test_a_run_that_goes_on_is_shown_up_to_its_last_whole_prompt(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     file = a_file(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1])[:-20])  # the last line is a peer's, which need not have finished
-    assert report(file, "--html", tmp_path / "result.html") == 0
-    assert "cut short: the first 11 texts only" in (tmp_path / "result.html").read_text(encoding="utf-8")
+    assert "cut short: the first 11 texts only" in page_of(file)
 
 
 def test_without_matplotlib_the_command_says_so(
@@ -290,28 +272,6 @@ def test_a_foreign_file_is_refused_by_name(
     assert not (tmp_path / "page.html").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------- records
-
-
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    file = a_file(tmp_path)
-    whole = read_records(file)[1]
-    file.write_bytes(file.read_bytes()[:-20])
-    assert read_records(file)[1] == whole[:-1]
-
-
-def test_a_run_goes_on_after_the_last_complete_prompt(tmp_path: Path) -> None:
-    head, records = a_run()
-    file = RecordFile(tmp_path / "result.jsonl")
-    assert file.begin(head) == (head, [])
-    file.add(records[:-3])
-    resumed, kept = RecordFile(file.path).begin(head)
-    assert kept == [record for record in records if record.number < 11]
-    assert read_records(file.path) == (resumed, kept)
-    assert resumed.resumed_at == [11]
-    assert "resumed after 11 texts" in " ".join(as_text(Result(resumed, kept)).split())
-
-
 def test_a_page_shows_texts_that_peers_were_not_asked() -> None:
     head, records = a_run()
     asked = [record for record in records if record.arm != PEER or record.number < 3]
@@ -320,13 +280,12 @@ def test_a_page_shows_texts_that_peers_were_not_asked() -> None:
     assert {row["name"]: row for row in found["arms"]}[PEER]["total"]["num_prompts"] == 3
 
 
-def test_turns_of_a_conversation_are_one_prompt_and_long_contexts_are_no_part_of_the_total() -> None:
-    plain = [Record("off", f"p{n}", "chat", n, 10, 100, 11.0, 10.0, turn=n) for n in range(3)]
+def test_long_contexts_are_no_part_of_the_total() -> None:
+    plain = [Record("off", f"p{n}", "chat", n, 10, 100, 11.0, 10.0) for n in range(3)]
     plain.append(Record("off", "long", "context 4096", 3, 4096, 100, 11.0, 10.0))
     own = [replace(text, arm="a", decode_seconds=seconds) for text, seconds in zip(plain, (4, 5, 6, 1), strict=True)]
     arm = Result(a_head([an_arm("off"), an_arm("a")], 4), [*plain, *own]).document()["arms"][1]
-    assert arm["total"]["speedup"] == {"value": 2.0, "low": 2.0, "high": 2.0, "count": 1}, "nothing to resample"
-    assert arm["total"]["num_prompts"] == 3
+    assert (arm["total"]["speedup"]["value"], arm["total"]["num_prompts"]) == (2.0, 3)
     assert arm["domains"]["context 4096"]["speedup"]["value"] == 10.0
 
 
@@ -335,17 +294,6 @@ def test_what_is_looked_up_has_a_cost() -> None:
     row = found.document()["arms"][1]["total"]
     assert row["cost"] == pytest.approx(0.01)
     assert row["expected"]["measured"] is not None
-
-
-def test_another_question_is_refused_unless_the_file_is_to_be_replaced(tmp_path: Path) -> None:
-    head, records = a_run()
-    file = RecordFile(a_file(tmp_path))
-    other = replace(head, question={**head.question, "seed": 4})
-    with pytest.raises(OptionError, match=r"holds the result of another run \(seed: 3, now 4\).*--again"):
-        file.begin(other)
-    assert len(read_records(file.path)[1]) == len(records)
-    assert file.begin(other, is_new=True) == (other, [])
-    assert read_records(file.path) == (other, [])
 
 
 # ------------------------------------------------------------------------------------------------ parts of charts

@@ -34,7 +34,8 @@ class Bars(Panel):
             bars = axes.bar(xs, values, 0.9 * width, yerr=errors, **look)
             texts = [spelled(value, self.unit, ".2f") if np.isfinite(value) else "" for value in values]
             rotation = 90 if num_groups * len(self.series) > 14 else 0
-            axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=rotation)
+            ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+            axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=rotation, zorder=6, bbox=ground)
         baseline(axes, theme, self.baseline)
         axes.set_xticks(range(num_groups), [two_lines(group) for group in self.groups])
         axes.tick_params(axis="x", length=0)
@@ -105,7 +106,7 @@ class BarColumn(Panel):
         dress_rows(axes, self.rows)
         for role, label in self.legend.items():
             face, edge = _look(theme, role)
-            axes.scatter([], [], 64, face, "s", edgecolor=edge, label=label)
+            axes.scatter([], [], 64, face, marker="s", edgecolor=edge, label=label)
 
 
 def _look(theme: Theme, role: str) -> tuple[str, str]:

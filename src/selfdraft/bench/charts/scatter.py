@@ -148,4 +148,4 @@ class Names(Panel):
     def on(self, axes: Any, theme: Theme) -> None:
         axes.set_axis_off()
         lines = [f"{place:>2}  {short(name):<38} {note:>6}" for place, (name, note) in enumerate(self.rows, start=1)]
-        axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=7.5, linespacing=1.6)
+        axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=7.5, linespacing=1.6, in_layout=False)

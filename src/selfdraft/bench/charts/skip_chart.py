@@ -45,7 +45,7 @@ class SkipStrips(Panel):
         axes.tick_params(labelsize=8)
         dress_rows(axes, [""] * len(self.rows))
         for name, color in (("attention", attention), ("MLP", mlp), ("skipped", theme.skipped)):
-            axes.scatter([], [], 64, color, "s", label=name)
+            axes.scatter([], [], 64, color, marker="s", label=name)
 
 
 def _draw_words(axes: Any, theme: Theme, place: int, row: Strip) -> None:
