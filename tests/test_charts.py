@@ -86,12 +86,6 @@ def test_labels_do_not_lie_upon_each_other() -> None:
     assert len(set(places)) == 5
 
 
-def test_charts_are_values() -> None:
-    """So that what is drawn can be tested without matplotlib."""
-    assert replace(BARS) == BARS
-    assert replace(BARS, unit="") != BARS
-
-
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_series_can_be_told_apart(theme: charts.Theme) -> None:
     styles = [theme.style(place) for place in range(16)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from selfdraft.bench.papers.page import PaperFile, plots
+from selfdraft.bench.papers.page import PaperFile
 from selfdraft.bench.papers.recipes import RECIPES, recipe
 from selfdraft.bench.papers.run import num_outputs
 from selfdraft.cli.main import main
@@ -75,10 +75,3 @@ def test_speeds_in_paragraphs_are_measured_or_published() -> None:
         tables = page_of(paper).replace(note, "")
         for speed in re.findall(r"\d\.\d\dx", note):
             assert speed in tables, (paper, speed)
-
-
-def test_pictures_are_there() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    linked = {(PAGE.parent / link).resolve() for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
-    assert {path.name for path in linked} == {name for name, *_ in plots([read(file) for file in FILES])}
-    assert all(path.exists() for path in linked)
