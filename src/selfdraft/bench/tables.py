@@ -85,12 +85,9 @@ CELLS: Mapping[str, Cell] = {
 # ---------------------------------------------------------------------------------------------------------- of bench
 
 
-def _expected(name: str, total: Figures) -> str:
-    return times(total.expected[name])
-
-
-def _part(name: str, total: Figures) -> str:
-    return number(total.split[name], ".1%")
+def _cell(field: str, name: str, spelled: Callable[[float | None], str]) -> Cell:
+    """Of figures that are several by name."""
+    return lambda total: spelled(getattr(total, field)[name])
 
 
 COLUMNS: Mapping[str, Cell] = {
@@ -99,8 +96,8 @@ COLUMNS: Mapping[str, Cell] = {
     "accepted": CELLS["accepted"],
     "length": CELLS["M"],
     "cost": lambda total: number(total.cost, ".3f"),
-    **{f"expected speed-up, {label}": partial(_expected, name) for name, label in EXPECTED.items()},
-    **{f"share of decoding, {name}": partial(_part, name) for name in PARTS},
+    **{f"expected speed-up, {label}": _cell("expected", name, times) for name, label in EXPECTED.items()},
+    **{f"share of decoding, {name}": _cell("split", name, partial(number, form=".1%")) for name in PARTS},
     "peak memory": lambda total: size(total.peak_bytes),
     "= / tie / ≠": outputs,
 }
