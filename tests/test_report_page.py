@@ -66,8 +66,7 @@ def _drafted(base: Record, name: str, seconds: float) -> Record:
 def a_file(folder: Path, head: Head | None = None, records: Sequence[Record] = ()) -> Path:
     """Without a head: of the whole run."""
     file = RecordFile(folder / "result.jsonl")
-    file.begin(head or a_run()[0])
-    file.add(records if head else a_run()[1])
+    file.write(*((head, records) if head else a_run()))
     return file.path
 
 
@@ -255,6 +254,11 @@ def test_of_peers_calls_are_known_and_of_what_failed_nothing() -> None:
     assert rows[PEER]["total"]["speedup"]["value"] is None
     assert rows[PEER]["total"]["call_speedup"]["value"] == pytest.approx(0.55, abs=0.01)  # 11 s against 20 s
     assert "total" not in rows["compiled"]
+
+
+def test_a_run_that_went_on_says_so() -> None:
+    head, records = a_run()
+    assert "resumed after 11 texts" in " ".join(as_text(Result(replace(head, resumed_at=[11]), records)).split())
 
 
 def test_long_contexts_are_no_part_of_the_total() -> None:

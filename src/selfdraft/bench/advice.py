@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..measure.figures import Figures
+from ..measure.records import VERDICTS
 from ..measure.result import Arm, Result
 from ..prompts.arrange import is_context
 from ..registry import AXES
@@ -24,9 +25,10 @@ def warnings(result: Result) -> Iterator[str]:
     for arm in result.measured:
         if arm.total and arm.total.different and arm.kind != "peer":
             first = next(record for record in arm.differences if record.verdict == "different")
+            texts = sum(getattr(arm.total, verdict) for verdict in VERDICTS)
             yield (
-                f"WARNING: {arm.name} DIFFERS from plain decoding in {arm.total.different} of {arm.total.num_prompts} "
-                f"texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
+                f"WARNING: {arm.name} DIFFERS from plain decoding in {arm.total.different} of {texts} texts (the "
+                f"first: {first.prompt}, {first.domain}); do not use it, and report this."
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..bench.tables import Table, text_table, times
 from ..bench.tables import number as cell
-from ..calibrate.trials import thinned
+from ..calibrate.calibrate import thinned
 from ..economics import MAX_DRAFTED, LatencyFit
 from ..lookahead.disco import artefact_name
 from ..profiles.contents import DAMAGE, KnownSet
