@@ -13,7 +13,7 @@ from typing import Any
 
 from ...measure.figures import Figures, Measured
 from ...measure.records import OFF
-from ..charts import Draw
+from ..charts import Drawing
 from ..tables import Table
 
 Values = Mapping[str, Any]
@@ -93,7 +93,7 @@ Claim = Callable[[Found], Judgement | Iterable[Judgement | None] | None]
 class Plot:
     """`draw`: one of bench/charts; `size` in inches."""
 
-    draw: Draw
+    draw: Drawing
     alt: str
     size: tuple[float, float] = (8.0, 4.0)
 

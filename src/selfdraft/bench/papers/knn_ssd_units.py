@@ -238,10 +238,10 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
     """For a picture; `silhouettes`: of each vector, 1: domains stand apart, 0: they do not."""
     vectors = np.concatenate([one.samples for one in domains]).astype(np.float32)
     owners = np.repeat(np.arange(len(domains)), [len(one.samples) for one in domains])
-    flat = plane(vectors)
-    points = {one.name: flat.points[owners == place].round(5).tolist() for place, one in enumerate(domains)}
+    flat, explained = plane(vectors)
+    points = {one.name: flat[owners == place].round(5).tolist() for place, one in enumerate(domains)}
     apart = silhouettes(vectors, owners).tolist() if len(domains) > 1 else []
-    return {"points": points, "explained": sum(flat.shares), "silhouettes": apart}
+    return {"points": points, "explained": sum(explained), "silhouettes": apart}
 
 
 # -------------------------------------------------------------------------- unseen prompts and clusters: tables 5, 6

@@ -14,7 +14,7 @@ from ...errors import ProfileError
 from ...measure.estimate import mean
 from ...measure.records import Record
 from ...types import FrontierPoint, SkipSet
-from ..charts import Grid, SkipStrips, Strip
+from ..charts import Bars, SkipStrips, Strip
 from ..tables import Table, number
 from . import swift_methods as shared
 from .claims import SPEEDUP, Side, at_least, estimate_of, faster, is_above, is_faster, is_larger, larger, speedup
@@ -111,9 +111,11 @@ def sets_suit_their_tasks(found: Found) -> Judgements:
 
 def sets_chart(found: Found) -> Plot | None:
     labels = labels_of(found)
-    cells = [[speedup(found, Side(one, SET, name)) for name in labels] for one in found.units]
-    grid = Grid(cells, [f"set of {found.label(one)}" for one in found.units], [f"on {one}" for one in labels.values()])
-    return Plot(grid, "Speed-up of the set of each task (rows) on each task (columns).", (7.0, 3.6)) if cells else None
+    sets = {
+        f"set of {found.label(one)}": [speedup(found, Side(one, SET, name)) for name in labels] for one in found.units
+    }
+    drawn = Bars([f"on {one}" for one in labels.values()], sets, "speed-up", "x", baseline=1.0)
+    return Plot(drawn, "Speed-up of the set of each task on every task.", (8.0, 4.0)) if sets else None
 
 
 FIGURE_2B = Experiment("figure-2b", each(SET_TASKS, on_all), [sets_table], [sets_suit_their_tasks], chart=sets_chart)
