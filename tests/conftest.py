@@ -55,6 +55,22 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must exit with a status. What it printed; of one that could not run (2), the error."""
+    from selfdraft.cli.main import main
+
+    def run(*command: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(command) == status
+        captured = capsys.readouterr()
+        silent, told = (captured.out, captured.err) if status == 2 else (captured.err, captured.out)
+        assert silent == ""
+        return told
+
+    return run
+
+
+@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs a wrong command: it must exit with 2 before a model is loaded. What it said."""
     from selfdraft.cli.main import main
