@@ -22,9 +22,11 @@ from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from selfdraft.registry import AXES
 
+Said = Callable[..., str]
+
 
 @pytest.fixture
-def generate(folder: str, said: Callable[..., str]) -> Callable[..., str]:
+def generate(folder: str, said: Said) -> Said:
     def run(*arguments: str, model: str = folder, status: int = 0) -> str:
         return said("generate", "--model", model, *arguments, status=status)
 
@@ -32,14 +34,14 @@ def generate(folder: str, said: Callable[..., str]) -> Callable[..., str]:
 
 
 class TestGenerate:
-    def test_text_and_figures(self, generate: Callable[..., str]) -> None:
+    def test_text_and_figures(self, generate: Said) -> None:
         output = generate("--max-new-tokens", "20", "abc")
         assert len(output.splitlines()[0]) == 20
         assert "tokens/s" in output
         assert "ended by length" in output
         assert "\x1b[" not in output, "colours belong to a terminal"
 
-    def test_two_colours(self, generate: Callable[..., str]) -> None:
+    def test_two_colours(self, generate: Said) -> None:
         output = generate("--color", "always", "--max-new-tokens", "30", "abc")
         assert "\x1b[32m" in output
         assert "\x1b[36m" in output
@@ -52,12 +54,12 @@ class TestGenerate:
         monkeypatch.setenv("NO_COLOR", "1")
         assert not wants_color("auto", screen)
 
-    def test_compare(self, generate: Callable[..., str]) -> None:
+    def test_compare(self, generate: Said) -> None:
         output = generate("--compare", "--max-new-tokens", "30", "abc")
         for words in ("outputs: equal, token for token", "drafting", "plain", "speed-up:"):
             assert words in output
 
-    def test_json(self, generate: Callable[..., str]) -> None:
+    def test_json(self, generate: Said) -> None:
         document = json.loads(generate("--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc"))
         fields = "version model device dtype seed text tokens finish_reason stats report prompt_tokens options"
         alone = {*fields.split(), *AXES}
@@ -68,28 +70,28 @@ class TestGenerate:
         assert document["first_difference"] is None
         assert set(json.loads(generate("--json", "--max-new-tokens", "3", "abc"))) == alone
 
-    def test_prompt_from_standard_input(self, generate: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_prompt_from_standard_input(self, generate: Said, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = json.loads(generate("--json", "--max-new-tokens", "9", "abc"))["text"]
         monkeypatch.setattr(sys, "stdin", io.StringIO("abc"))
         assert json.loads(generate("--json", "--max-new-tokens", "9", "-"))["text"] == expected
 
-    def test_every_method_by_name(
-        self, folder: str, generate: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_every_method_by_name(self, folder: str, generate: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As few commands as there are methods on the longest axis."""
         monkeypatch.setattr(EngineKnowledge, "profile", profile())
         settings = ["--set", "fixed.skip=a1,m2", "--set", f"model.source={folder}"]
-        for axis, table in AXES.items():
-            for name in table:
-                output = generate(f"--{axis}", name, *settings, "--json", "--max-new-tokens", "5", "abc")
-                assert json.loads(output)[axis] == name
+        for place in range(max(map(len, AXES.values()))):
+            chosen = {axis: list(table)[place % len(table)] for axis, table in AXES.items()}
+            methods = [word for axis, name in chosen.items() for word in (f"--{axis}", name)]
+            document = json.loads(generate(*methods, *settings, "--json", "--max-new-tokens", "5", "abc"))
+            assert {axis: document[axis] for axis in AXES} == chosen
 
-    def test_comparing_texts_drawn_by_rejection(self, generate: Callable[..., str]) -> None:
+    def test_comparing_texts_drawn_by_rejection(self, generate: Said) -> None:
         options = ["--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]
         assert json.loads(generate("--temperature", "0.9", "--json", *options))["comparison"] is None
         assert "two draws from the target's distribution" in generate("--temperature", "0.9", *options)
         assert json.loads(generate("--json", *options))["comparison"] == "equal"
 
-    def test_stop_and_sampling_options(self, generate: Callable[..., str]) -> None:
+    def test_stop_and_sampling_options(self, generate: Said) -> None:
         options = ["--temperature", "0.9", "--top-p", "0.8", "--seed", "3", "--json", "--max-new-tokens", "30"]
         text = json.loads(generate(*options, "abc"))["text"]
         document = json.loads(generate(*options, "--stop", text[10:12], "abc"))
@@ -108,12 +110,10 @@ class TestGenerate:
         ],
         ids=["skip set", "too long", "not text"],
     )
-    def test_what_does_not_fit_the_model(
-        self, arguments: list[str], message: str, generate: Callable[..., str]
-    ) -> None:
+    def test_what_does_not_fit_the_model(self, arguments: list[str], message: str, generate: Said) -> None:
         assert message in generate(*arguments, status=2)
 
-    def test_models_that_are_none(self, tmp_path: Path, folder: str, generate: Callable[..., str]) -> None:
+    def test_models_that_are_none(self, tmp_path: Path, folder: str, generate: Said) -> None:
         """Nothing in the folder; then a family that is not known."""
         assert "config.json" in generate("abc", model=str(tmp_path), status=2)
         config = OPTConfig(
@@ -138,15 +138,13 @@ class TestGenerate:
         self,
         stdin: io.TextIOWrapper | None,
         message: str,
-        generate: Callable[..., str],
+        generate: Said,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert message in generate("-", status=2)
 
-    def test_an_output_that_cannot_show_every_character(
-        self, generate: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_output_that_cannot_show_every_character(self, generate: Said, monkeypatch: pytest.MonkeyPatch) -> None:
         shown = generate("--max-new-tokens", "60", "abc").splitlines()[0]
         assert not shown.isascii(), "choose another prompt"
         output = io.BytesIO()
@@ -155,7 +153,7 @@ class TestGenerate:
         assert output.getvalue().splitlines()[0] == shown.encode("ascii", "replace")
 
 
-def test_list_shows_the_catalogue(home: Path, said: Callable[..., str]) -> None:
+def test_list_shows_the_catalogue(home: Path, said: Said) -> None:
     output = said("pull", "--list")
     for name in CATALOGUE:
         assert f"selfdraft pull {name}" in output

@@ -27,23 +27,7 @@ from transformers import (
     TextStreamer,
     dynamic_module_utils,
 )
-from transformers.generation import logits_process
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
-from transformers.generation.stopping_criteria import (
-    ConfidenceCriteria,
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    StoppingCriteria,
-    StopStringCriteria,
-)
+from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 import selfdraft
@@ -184,7 +168,7 @@ class TestProcessors:
             widths.add(ids.shape[1])
             return scores.masked_fill(torch.arange(scores.shape[-1]) % 2 == ids.sum(-1, keepdim=True) % 2, -torch.inf)
 
-        assert_same(logits_processor=[parity, RepetitionPenaltyLogitsProcessor(1.3)])
+        assert_same(logits_processor=[parity, logits_process.RepetitionPenaltyLogitsProcessor(1.3)])
         assert widths == set(range(8, 22))
 
     def test_several_rows_of_one_prompt_share_its_encoder_rules(self) -> None:
@@ -194,7 +178,7 @@ class TestProcessors:
             assert not set(tokens) & set(PADDED["input_ids"][row // 2].tolist())
 
 
-class EndsAfter(StoppingCriteria):
+class EndsAfter(stopping_criteria.StoppingCriteria):
     """Ends a row after one token; answers as transformers documents it."""
 
     def __init__(self, token: int) -> None:
@@ -226,13 +210,20 @@ class TestStopping:
 
     def test_lengths_of_the_caller(self) -> None:
         """By transformers' criteria, or by one that answers with a bool."""
-        assert_same(stopping_criteria=[MaxLengthCriteria(17), EosTokenCriteria([plain_tokens()[5]])])
+        assert_same(
+            stopping_criteria=[
+                stopping_criteria.MaxLengthCriteria(17),
+                stopping_criteria.EosTokenCriteria([plain_tokens()[5]]),
+            ]
+        )
         assert drafted(stopping_criteria=[lambda ids, scores: ids.shape[1] >= 13]).shape == (1, 13)
-        assert drafted(stopping_criteria=[MaxLengthCriteria(3)]).shape == (1, 9), "one token is always emitted"
+        assert drafted(stopping_criteria=[stopping_criteria.MaxLengthCriteria(3)]).shape == (1, 9), (
+            "one token is always emitted"
+        )
 
     def test_time(self) -> None:
         assert drafted(PADDED, max_new_tokens=100, max_time=1e-9, pad_token_id=PAD).shape == (3, 9)
-        assert_same(stopping_criteria=[MaxTimeCriteria(1e6)])
+        assert_same(stopping_criteria=[stopping_criteria.MaxTimeCriteria(1e6)])
 
     @by_inputs
     def test_stop_strings(self, inputs: Inputs) -> None:
@@ -242,7 +233,9 @@ class TestStopping:
         options = {"stop_strings": [stop, "never"], "tokenizer": tokenizer, "eos_token_id": 111}
         found = assert_same(inputs, **options, custom_generate=bound)
         assert found[0, 17:].tolist() == [PAD] * (found.shape[1] - 17)
-        assert_same(inputs, stopping_criteria=[StopStringCriteria(tokenizer, [stop])], eos_token_id=111)
+        assert_same(
+            inputs, stopping_criteria=[stopping_criteria.StopStringCriteria(tokenizer, [stop])], eos_token_id=111
+        )
 
 
 SAMPLED = {"do_sample": True, "max_new_tokens": 12, "top_k": 12, "top_p": 0.9, "temperature": 1.3, "min_p": 0.02}
@@ -292,10 +285,14 @@ class TestSampling:
         assert (drawn[expected == 0] == 0).all()
 
     def test_which_warpers_become_options(self) -> None:
-        heat, cold = TemperatureLogitsWarper(0.7), TemperatureLogitsWarper(1e-6)
-        top_k, top_p, min_p = TopKLogitsWarper(9), TopPLogitsWarper(0.8), MinPLogitsWarper(0.1)
-        penalty, typical = RepetitionPenaltyLogitsProcessor(1.2), TypicalLogitsWarper(0.9)
-        kept = TopPLogitsWarper(0.8, min_tokens_to_keep=2)
+        heat, cold = logits_process.TemperatureLogitsWarper(0.7), logits_process.TemperatureLogitsWarper(1e-6)
+        top_k, top_p, min_p = (
+            logits_process.TopKLogitsWarper(9),
+            logits_process.TopPLogitsWarper(0.8),
+            logits_process.MinPLogitsWarper(0.1),
+        )
+        penalty, typical = logits_process.RepetitionPenaltyLogitsProcessor(1.2), logits_process.TypicalLogitsWarper(0.9)
+        kept = logits_process.TopPLogitsWarper(0.8, min_tokens_to_keep=2)
         every = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.1}
         for given, processors, options in (
             ([penalty, heat, top_k, top_p, min_p], [penalty], every),
@@ -507,7 +504,7 @@ BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"watermarking_config": {"bias": 2.0}}, r"WatermarkLogitsProcessor cannot be used with speculation"),
     ({"stop_strings": "x"}, r"stop_strings need the tokenizer, .*selfdraft.decoder\(tokenizer=tokenizer\)"),
     ({"stop_strings": "x", "tokenizer": letter_tokenizer()}, r"which transformers does not pass on"),
-    ({"stopping_criteria": [ConfidenceCriteria(0.5)]}, r"ConfidenceCriteria is for assistant models"),
+    ({"stopping_criteria": [stopping_criteria.ConfidenceCriteria(0.5)]}, r"ConfidenceCriteria is for assistant models"),
     ({"position_ids": torch.arange(5, 13)[None]}, r"position_ids must count each row's tokens from 0"),
     ({"past_key_values": filled_cache()}, r"past_key_values holds 3 tokens, .* pass the whole text as input_ids"),
     ({"past_key_values": QuantizedCache()}, "a quantized cache changes the text"),

@@ -203,40 +203,6 @@ def test_the_defaults():
     assert dict(DEFAULTS) == {**names, "acceptance": "coupled"}
 
 
-@pytest.mark.parametrize(
-    ("axis", "name", "near"),
-    [
-        ("strategy", "unifrom", "uniform"),
-        ("lookahead", "confidance", "confidence"),
-        ("drafter", "lokup", "lookup"),
-        ("acceptance", "couple", "coupled"),
-        ("strategy", "zzz", None),
-    ],
-)
-def test_an_unknown_name_is_refused(axis, name, near):
-    with pytest.raises(OptionError) as caught:
-        find(axis, name)
-    hint = f" Did you mean {near!r}?" if near else ""
-    assert str(caught.value) == f"unknown {axis} {name!r}.{hint} Known: {', '.join(sorted(AXES[axis]))}"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"unifrom": {"ratio": 1}}, "unknown method in the settings 'unifrom'. Did you mean 'uniform'? Known: "),
-        ({"coupled": {"x": 1}}, "unknown method in the settings 'coupled'."),
-        ({"uniform": {"ration": 1}}, "unknown option of uniform 'ration'. Did you mean 'ratio'? Known: ratio"),
-        ({"fixed": {"tokns": 1}}, "unknown option of fixed 'tokns'. Did you mean 'tokens'? Known: skip, tokens"),
-        ({"off": {"ratio": 1}}, "off has no options, got 'ratio'; leave it out"),
-    ],
-    ids=str,
-)
-def test_unknown_settings_are_refused(settings, message):
-    with pytest.raises(OptionError) as caught:
-        check_settings(settings)
-    assert message in str(caught.value)
-
-
 def test_settings_reach_every_method_of_that_name():
     settings = {"fixed": {"skip": "a1", "tokens": "3"}, "uniform": {"ratio": "0.5"}}
     check_settings(settings)

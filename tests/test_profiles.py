@@ -70,8 +70,9 @@ def version_of(kept: Store) -> str:
 
 
 def test_what_is_read_is_what_was_written(kept):
-    assert kept.load(KEY) is None
+    assert kept.load(KEY) is kept.repair(KEY) is None
     add_old(kept)
+    assert kept.repair(KEY) is None
     kept.update(KEY, "swift", Artefact({"skip": "a3,m4", "window": (1, 2)}))
     found = Store(kept.folder).load(KEY)
     assert (found.key, found.schema, found.latency) == (KEY, SCHEMA, {"mlp_seconds": 1e-5})
@@ -243,13 +244,6 @@ def test_nothing_is_overwritten_in_silence(kept, name):
     with pytest.raises(ProfileError, match=COMMAND):
         add_new(kept)
     assert kept.path_of(KEY).read_bytes() == before
-
-
-def test_a_sound_profile_needs_no_repair(kept):
-    assert kept.repair(KEY) is None
-    add_old(kept)
-    assert kept.repair(KEY) is None
-    assert version_of(kept) == "old"
 
 
 def test_a_profile_that_may_not_be_read_is_not_removed(kept, monkeypatch):
@@ -562,6 +556,8 @@ def test_the_same_model_loaded_twice(tmp_path):
     assert fingerprint(here) == fingerprint(there) == fingerprint(model)
     assert re.fullmatch(r"llama-[0-9a-f]{32}", fingerprint(model))
     assert (ProfileKey.of(here) == ProfileKey.of(there), ProfileKey.of(there).name) == (True, str(tmp_path / "there"))
+    half = ProfileKey.of(there.to(torch.bfloat16), "tiny")
+    assert (half.dtype, half.name) == ("bfloat16", "tiny")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3"])
@@ -611,11 +607,6 @@ def test_what_makes_another_model(family, change, is_same):
     change(other)
     assert (fingerprint(other) == fingerprint(pico(family))) is is_same
     assert fingerprint(other) == fingerprint(copy.deepcopy(other))
-
-
-def test_a_key_has_dtype_and_name():
-    half = ProfileKey.of(copy.deepcopy(pico("llama")).to(torch.bfloat16), "tiny")
-    assert (half.dtype, half.name) == ("bfloat16", "tiny")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8, torch.bool, torch.float8_e4m3fn])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from pico import pico_tokenizer
-from selfdraft.engine.text import TextTail, check_prompt, encode_prompts
+from selfdraft.engine.text import TextTail, encode_prompts
 from selfdraft.errors import PromptError
 
 TEMPLATE = (
@@ -253,18 +253,3 @@ def test_text_needs_a_tokenizer(prompt):
     assert encode_prompts([5, 6], None) == ([[5, 6]], False)
     with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, or build it as Engine\(model, tokenizer\)"):
         encode_prompts(prompt, None)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        ([0, 99, -1], "token id -1 is outside the vocabulary; use ids from 0 to 99"),
-        ([0, 99, 100], "token id 100 is outside the vocabulary; use ids from 0 to 99"),
-        ([1] * 8, "the prompt has 8 tokens, but the model's context holds 8; shorten"),
-    ],
-)
-def test_a_prompt_must_fit_the_model(tokens, message):
-    check_prompt([1] * 7, 100, 8)
-    check_prompt([1] * 9, 100, None)
-    with pytest.raises(PromptError, match=message):
-        check_prompt(tokens, 100, 8)
