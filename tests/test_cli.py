@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from transformers import OPTConfig, OPTForCausalLM
 
 from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE
-from selfdraft.cli.main import main
 from selfdraft.cli.terminal import wants_color
 from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
@@ -34,17 +32,15 @@ def generate(folder: str, said: Said) -> Said:
 
 
 class TestGenerate:
-    def test_text_and_figures(self, generate: Said) -> None:
+    def test_text_figures_and_two_colours(self, generate: Said) -> None:
         output = generate("--max-new-tokens", "20", "abc")
         assert len(output.splitlines()[0]) == 20
         assert "tokens/s" in output
         assert "ended by length" in output
         assert "\x1b[" not in output, "colours belong to a terminal"
-
-    def test_two_colours(self, generate: Said) -> None:
-        output = generate("--color", "always", "--max-new-tokens", "30", "abc")
-        assert "\x1b[32m" in output
-        assert "\x1b[36m" in output
+        coloured = generate("--color", "always", "--max-new-tokens", "30", "abc")
+        assert "\x1b[32m" in coloured
+        assert "\x1b[36m" in coloured
 
     def test_no_color_is_respected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = io.StringIO()
@@ -160,10 +156,8 @@ def test_list_shows_the_catalogue(home: Path, said: Said) -> None:
     assert f"{DEFAULT_MODEL} (default)" in output
 
 
-def test_generate_help_names_every_method_and_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["generate", "--help"])
-    output = capsys.readouterr().out
+def test_generate_help_names_every_method_and_option(said: Said) -> None:
+    output = said("generate", "--help")
     for table in AXES.values():
         assert all(name in output for name in table)
     for option in ("uniform.ratio", "fixed.skip", "fixed.tokens", "confidence.threshold", "lookup.max_ngram"):
@@ -193,9 +187,7 @@ def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
 
 def test_a_closed_pipe_is_no_error(folder: str) -> None:
     command = f"{sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 200 abc | head -c 1"
-    began = time.monotonic()
-    result = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
     assert b"Traceback" not in result.stderr
     assert b"BrokenPipe" not in result.stderr
     assert len(result.stdout) == 1
-    assert time.monotonic() - began < 120

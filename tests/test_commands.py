@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from selfdraft.cli.main import COMMANDS, MOVED, main
+from selfdraft.cli.main import COMMANDS, MOVED
 
 REFUSED = [
     ("generat abc", "invalid choice: 'generat'"),
@@ -121,20 +122,18 @@ REFUSED = [
 
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=[command for command, _ in REFUSED])
 def test_it_is_refused(
-    command: str,
-    message: str,
-    refused: Callable[..., str],
-    prompts: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, message: str, said: Callable[..., str], prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for read in ("_from_catalogue", "_from_pretrained", "_from_hub"):
+        loaded = mock.Mock(side_effect=AssertionError("loaded"))
+        monkeypatch.setattr(f"selfdraft.models.load.loading.{read}", loaded)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: object())  # of matplotlib
     twice = tmp_path / "twice.jsonl"
     twice.write_text('{"domain": "a", "prompt": "b"}\n' * 2, encoding="utf-8")
     files = {"PROMPTS": prompts, "TWICE": str(twice)}
-    error = refused(*(files.get(word, word) for word in shlex.split(command)))
+    error = said(*(files.get(word, word) for word in shlex.split(command)), status=2)
     assert message in error
     assert error.splitlines()[-1].startswith("selfdraft")
     assert error.startswith("usage: ") or error.count("\n") == 1
@@ -146,9 +145,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["", *(command.__name__.rpartition(".")[2] for command in COMMANDS)])
-def test_help_teaches_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main([*name.split(), "--help"])
-    output = capsys.readouterr().out
+def test_help_teaches_with_an_example(name: str, said: Callable[..., str]) -> None:
+    output = said(*name.split(), "--help")
     assert "example" in output
     assert f"  selfdraft {name}" in output

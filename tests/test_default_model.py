@@ -1,4 +1,4 @@
-"""Exactness on a real model: six methods against one plain run and `model.generate`, 4 prompts x 24 tokens."""
+"""A real model: its tokenizer, and six methods against one plain run and `model.generate`, 4 prompts x 24 tokens."""
 
 from __future__ import annotations
 
@@ -97,3 +97,21 @@ def test_one_prompt_alone_sampled_and_streamed() -> None:
     text = "".join(chunk.text for chunk in stream)
     assert stream.generation.tokens == plain(1, True).tokens[: NUM_TOKENS - 8]
     assert plain(1, True).text.startswith(text.rstrip("\N{REPLACEMENT CHARACTER}"))
+
+
+@greedy
+def test_its_tokenizer_is_repaired() -> None:
+    tokenizer, model = engine().tokenizer, engine().model
+    assert tokenizer.tokenize("12345") == list("12345")
+    # Without the repaired pre-tokenizer the last blank would stick to the number, apart from the others.
+    assert tokenizer.tokenize("x =   12") == ["x", "Ġ=", "ĠĠĠ", "1", "2"]
+    text = "it 's 3.14 , don't\n\n  é 日本 x"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    prompt = tokenizer.apply_chat_template(chat("Who?"), add_generation_prompt=True, tokenize=False)
+    assert prompt.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    eos = model.generation_config.eos_token_id
+    assert 2 in (eos if isinstance(eos, list) else [eos])
+    assert tokenizer.eos_token_id == 2
+    assert tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
+    assert getattr(model.config, "quantization_config", None) is None
+    assert "Paris" in engine().generate(chat("What is the capital of France?"), max_new_tokens=12).text

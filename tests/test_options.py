@@ -22,7 +22,6 @@ SHARED = {
     *("draft_switch", "replanning", "swift_search", "timeline"),
 }
 """What several methods use."""
-METHOD_AXES = ("strategy", "lookahead", "drafter")
 
 # ----------------------------------------------------------------------------------------------------- skip sets
 

@@ -112,10 +112,6 @@ class TestTurns:
     def test_as_tokens(self, template: str | None, answers: tuple[str, ...], text: str) -> None:
         assert encode(TALK, engine_with(template), answers) == pico_tokenizer()(text).input_ids
 
-    def test_no_turn_is_left(self, engine: Engine) -> None:
-        with pytest.raises(AssertionError, match="prompt 81 has no turn 4"):
-            encode(TALK, engine, ["A", "B", "C"])
-
     def test_a_conversation_that_outgrows_the_context(self, engine: Engine) -> None:
         with pytest.raises(PromptError, match=f"prompt 81, turn 2: the prompt has .* context holds {CONTEXT_LENGTH}"):
             encode(TALK, engine, ["x" * CONTEXT_LENGTH])

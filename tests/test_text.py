@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pico import pico_tokenizer
 from selfdraft.engine.text import TextTail, encode_prompts
@@ -29,10 +30,7 @@ def encode(text: str) -> list[int]:
 
 def byte_token(byte: int) -> int:
     """The token of a single byte."""
-    printable = bytes([byte]).decode("latin-1")
-    others = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255)]
-    symbol = chr(256 + others.index(byte)) if byte in others else printable
-    return pico_tokenizer().convert_tokens_to_ids(symbol)
+    return pico_tokenizer().convert_tokens_to_ids(bytes_to_unicode()[byte])
 
 
 def tail_of(tokens, stops=()) -> TextTail:

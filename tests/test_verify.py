@@ -106,8 +106,6 @@ def test_stop_strings(generated: Generated, verify: Said) -> None:
     found = verify(whole, status=1)
     assert "goes on after its end: token" in found
     assert "completes a stop string" in found
-    whole["options"]["stop"], whole["finish_reason"] = [], "stop"
-    assert "the text ends by length, but its finish_reason is stop" in verify(whole, status=1)
 
 
 def test_a_text_that_goes_on_after_its_end(eos_folder: str, generated: Generated, verify: Said) -> None:
@@ -129,21 +127,21 @@ def test_a_text_that_stops_early(eos_folder: str, generated: Generated, verify: 
     verify({**short, "finish_reason": "cancelled", "text": None}, model=eos_folder)
 
 
-def test_a_text_that_is_too_long(engine: selfdraft.Engine, generated: Generated, verify: Said) -> None:
-    """For what was asked for, and for the context."""
+def test_claims_that_are_not_true(generated: Generated, verify: Said) -> None:
     document = generated()
-    document["options"]["max_new_tokens"] = NUM_TOKENS - 1
-    assert f"context allow {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}" in verify(document, status=1)
+    for change, fault in (
+        ({"options": {"max_new_tokens": NUM_TOKENS - 1}}, f"allow {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}"),
+        ({"finish_reason": "stop"}, "the text ends by length, but its finish_reason is stop"),
+        ({"text": document["text"] + "!"}, "the text is not what its tokens spell"),
+    ):
+        assert fault in verify({**document, **change}, status=1)
+
+
+def test_a_text_that_overruns_the_context(engine: selfdraft.Engine) -> None:
     tokens = [*engine.generate("abc", max_new_tokens=300).tokens, 1, 2]
     found = engine.verify("abc", tokens, max_new_tokens=300)
     assert (found.num_tokens, found.verdict) == (CONTEXT_LENGTH - 3, "different")
     assert f"context allow {CONTEXT_LENGTH - 3} tokens, but there are {CONTEXT_LENGTH - 1}" in found.faults[0]
-
-
-def test_a_text_its_tokens_do_not_spell(generated: Generated, verify: Said) -> None:
-    document = generated()
-    found = verify({**document, "text": document["text"] + "!"}, status=1)
-    assert "the text is not what its tokens spell" in found
 
 
 def scores_after(document: Document, num_tokens: int) -> torch.Tensor:
@@ -310,7 +308,7 @@ def test_json_and_notes(generated: Generated, verify: Said) -> None:
 def test_the_document_sets_the_dtype(generated: Generated, verify: Said) -> None:
     document = generated("--dtype", "float16")
     assert json.loads(verify(document, "--json"))["dtype"] == "float16"
-    verify(document, "--json", "--dtype", "float32")
+    assert json.loads(verify(document, "--json", "--dtype", "float32"))["dtype"] == "float32"
 
 
 GOOD: Document = {
