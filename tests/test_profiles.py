@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -247,12 +248,8 @@ def test_nothing_is_overwritten_in_silence(kept, name):
 
 def test_a_profile_that_may_not_be_read_is_not_removed(kept, monkeypatch):
     add_old(kept)
-
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "no", str(path))
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refuse)
+        patch.setattr(Path, "read_bytes", mock.Mock(side_effect=PermissionError(errno.EACCES, "no")))
         for attempt in (kept.load, kept.repair):
             with pytest.raises(ProfileError, match=f"cannot read the profile .* SELFDRAFT_HOME .*{COMMAND}"):
                 attempt(KEY)

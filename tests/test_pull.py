@@ -12,6 +12,7 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -280,12 +281,9 @@ def test_ctrl_c_ends_the_pip_process(tmp_path, monkeypatch):
         children.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **options))
         return children[0]
 
-    def interrupt(num_bytes):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(pulling.subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
-        pulling.run_pip("tiny==1.0", tmp_path, interrupt)
+        pulling.run_pip("tiny==1.0", tmp_path, mock.Mock(side_effect=KeyboardInterrupt))
     assert children[0].returncode is not None
 
 
@@ -340,11 +338,7 @@ def test_what_transformers_cannot_convert_is_a_model_error(home, tmp_path, monke
     file.write_bytes(b"no GGUF at all")
     with pytest.raises(ModelError, match="could not convert tiny from GGUF"):
         pulling.convert(file, make_model(), tmp_path / "out")
-
-    def refuse(path, dtype):
-        raise OSError("no tokenizer in this file")
-
-    monkeypatch.setattr(pulling, "read_gguf", refuse)
+    monkeypatch.setattr(pulling, "read_gguf", mock.Mock(side_effect=OSError("no tokenizer in this file")))
     with pytest.raises(ModelError, match="could not convert tiny from GGUF: OSError: no tokenizer"):
         pulling.convert(file, make_model(), tmp_path / "out")
 
