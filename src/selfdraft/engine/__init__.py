@@ -1,0 +1,13 @@
+"""How a text is generated, file by file.
+
+    engine   `Engine.generate` finds the method's parts by name, tokenises (text) and starts a `Stream` (stream)
+    decode   the loop: plan, draft, verify, accept, commit, observe; one round is one pass of the target
+    state    the rows: tokens, cache slots, stop rules; prefill
+    draft    rows with the same skip set, drafter and tree draft together; `Rule` chooses after each drafted token. On a
+             GPU the whole chain runs there (models/gpu), else token by token as written here
+    verify   one pass of the target over the last token and all that was drafted
+    accept   which drafted tokens are the target's own choice; sampling has scores, noise and processors
+
+`method` holds the parts of one call, `knowledge` what was learned about the model; `metrics` and `audit` judge outputs;
+`inside_generate` is the same for `model.generate`.
+"""

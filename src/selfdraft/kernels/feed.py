@@ -48,7 +48,7 @@ def feed(
     known: Mapping[str, torch.Tensor],
     pad: int,
 ) -> None:
-    """As `models/recorded_draft.feed`, which says what happens."""
+    """As `models/gpu/draft.feed`, which says what happens."""
     num_rows, count = candidates.shape
     kernel: Any = _feed
     kernel[(1,)](

@@ -3,12 +3,15 @@
     request -> inputs in one copy -> a graph by key -> choices read back
 
 One plain token (nothing skipped, captured or branched), file by file:
-    runner   `GraphRunner.forward` takes a `PassRequest` and finds its route: plain, wide, prefill, or eager
+    runner   `GraphRunner.forward` takes a `PassRequest` and finds its route: recorded, prefill, or eager
     memory   `PassBuffers` packs tokens, starts and sights of the request, and sends them in one copy
     graphs   `Graphs` finds the recording by its `GraphKey`, or records it now
     forward  what is recorded: `ModuleForward` runs the model's own modules, `FusedForward` (fused) few kernels
     plain    replays it; the best tokens go to the host as `Choices`, read when somebody asks; meanwhile the pass after
              them runs already (`Ahead`): plain decoding is one pass ahead of the host
+
+The verification of a draft is the same pass, wider and with nothing ahead: column 0 is the last committed token, the
+others are the drafted ones.
 
 One draft:
     runner   `GraphRunner.draft` takes a `DraftTask` and the request of its first token
