@@ -150,7 +150,7 @@ def _initial(name: str, shape: torch.Size, config: Any, generator: torch.Generat
 
 
 def _initial_norm(name: str, noise: torch.Tensor, config: Any) -> torch.Tensor:
-    """Gemma's norms multiply by 1 + weight, and the norms behind its branches set their size."""
+    """Gemma's norms multiply by 1 + weight, and the norms after its branches set their size."""
     if name.endswith("bias"):
         return 0.2 * noise
     if config.model_type in ("gemma2", "gemma3_text"):

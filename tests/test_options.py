@@ -185,21 +185,16 @@ def test_the_table_is_the_folder(axis, folder):
         assert module.rpartition(".")[2] == name.replace("-", "_"), "a method's file has its name"
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_every_registered_name_is_found_and_the_default_is_one(axis):
-    assert all(callable(find(axis, name)) for name in AXES[axis])
-    assert DEFAULTS[axis] in AXES[axis]
+def test_every_registered_name_is_found_and_the_defaults():
+    assert all(callable(find(axis, name)) for axis, table in AXES.items() for name in table)
+    names = {"strategy": "uniform", "lookahead": "confidence", "drafter": "self", "tree": "chain"}
+    assert dict(DEFAULTS) == {**names, "acceptance": "coupled"}
 
 
 @pytest.mark.parametrize(("axis", "name"), [(axis, name) for axis, table in BENCH_ONLY.items() for name in table])
 def test_what_only_benchmarks_show_is_refused_with_the_reason(axis, name):
     with pytest.raises(OptionError, match=f"the {axis} '{name}' cannot generate: .*`selfdraft bench --preset"):
         find(axis, name)
-
-
-def test_the_defaults():
-    names = {"strategy": "uniform", "lookahead": "confidence", "drafter": "self", "tree": "chain"}
-    assert dict(DEFAULTS) == {**names, "acceptance": "coupled"}
 
 
 def test_settings_reach_every_method_of_that_name():
