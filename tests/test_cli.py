@@ -71,15 +71,18 @@ class TestGenerate:
         monkeypatch.setattr(sys, "stdin", io.StringIO("abc"))
         assert json.loads(generate("--json", "--max-new-tokens", "9", "-"))["text"] == expected
 
-    def test_every_method_by_name(self, folder: str, generate: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As few commands as there are methods on the longest axis."""
+    @pytest.mark.parametrize("axes", [["strategy", "tree", "acceptance"], ["lookahead"], ["drafter"]], ids=str)
+    def test_every_method_by_name(
+        self, axes: list[str], folder: str, generate: Said, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As few commands as the longest of these axes has methods."""
         monkeypatch.setattr(EngineKnowledge, "profile", profile())
         settings = ["--set", "fixed.skip=a1,m2", "--set", f"model.source={folder}"]
-        for place in range(max(map(len, AXES.values()))):
-            chosen = {axis: list(table)[place % len(table)] for axis, table in AXES.items()}
+        for place in range(max(len(AXES[axis]) for axis in axes)):
+            chosen = {axis: list(AXES[axis])[place % len(AXES[axis])] for axis in axes}
             methods = [word for axis, name in chosen.items() for word in (f"--{axis}", name)]
             document = json.loads(generate(*methods, *settings, "--json", "--max-new-tokens", "5", "abc"))
-            assert {axis: document[axis] for axis in AXES} == chosen
+            assert {axis: document[axis] for axis in axes} == chosen
 
     def test_comparing_texts_drawn_by_rejection(self, generate: Said) -> None:
         options = ["--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]

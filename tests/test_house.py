@@ -246,17 +246,18 @@ def test_a_method_explains_itself(axis, name):
 # ---------------------------------------------------------------------------------------------- few dependencies
 
 
-def guarded(tree: ast.Module) -> set[ast.AST]:
-    """Everything inside a function, where an import happens only when it is needed."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {inner for function in functions for inner in ast.walk(function)}
+def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything but the inside of functions, where an import happens only when it is needed."""
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield inner
+            yield from run_at_import(inner)
 
 
 def foreign_imports(path: Path) -> set[str]:
     """What a file imports when it is imported, and the core does not bring."""
-    at_once = set(ast.walk(tree_of(path))) - guarded(tree_of(path))
     allowed = CORE | {"triton"} if part_of(path) == "kernels" else CORE  # imported where they can run
-    found = {module.partition(".")[0] for module in imported_modules(path, at_once)}
+    found = {module.partition(".")[0] for module in imported_modules(path, run_at_import(tree_of(path)))}
     return found - allowed - sys.stdlib_module_names - {"selfdraft"}
 
 
