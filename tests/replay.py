@@ -5,16 +5,17 @@ For any lookahead, and slow: the replay of calibrate/tuning.py, which is fast, i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from selfdraft.calibrate.round_seconds import RoundSeconds
+import torch
+
 from selfdraft.calibrate.traces import Trace
+from selfdraft.calibrate.tuning import RoundSeconds
+from selfdraft.passes import DraftStats, Outline
 from selfdraft.protocols import Lookahead
 from selfdraft.types import Draft, Plan, StepRecord, Verdict
-
-Rule = Callable[[Trace, int, int], bool]
-"""Whether to draft on after the token at a position, as the one of that depth in its round."""
 
 
 @dataclass(frozen=True)
@@ -27,48 +28,38 @@ class Round:
     emitted: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Replayed:
-    seconds_of: RoundSeconds
-    rounds: list[Round] = field(default_factory=list)
-    num_tokens: int = 0
-    seconds: float = 0.0
-
-    def add(self, one: Round) -> None:
-        self.rounds.append(one)
-        self.num_tokens += one.emitted
-        self.seconds += self.seconds_of.of(one.drafted)
+    rounds: list[Round]
+    seconds: RoundSeconds
 
     @property
     def tokens_per_second(self) -> float:
-        return self.num_tokens / self.seconds if self.seconds else 0.0
+        return sum(one.emitted for one in self.rounds) / sum(self.seconds.of(one.drafted) for one in self.rounds)
 
 
 def replay(traces: Iterable[Trace], lookahead: Lookahead, seconds: RoundSeconds, max_tokens: int = 48) -> Replayed:
     """It is told what became of its rounds and what they took, so it learns as it does elsewhere."""
-    found = Replayed(seconds)
+    found = Replayed([], seconds)
     for number, trace in enumerate(traces):
-        for one in _rounds(trace, _ask(lookahead, number), max_tokens):
-            found.add(one)
+        asked = lambda index, depth: bool(lookahead.wants_more(_stats(trace, index, depth, number)))  # noqa: B023, E731
+        for one in _rounds(trace, asked, max_tokens):
+            found.rounds.append(one)
             lookahead.observe(_record(number, trace, one, seconds))
         lookahead.end(number)
     return found
 
 
-def _rounds(trace: Trace, rule: Rule, max_tokens: int) -> Iterator[Round]:
+def _rounds(trace: Trace, wants_more: Callable[[int, int], bool], max_tokens: int) -> Iterator[Round]:
     position = 0
     while position < len(trace):
-        drafted = _draft(trace, position, rule, max_tokens)
-        kept = _num_kept(trace, position, drafted)
+        drafted = _draft(trace, position, wants_more, max_tokens)
+        kept = len(list(itertools.takewhile(bool, trace.is_kept[position : position + drafted])))
         yield (one := Round(position, drafted, kept, min(kept + 1, len(trace) - position)))
         position += one.emitted
 
 
-def _ask(lookahead: Lookahead, number: int) -> Rule:
-    return lambda trace, index, depth: bool(lookahead.wants_more(trace.stats(index, depth, number)))
-
-
-def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:
+def _draft(trace: Trace, position: int, wants_more: Callable[[int, int], bool], max_tokens: int) -> int:
     """Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing."""
     drafted, agrees = 0, True
     while (place := position + drafted) < len(trace) and drafted < max_tokens:
@@ -76,16 +67,24 @@ def _draft(trace: Trace, position: int, rule: Rule, max_tokens: int) -> int:
             break
         agrees = agrees and bool(trace.is_kept[place])
         drafted += 1
-        if not rule(trace, place, drafted):
+        if not wants_more(place, drafted):
             break
     return drafted
 
 
-def _num_kept(trace: Trace, position: int, drafted: int) -> int:
-    kept = 0
-    while kept < drafted and trace.is_kept[position + kept]:
-        kept += 1
-    return kept
+def _stats(trace: Trace, index: int, depth: int, number: int) -> DraftStats:
+    """What a lookahead is shown after the token at `index` of text `number`; of a looked-up draft its first match."""
+    seen = index if trace.has_scores else index - depth + 1
+    row = slice(seen, seen + 1)
+    return DraftStats(
+        depth=torch.tensor([depth]),
+        index=torch.tensor([index]),
+        match_length=trace.match_lengths[row],
+        sequence_ids=torch.tensor([number]),
+        scores=torch.zeros(1, 1) if trace.has_scores else None,
+        peak=trace.confidences[row],
+        outline=Outline(trace.top_probs[row], trace.entropies[row]),
+    )
 
 
 def _record(number: int, trace: Trace, one: Round, seconds: RoundSeconds) -> StepRecord:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -14,11 +16,9 @@ import learned
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
-from selfdraft.calibrate import fit_session as session_module
-from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
 from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
 from selfdraft.calibrate.texts import Text, probe_text, write_texts
-from selfdraft.calibrate.trials import methods_of, thinned, usual_skip
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
@@ -26,6 +26,7 @@ from selfdraft.cli.profile_text import as_text
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.profiles.contents import KnownSet
 from selfdraft.profiles.store import Store
+from selfdraft.progress import no_progress
 from selfdraft.prompts.arrange import hold_out
 from selfdraft.strategies.elimination import sample
 from selfdraft.types import FrontierPoint, Prompt, SkipSet
@@ -38,12 +39,13 @@ PROMPTS = [
     Prompt("b1", "b", tokens=(20, 30, 40)),
     Prompt("b2", "b", tokens=(50, 60)),
 ]
+Watch = Callable[[Callable[[], None]], None]
 QUICK = CalibrateOptions(budget_seconds=600, num_tokens=24, num_trial_prompts=0)
 
 
 @pytest.fixture(autouse=True)
 def short_trials(home: Path, untimed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfdraft.calibrate.trials.NUM_TOKENS", 12)
+    monkeypatch.setattr("selfdraft.calibrate.calibrate.TRIAL_TOKENS", 12)
 
 
 @pytest.fixture
@@ -73,37 +75,26 @@ def test_a_quarter_of_each_domain_is_held_out() -> None:
     assert len(fitting) + len(held_out) == len(many) + len(PROMPTS) + 1
 
 
-def test_texts_are_what_the_model_says(engine: Engine, tmp_path: Path) -> None:
-    told: list[tuple[int, int | None]] = []
+@pytest.mark.parametrize(("num_tokens", "each", "count"), [(33, 6, 5), (3, 1, 3)])
+def test_texts_are_what_the_model_says(engine: Engine, num_tokens: int, each: int, count: int) -> None:
+    told = mock.Mock()
     journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 33, journal, lambda done, total, label: told.append((done, total)))
-    for prompt, text in zip(PROMPTS, texts, strict=True):
-        alone = engine.generate(prompt.tokens, max_new_tokens=6, strategy="off")
+    texts = write_texts(engine, PROMPTS, num_tokens, journal, told)
+    for prompt, text in zip(PROMPTS[:count], texts, strict=True):
+        alone = engine.generate(prompt.tokens, max_new_tokens=each, strategy="off")
         assert text == Text((*prompt.tokens, *alone.tokens), len(prompt.tokens))
-    assert told[-1] == (30, 30)
+    assert told.call_args.args[:2] == (each * count, each * count)
 
 
 def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    honest = engine.stream
-
-    def counted(prompts: Sequence[Sequence[int]], **options: Any) -> Any:
-        written.append(len(prompts))
-        return honest(prompts, **options)
-
-    monkeypatch.setattr(engine, "stream", counted)
+    stream = mock.Mock(wraps=engine.stream)
+    monkeypatch.setattr(engine, "stream", stream)
     journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 30, journal, lambda *told: None)
-    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
+    texts = write_texts(engine, PROMPTS, 30, journal, no_progress)
+    assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
     del journal.done["3"]
-    assert write_texts(engine, PROMPTS, 30, journal, lambda *told: None) == texts
-    assert written == [5, 1]
-
-
-def test_fewer_tokens_than_prompts(engine: Engine) -> None:
-    journal = Store().journal(engine.knowledge.key, "texts", {})
-    texts = write_texts(engine, PROMPTS, 3, journal, lambda *told: None)
-    assert [text.num_generated for text in texts] == [1, 1, 1]
+    assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
+    assert [len(call.args[0]) for call in stream.call_args_list] == [5, 1]
 
 
 @pytest.mark.parametrize("num_generated", [1, 2, 9])
@@ -131,59 +122,59 @@ def test_what_does_nothing_goes_first(planted: str) -> None:
 def test_what_is_kept(engine: Engine, home: Path) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
     values = profile.artefacts["prune"].values
-    assert {name: values[name] for name in ("num_texts", "num_tokens", "domains", "is_complete", "trials")} == {
-        "num_texts": 3,
-        "num_tokens": 24,
-        "domains": ["a", "b"],
-        "is_complete": True,
-        "trials": [],
-    }
+    expected = {"num_texts": 3, "num_tokens": 24, "domains": ["a", "b"], "is_complete": True, "trials": []}
+    assert {name: values[name] for name in expected} == expected
     assert profile.latency == json.loads(json.dumps(learned.latency().to_json()))
     assert engine.knowledge.profile_in_use is profile
     assert frontier_of(Store().load(engine.knowledge.key)) == frontier_of(profile)
     assert journals(home) == []
 
+    fitting, _ = hold_out(PROMPTS)
+    journal = Store().journal(engine.knowledge.key, "again", {})
+    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, no_progress))
+    for point in frontier_of(profile):
+        assert texts.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
 
-class Interruption:
-    """Ctrl-C while the result of step `number` is kept."""
 
-    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_kept, honest = 0, EngineKit.keep
+@pytest.fixture
+def before_keeping(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Calls something before the result of each step is kept."""
+    honest = EngineKit.keep
 
-        def keep(kit: EngineKit, found: Any) -> None:
-            self.num_kept += 1
-            if self.num_kept == number:
-                raise KeyboardInterrupt
-            honest(kit, found)
+    def watch(act: Callable[[], None]) -> None:
+        monkeypatch.setattr(EngineKit, "keep", lambda kit, found: (act(), honest(kit, found)))
 
-        monkeypatch.setattr(EngineKit, "keep", keep)
+    return watch
+
+
+def interruption(number: int) -> mock.Mock:
+    """Ctrl-C the n-th time."""
+    return mock.Mock(side_effect=(KeyboardInterrupt if n == number else None for n in itertools.count(1)))
 
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_an_interrupted_fit_goes_on(
-    engine: Engine, number: int, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, number: int, home: Path, before_keeping: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interruption = Interruption(number, monkeypatch)
+    before_keeping(interrupted := interruption(number))
     with pytest.raises(KeyboardInterrupt):
         calibrate(engine, PROMPTS, options=QUICK)
-    kept = Store().load(engine.knowledge.key)
-    assert kept is not None
-    assert "prune" not in kept.artefacts
+    assert "prune" not in Store().load(engine.knowledge.key).artefacts
     assert "texts" in journals(home)
 
     said: list[str] = []
     resumed = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
     assert journals(home) == []
     assert any(f"going on after {number - 1} steps" in line for line in said) == (number > 1)
-    num_steps = interruption.num_kept - 1
+    num_steps = interrupted.call_count - 1
 
-    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path_factory.mktemp("fresh")))
+    monkeypatch.setenv("SELFDRAFT_HOME", str(home / "fresh"))
     assert frontier_of(resumed) == frontier_of(calibrate(engine, PROMPTS, options=QUICK))
     assert num_steps == len(frontier_of(resumed)), "no step was done twice"
 
 
-def test_another_question_begins_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    Interruption(4, monkeypatch)
+def test_another_question_begins_again(engine: Engine, before_keeping: Watch) -> None:
+    before_keeping(interruption(4))
     with pytest.raises(KeyboardInterrupt):
         calibrate(engine, PROMPTS, options=QUICK)
     said: list[str] = []
@@ -192,18 +183,11 @@ def test_another_question_begins_again(engine: Engine, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The budget's time: it stands still, but each step that is kept takes so many seconds."""
-    now, step_seconds = [0.0], [0.0]
-    monkeypatch.setattr(session_module, "monotonic", lambda: now[0])
-    honest = EngineKit.keep
-
-    def keep(kit: EngineKit, found: Any) -> None:
-        now[0] += step_seconds[0]
-        honest(kit, found)
-
-    monkeypatch.setattr(EngineKit, "keep", keep)
-    return lambda seconds: step_seconds.__setitem__(0, seconds)
+def clock(before_keeping: Watch, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The budget's time: it stands still, but each step that is kept takes N seconds."""
+    now = [0.0]
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: now[0])
+    return lambda seconds: before_keeping(lambda: now.__setitem__(0, now[0] + seconds))
 
 
 def test_the_budget_ends_a_fit_that_goes_on_later(engine: Engine, home: Path, clock: Callable[[float], None]) -> None:
@@ -242,18 +226,11 @@ def test_a_tiny_budget_is_enough_for_a_beginning(engine: Engine, clock: Callable
 
 
 def test_latency_is_measured_once_unless_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[float] = []
-
-    def measure(runner: Any, budget_seconds: float, progress: Any) -> Any:
-        measured.append(budget_seconds)
-        return learned.latency()
-
+    measure = mock.Mock(return_value=learned.latency())
     monkeypatch.setattr(module, "measure", measure)
-    calibrate(engine, PROMPTS, options=CalibrateOptions(50, 24, 0))
-    calibrate(engine, PROMPTS, options=QUICK)
-    assert measured == [10], "a fifth of the budget"
-    calibrate(engine, PROMPTS, options=CalibrateOptions(600, 24, 0, again=True))
-    assert measured == [10, 30]
+    for options in (CalibrateOptions(50, 24, 0), QUICK, CalibrateOptions(600, 24, 0, again=True)):
+        calibrate(engine, PROMPTS, options=options)
+    assert [call.kwargs["budget_seconds"] for call in measure.call_args_list] == [10, 30], "a fifth of the budget"
 
 
 @pytest.mark.parametrize("damage", ["profile", "latency"])
@@ -267,17 +244,15 @@ def test_a_damaged_profile_is_made_again_and_named(engine: Engine, damage: str) 
     said: list[str] = []
     repaired = calibrate(engine, PROMPTS, options=QUICK, say=said.append)
     assert any(("could not be used" in line and str(path) in line) or "cannot be read" in line for line in said)
-    assert frontier_of(repaired) == frontier_of(whole)
-    assert repaired.latency == whole.latency
+    assert (frontier_of(repaired), repaired.latency) == (frontier_of(whole), whole.latency)
 
 
 # ------------------------------------------------------------------------------------------------ trials
 
 
 def test_trials(engine: Engine) -> None:
-    told: list[tuple[int, int | None, str]] = []
-    options = CalibrateOptions(600, 24)
-    profile = calibrate(engine, PROMPTS, ["prune", "knapspec"], options, progress=lambda *values: told.append(values))
+    told = mock.Mock()
+    profile = calibrate(engine, PROMPTS, ["prune", "knapspec"], CalibrateOptions(600, 24), progress=told)
     trials = profile.artefacts["prune"].values["trials"]
     assert [trial["strategy"] for trial in trials] == ["prune", *["fixed"] * 4]
     matches = {point["skip"]: point["match"] for point in frontier_of(profile)}
@@ -290,19 +265,10 @@ def test_trials(engine: Engine) -> None:
     (knapspec,) = profile.artefacts["knapspec"].values["trials"]
     assert "frontier" not in profile.artefacts["knapspec"].values
     assert knapspec["strategy"] == "knapspec"
-    percents = [done for done, _, label in told if label.startswith("fitting prune")]
+    percents = [done for (done, _, label), _ in told.call_args_list if label.startswith("fitting prune")]
     assert percents == sorted(percents)
     assert percents[-1] == 100
-    assert (2, 2, "texts measured") in told
-
-
-def test_match_is_judged_by_the_calibration_texts(engine: Engine) -> None:
-    profile = calibrate(engine, PROMPTS, options=QUICK)
-    journal = Store().journal(engine.knowledge.key, "again", {})
-    fitting, _ = hold_out(PROMPTS)
-    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, lambda *told: None))
-    for point in frontier_of(profile):
-        assert texts.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
+    told.assert_any_call(2, 2, "texts measured")
 
 
 def test_what_is_predicted() -> None:
@@ -364,25 +330,18 @@ def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.Captu
     output = capsys.readouterr()
     assert json.loads(output.out)["tokens"] == drafted["tokens"]
     assert output.err == "", "a strategy that asks for nothing uses no profile"
-
-
-def test_the_benchmark_says_that_it_uses_a_profile(
-    folder: str, prompts: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "0"]) == 0
-    measure = ["bench", "--preset", "gpu", folder, "--prompts", prompts, "--per-domain", "1", "--max-new-tokens", "4"]
-    capsys.readouterr()
-    assert main([*measure, "--peers", "none", "--strategy", "prune"]) == 0
+    measure = ["bench", folder, "--prompts", prompts, "--per-domain", "1", "--max-new-tokens", "4", "--peers", "none"]
+    assert main([*measure, "--strategy", "prune"]) == 0
     assert capsys.readouterr().err.count("profile: latency, prune") == 1
 
 
 def test_the_command_interrupted(
-    folder: str, prompts: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: str, prompts: str, before_keeping: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "0"]
     assert main(command) == 0
     whole = capsys.readouterr().out
-    Interruption(3, monkeypatch)
+    before_keeping(interruption(3))
     assert main(command) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert main(["generate", "--model", folder, "--strategy", "prune", "--max-new-tokens", "4", "abc"]) == 0, "intact"
@@ -390,9 +349,8 @@ def test_the_command_interrupted(
     assert main(command) == 0
     output = capsys.readouterr()
     assert "going on after 2 steps" in output.err
-    assert [line for line in output.out.splitlines() if "%" in line] == [
-        line for line in whole.splitlines() if "%" in line
-    ]
+    rows, expected = ([line for line in text.splitlines() if "%" in line] for text in (output.out, whole))
+    assert rows == expected
 
 
 def test_the_command_says_that_the_budget_ended_it(
@@ -405,16 +363,6 @@ def test_the_command_says_that_the_budget_ended_it(
     assert "incomplete" in output
 
 
-def test_the_command_names_what_had_no_time(
-    folder: str, prompts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(session_module.Budget, "left", lambda budget, share=1.0: 0.0)
-    assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--strategy", "swift", "knn"]) == 0
-    output = capsys.readouterr().out
-    assert "swift: the budget of 20 min ended the fit" in output
-    assert "knn: the budget of 20 min ended the fit" in output
-
-
 def test_without_a_profile_the_command_is_named(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--model", folder, "--strategy", "prune", "abc"]) == 2
     assert f"Run: selfdraft calibrate {folder} --strategy prune" in capsys.readouterr().err
@@ -424,12 +372,10 @@ def test_planning_is_told_where_it_takes_time(
     folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["generate", "--model", folder, "--strategy", "uniform", "--max-new-tokens", "6", "abc"]
-    monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", 0.0)
-    assert main(asked) == 0
-    assert "planning took" in capsys.readouterr().out
-    monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", 1.0)
-    assert main(asked) == 0
-    assert "planning took" not in capsys.readouterr().out
+    for limit in (0.0, 1.0):
+        monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", limit)
+        assert main(asked) == 0
+        assert ("planning took" in capsys.readouterr().out) == (limit == 0.0)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])
@@ -460,7 +406,7 @@ def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_strategies_share_the_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "monotonic", lambda: 0.0)
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: 0.0)
     said: list[str] = []
     options = CalibrateOptions(1000, 24, 0, settings={"draft-verify": {"iterations": 1, "num_tokens": 2}})
     calibrate(engine, PROMPTS, ["prune", "draft-verify"], options, say=said.append)
@@ -469,7 +415,7 @@ def test_strategies_share_the_time(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_time_nothing_is_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module.Budget, "left", lambda budget, share=1.0: 0.0)
+    monkeypatch.setattr("selfdraft.progress.Budget.left", lambda budget, share=1.0: 0.0)
     said: list[str] = []
     profile = calibrate(engine, PROMPTS, ["swift", "knn"], QUICK, say=said.append)
     assert profile.artefacts == {}

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pico import pico
 from replay import replay
 from selfdraft import Engine, OptionError, Plan, StepRecord
-from selfdraft.calibrate.round_seconds import RoundSeconds
 from selfdraft.calibrate.traces import Trace
-from selfdraft.calibrate.tuning import Replay, rank
+from selfdraft.calibrate.tuning import Replay, RoundSeconds, rank
 from selfdraft.drafters.lookup import Reliability
 from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.confidence import Confidence

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,16 +25,16 @@ from selfdraft.measure.estimate import (
     Estimate,
     acceptance,
     call_speed,
-    difference,
     estimate,
     ratio,
     speed,
     unpaired_ratio,
 )
 from selfdraft.measure.figures import Measured
-from selfdraft.measure.records import Head, Machine, Record, RecordFile, read_records
+from selfdraft.measure.records import Machine, Record, RecordFile
 from selfdraft.measure.result import Result
 from selfdraft.measure.run import Measurement, MeasurePlan
+from selfdraft.progress import Budget
 from selfdraft.registry import AXES, BENCH_ONLY
 from selfdraft.types import Prompt, Verdict
 
@@ -49,16 +50,7 @@ PROMPTS = [
     Prompt("b", "chat", "hello", ("and then?", "why?")),
     Prompt("c", "code", "xyzxyz"),
 ]
-COUNTS = (
-    "num_tokens",
-    "num_rounds",
-    "num_draft_steps",
-    "num_accepted",
-    "skips",
-    "verdict",
-    "prompt",
-    "num_prompt_tokens",
-)
+COUNTS = ("num_tokens", "num_rounds", "num_draft_steps", "num_accepted", "skips", "verdict", "num_prompt_tokens")
 
 
 @pytest.fixture
@@ -71,7 +63,7 @@ def plan_of(**changed: Any) -> MeasurePlan:
 
 
 def counts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    return [(one.arm, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
+    return [(one.arm, one.prompt, one.number, *(getattr(one, name) for name in COUNTS)) for one in records]
 
 
 class AcceptsAll:
@@ -91,12 +83,7 @@ class AcceptsAll:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dict_of(AXES["acceptance"]), "coupled", f"{__name__}:AcceptsAll")
-
-
-def dict_of(table: Any) -> dict[str, str]:
-    assert isinstance(table, dict)
-    return table
+    monkeypatch.setitem(AXES["acceptance"], "coupled", f"{__name__}:AcceptsAll")
 
 
 # ------------------------------------------------------------------------------------------------ what is measured
@@ -115,6 +102,11 @@ def test_all_arms_take_turns_and_say_the_same(engine: Engine) -> None:
     assert skip.skips == [{"skip": "a1,m2-3", "share": 1.0}]
     assert skip.total.expected["by_ratio"] is not None
     assert not found.is_different
+    texts = found.plain
+    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
+    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens, (
+        "after the answers"
+    )
 
 
 def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
@@ -139,49 +131,33 @@ def test_peers_may_be_asked_less_often(engine: Engine, tmp_path: Path) -> None:
     assert "peers were measured on 4 of the texts" in as_text(again.result())
 
 
-def test_a_conversation_goes_on_after_the_plain_answers(engine: Engine) -> None:
-    bench = Measurement(engine, plan_of())
-    bench.run()
-    texts = [one for one in bench.records if one.arm == "off"]
-    assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
-    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens
-
-
 def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders: dict[int, list[str]] = {}
-    run = module.Ours.run
-
-    def watched(arm: Any, site: Any, *arguments: Any) -> Any:
-        orders.setdefault(site.number, []).append(arm.name)
-        return run(arm, site, *arguments)
-
-    monkeypatch.setattr(module.Ours, "run", watched)
+    run = mock.create_autospec(module.Ours.run, side_effect=module.Ours.run)
+    monkeypatch.setattr(module.Ours, "run", run)
     texts = [Prompt(str(number), "code", "abc") for number in range(12)]
-    for _ in range(2):  # the same order again
-        orders.clear()
+    for _ in range(2):
         Measurement(engine, plan_of(prompts=texts, max_new_tokens=2)).run()
-        found = [tuple(orders[number]) for number in range(12)]
-        assert all(sorted(order) == ["lookup", "off", "skip"] for order in found)
-        assert len({order[0] for order in found}) == 3
-        assert len(set(found)) > 3, "no arm always follows the same other one"
+    names = [call.args[0].name for call in run.call_args_list]
+    found = [tuple(names[first : first + 3]) for first in range(0, len(names), 3)]
+    assert all(sorted(order) == ["lookup", "off", "skip"] for order in found)
+    assert len({order[0] for order in found}) == 3
+    assert len(set(found)) > 3, "no arm always follows the same other one"
+    assert found[:12] == found[12:], "the same order again"
 
 
 def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
     methods = {"oracle": {**METHODS["skip"], "lookahead": "oracle"}}
     arm = Measurement(engine, plan_of(methods=methods)).run().arms[1]
-    assert arm.kind == "bound"
-    assert arm.total.equal == 5
+    assert (arm.kind, arm.total.equal) == ("bound", 5)
     usual = Measurement(engine, plan_of()).run().arms[1]
     assert arm.total.mean_generated_length >= usual.total.mean_generated_length
 
 
 def test_what_cannot_run_says_why_and_the_others_run(engine: Engine) -> None:
     engine.remember(None)
-    found = Measurement(engine, plan_of(methods={"prune": {"strategy": "prune"}, **METHODS})).run()
-    prune = found.arms[1]
+    _, prune, skip, _ = Measurement(engine, plan_of(methods={"prune": {"strategy": "prune"}, **METHODS})).run().arms
     assert "selfdraft calibrate" in prune.error
-    assert prune.total is None
-    assert found.arms[2].total.num_prompts == 5
+    assert (prune.total, skip.total.num_prompts) == (None, 5)
 
 
 @pytest.mark.usefixtures("broken")
@@ -195,67 +171,66 @@ def test_a_broken_acceptance_is_seen(engine: Engine) -> None:
 # ------------------------------------------------------------------------------------------------ interrupted
 
 
-@pytest.fixture
-def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Ctrl-C at the n-th text."""
-
-    def stop_at(number: int) -> None:
-        run = module.Ours.run
-
-        def interrupted(arm: Any, site: Any, *arguments: Any) -> Any:
-            if site.number == number and arm.name == "lookup":
-                monkeypatch.setattr(module.Ours, "run", run)
-                raise KeyboardInterrupt
-            return run(arm, site, *arguments)
-
-        monkeypatch.setattr(module.Ours, "run", interrupted)
-
-    return stop_at
-
-
 @pytest.mark.parametrize("number", [2, 4])
 def test_resuming_gives_the_same_totals(
-    engine: Engine, stopping: Callable[[int], None], tmp_path: Path, number: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
 ) -> None:
+    """After Ctrl-C at the n-th text."""
+    honest = module.Ours.run
+
+    def run(arm: Any, text: Record, *arguments: Any) -> Any:
+        if (text.number, arm.name) == (number, "lookup"):
+            raise KeyboardInterrupt
+        return honest(arm, text, *arguments)
+
     whole = Measurement(engine, plan_of(), RecordFile(tmp_path / "whole.jsonl"))
     whole.run()
-    stopping(number)
     file = RecordFile(tmp_path / "result.jsonl")
     half = Measurement(engine, plan_of(), file)
-    half.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(module.Ours, "run", run)
+        half.run()
     assert half.is_interrupted
     assert {record.number for record in half.records} == set(range(4 if number == 4 else 1)), "whole prompts alone"
     again = Measurement(engine, plan_of(), file)
     found = again.run()
     assert counts(again.records) == counts(whole.records)
-    assert counts(read_records(file.path)[1]) == counts(whole.records)
+    assert counts(file.read()[1]) == counts(whole.records)
     assert found.is_complete
     assert found.head.resumed_at == [4 if number == 4 else 1]
     assert again.records[: len(half.records)] == half.records, "measured once"
 
 
-@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours"])
+@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours", "in a line"])
 def test_what_was_written_by_half_is_measured_again(engine: Engine, tmp_path: Path, cut: str) -> None:
     plan, file = plan_of(peers=["eager"]), tmp_path / "result.jsonl"
     whole = Measurement(engine, plan, RecordFile(file))
     whole.run()
-    lines = file.read_text().splitlines()
-    num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
-    file.write_text("\n".join(lines[:num_lines]) + "\n")
+    text = file.read_text()
+    if cut == "in a line":
+        file.write_text(text[:-40])
+    else:
+        num_lines = {"in a conversation": 1 + 4 * 2, "before one of ours": 1 + 4 * 5 - 1}[cut]
+        file.write_text("".join(text.splitlines(keepends=True)[:num_lines]))
     again = Measurement(engine, plan, RecordFile(file))
     assert again.run().document()["num_texts"] == 5
-    assert counts(again.records) == counts(whole.records)
+    assert counts(again.records) == counts(whole.records) == counts(RecordFile(file).read()[1])
 
 
-def test_a_profile_or_another_text_is_another_question(engine: Engine, tmp_path: Path) -> None:
+def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "result.jsonl")
     Measurement(engine, plan_of(), file).run()
+    before = file.path.read_bytes()
+    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
+        Measurement(engine, plan_of(max_new_tokens=9), file).run()
     texts = [replace(PROMPTS[0], text="another text"), *PROMPTS[1:]]
     with pytest.raises(OptionError, match="prompts_digest"):
         Measurement(engine, plan_of(prompts=texts), file).run()
     engine.remember(None)
     with pytest.raises(OptionError, match="profile"):
         Measurement(engine, plan_of(), file).run()
+    assert file.path.read_bytes() == before
+    assert Measurement(engine, plan_of(max_new_tokens=9), file, is_new=True).run().head.question["max_new_tokens"] == 9
 
 
 def test_rejection_sampling_promises_no_text(engine: Engine) -> None:
@@ -278,47 +253,22 @@ def test_turns_that_may_not_fit_are_left_out(engine: Engine) -> None:
     assert "might not fit the model's context: 1" in as_text(found)
 
 
-def test_a_call_has_a_peak_and_measuring_a_share(engine: Engine) -> None:
-    found = Measurement(engine, plan_of()).run()
+def test_plain_decoding_again_is_a_control_and_measuring_has_a_share(engine: Engine) -> None:
+    found = Measurement(engine, plan_of(methods={"off, again": {"strategy": "off"}})).run()
+    assert found.arms[1].kind == "control"
+    assert "off, again: plain decoding once more" in as_text(found)
+    assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
     assert 0 < found.overhead()["measuring_share"] < 1
     assert 0 < found.overhead()["judge_share"] < 1
     if Path("/proc/self/clear_refs").exists():
         assert all(arm.total.peak_bytes > 2**20 for arm in found.arms)
 
 
-def test_plain_decoding_again_is_a_control(engine: Engine) -> None:
-    found = Measurement(engine, plan_of(methods={"off, again": {"strategy": "off"}})).run()
-    assert found.arms[1].kind == "control"
-    assert "off, again: plain decoding once more" in as_text(found)
-    assert "--strategy off --" not in as_text(found), "it is nothing to recommend"
-
-
-def test_a_torn_line_is_measured_again(engine: Engine, tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "result.jsonl")
-    Measurement(engine, plan_of(), file).run()
-    whole = file.path.read_text()
-    file.path.write_text(whole[:-40])
-    again = Measurement(engine, plan_of(), file)
-    again.run()
-    assert [record.number for record in again.records] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
-    assert counts(read_records(file.path)[1]) == counts(again.records)
-
-
 def test_time_that_is_up_ends_it_after_a_prompt(engine: Engine, tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "result.jsonl")
-    found = Measurement(engine, plan_of(seconds=0.0), file).run()
+    found = Measurement(engine, plan_of(), file, budget=Budget(0.0)).run()
     assert (len(found.plain), found.is_complete) == (1, False)
     assert Measurement(engine, plan_of(), file).run().is_complete
-
-
-def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "result.jsonl")
-    Measurement(engine, plan_of(), file).run()
-    before = file.path.read_bytes()
-    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
-        Measurement(engine, plan_of(max_new_tokens=9), file).run()
-    assert file.path.read_bytes() == before
-    assert Measurement(engine, plan_of(max_new_tokens=9), file, is_new=True).run().head.question["max_new_tokens"] == 9
 
 
 # ------------------------------------------------------------------------------------------------ which methods
@@ -342,14 +292,6 @@ def test_combinations() -> None:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "pico-llama"
-    pico("llama").save_pretrained(path)
-    letter_tokenizer().save_pretrained(path)
-    return path
-
-
 @pytest.fixture
 def few(tmp_path: Path) -> list[str]:
     """Options for short work."""
@@ -358,9 +300,9 @@ def few(tmp_path: Path) -> list[str]:
     return ["--prompts", str(file), "--max-new-tokens", "8", "--peers", "none"]
 
 
-def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
-    command = ["bench", str(folder), *few, "--strategies", "uniform", "prune", "--output", str(file)]
+    command = ["bench", folder, *few, "--strategies", "uniform", "prune", "--output", str(file)]
     assert main(command) == 0
     assert "uniform" in capsys.readouterr().out
     assert main([*command, "--json"]) == 0
@@ -373,10 +315,10 @@ def test_the_command(folder: Path, few: list[str], tmp_path: Path, capsys: pytes
     assert "| uniform |" in capsys.readouterr().out
 
 
-def test_passes_soak_and_runs(folder: Path, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passes_soak_and_runs(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
     options = ["--passes", "--soak", "2", "--runs", "2", "--output", str(file)]
-    assert main(["bench", str(folder), *few, "--strategies", "uniform", *options]) == 0
+    assert main(["bench", folder, *few, "--strategies", "uniform", *options]) == 0
     text = capsys.readouterr().out
     assert "memory floor" in text
     assert "memory over 2 generations" in text
@@ -386,21 +328,14 @@ def test_passes_soak_and_runs(folder: Path, few: list[str], tmp_path: Path, caps
     assert off.total.bound == pytest.approx(1.0)
     assert uniform.total.bound is not None
     assert uniform.total.first_token_seconds > 0
-    assert uniform.total.speedup.count == 2, "prompts, not texts"
+    assert uniform.total.speedup.count == uniform.total.num_prompts == 2, "prompts, not texts"
     assert "first token ms" in as_markdown(result)
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_difference_is_the_exit_code(folder: Path, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(folder), *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
+def test_a_difference_is_the_exit_code(folder: str, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", folder, *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1
     assert "DIFFERS from plain decoding" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_head_survives_its_file(tmp_path: Path) -> None:
-    head = Head({"seed": 0, "num_texts": 0}, {"device": "cpu"}, {"num_layers": 2, "beta": 1.0}, [])
-    file = RecordFile(tmp_path / "result.jsonl")
-    assert file.begin(head) == (head, [])
-    assert read_records(file.path) == (head, [])
 
 
 # ------------------------------------------------------------------------------------------------ estimates
@@ -454,14 +389,10 @@ def test_the_turns_of_a_conversation_are_one_prompt() -> None:
 
 
 def test_what_says_nothing_is_inconclusive() -> None:
-    assert Estimate(1.2, 1.1, 1.3, 2).is_above(1.0) is None
-    assert Estimate(1.2, 0.9, 1.3, 9).is_above(1.0) is None
-    assert Estimate(1.2, 1.1, 1.3, 3).is_above(1.0) is True
-    assert Estimate(0.8, 0.7, 0.9, 3).is_above(1.0) is False
+    found = [(1.2, 1.1, 1.3, 2), (1.2, 0.9, 1.3, 9), (1.2, 1.1, 1.3, 3), (0.8, 0.7, 0.9, 3)]
+    assert [Estimate(*one).is_above(1.0) for one in found] == [None, None, True, False]
     none = [record("a", number, 10, 1.0) for number in range(3)]
     assert estimate(none, acceptance, 0) is None, "nothing was drafted"
-    some = [replace(one, num_draft_steps=4, num_accepted=3) for one in none]
-    assert difference(some, [replace(one, num_accepted=1) for one in some], acceptance, 0).value == pytest.approx(0.5)
 
 
 def test_records_survive_as_json() -> None:
@@ -470,7 +401,7 @@ def test_records_survive_as_json() -> None:
     again = Measured.from_json(json.loads(json.dumps(found.to_json())))
     assert again.records == found.records
     assert (again.machine, again.seed) == (found.machine, found.seed)
-    assert again.figures("a") == found.figures("a")
+    assert again.figures("a").to_json() == found.figures("a").to_json()
     assert again.figures("b") is None
     old = {**records[0].to_json(), "way": "off"}
     del old["arm"]

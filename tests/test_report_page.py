@@ -17,8 +17,7 @@ from selfdraft.bench.advice import advice, method_options
 from selfdraft.bench.page.charts import bins, domain_stretches
 from selfdraft.bench.tables import WIDTH, as_markdown, as_text
 from selfdraft.cli.main import main
-from selfdraft.errors import OptionError
-from selfdraft.measure.records import Head, Record, RecordFile, read_records
+from selfdraft.measure.records import Head, Record, RecordFile
 from selfdraft.measure.result import Result
 
 DOMAINS = ("chat", "code & co", "maths")
@@ -71,8 +70,7 @@ def _drafted(base: Record, name: str, seconds: float) -> Record:
 def a_file(folder: Path, name: str = "result.jsonl") -> Path:
     head, records = a_run()
     file = RecordFile(folder / name)
-    file.begin(head)
-    file.add(records)
+    file.write(head, records)
     return file.path
 
 
@@ -216,8 +214,7 @@ def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) 
     pytest.importorskip("matplotlib")
     head, records = a_run()
     file = RecordFile(tmp_path / "short.jsonl")
-    file.begin(head)
-    file.add(replace(record, num_prompt_tokens=100, skips=None) for record in records)
+    file.write(head, (replace(record, num_prompt_tokens=100, skips=None) for record in records))
     assert report(file.path, "--html", tmp_path / "short.html", "--png", tmp_path) == 0
     page = (tmp_path / "short.html").read_text(encoding="utf-8")
     assert "Not drawn: all prompts are of similar length, 100 to 100 tokens" in page
@@ -238,7 +235,7 @@ def test_several_results_are_sections_of_one_page(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    RecordFile(tmp_path / "begun.jsonl").begin(a_run()[0])
+    RecordFile(tmp_path / "begun.jsonl").write(a_run()[0], [])
     assert report(tmp_path / "begun.jsonl", "--html", tmp_path / "begun.html") == 0
     assert "No text has been finished yet." in (tmp_path / "begun.html").read_text(encoding="utf-8")
 
@@ -295,21 +292,14 @@ def test_a_foreign_file_is_refused_by_name(
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     file = a_file(tmp_path)
-    whole = read_records(file)[1]
+    whole = RecordFile(file).read()[1]
     file.write_bytes(file.read_bytes()[:-20])
-    assert read_records(file)[1] == whole[:-1]
+    assert RecordFile(file).read()[1] == whole[:-1]
 
 
-def test_a_run_goes_on_after_the_last_complete_prompt(tmp_path: Path) -> None:
+def test_a_run_that_went_on_says_so() -> None:
     head, records = a_run()
-    file = RecordFile(tmp_path / "result.jsonl")
-    assert file.begin(head) == (head, [])
-    file.add(records[:-3])
-    resumed, kept = RecordFile(file.path).begin(head)
-    assert kept == [record for record in records if record.number < 11]
-    assert read_records(file.path) == (resumed, kept)
-    assert resumed.resumed_at == [11]
-    assert "resumed after 11 texts" in " ".join(as_text(Result(resumed, kept)).split())
+    assert "resumed after 11 texts" in " ".join(as_text(Result(replace(head, resumed_at=[11]), records)).split())
 
 
 def test_a_page_shows_texts_that_peers_were_not_asked() -> None:
@@ -335,17 +325,6 @@ def test_what_is_looked_up_has_a_cost() -> None:
     row = found.document()["arms"][1]["total"]
     assert row["cost"] == pytest.approx(0.01)
     assert row["expected"]["measured"] is not None
-
-
-def test_another_question_is_refused_unless_the_file_is_to_be_replaced(tmp_path: Path) -> None:
-    head, records = a_run()
-    file = RecordFile(a_file(tmp_path))
-    other = replace(head, question={**head.question, "seed": 4})
-    with pytest.raises(OptionError, match=r"holds the result of another run \(seed: 3, now 4\).*--again"):
-        file.begin(other)
-    assert len(read_records(file.path)[1]) == len(records)
-    assert file.begin(other, is_new=True) == (other, [])
-    assert read_records(file.path) == (other, [])
 
 
 # ------------------------------------------------------------------------------------------------ parts of charts

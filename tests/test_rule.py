@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from selfdraft.calibrate.traces import Trace
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.kernels.top import distribution, top
@@ -99,13 +98,3 @@ def test_the_outline_of_a_single_possible_token():
     outline = Outline.of(scores)
     assert outline.top_probs.tolist() == [[1.0] + [0.0] * 9]
     assert outline.entropy.tolist() == [0.0]
-
-
-def test_a_trace_shows_what_it_noted():
-    kept = torch.tensor([True, False])
-    probs, entropies = torch.rand(2, 10), torch.rand(2)
-    trace = Trace("code", probs, entropies, torch.rand(2), torch.zeros(2), kept, kept, torch.rand(2), has_scores=True)
-    stats = trace.stats(1, depth=3)
-    assert torch.equal(stats.top_probs, probs[1:])
-    assert torch.equal(stats.entropy, entropies[1:])
-    assert torch.equal(stats.confidence, trace.confidences[1:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -60,6 +62,10 @@ def assert_alike(found: Trace, expected: Trace) -> None:
     assert found.has_scores == expected.has_scores
     for name in ("is_drafted", "is_kept", "match_lengths"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert_close(found, expected)
+
+
+def assert_close(found: Trace, expected: Trace) -> None:
     for name in ("top_probs", "entropies", "confidences", "overlaps"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4, msg=name)
 
@@ -86,9 +92,8 @@ class TestTraces:
     def test_recorded_drafts_show_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = collect(new_engine(), UNIFORM, PROMPTS[:2], 12)
         token_by_token(monkeypatch)
-        with mock.patch.object(
-            engine_module, "make_runner", lambda model, graphs: GraphRunner(model, make_recorder=TapeRecorder)
-        ):
+        runner = partial(GraphRunner, make_recorder=TapeRecorder)
+        with mock.patch.object(engine_module, "make_runner", lambda model, graphs: runner(model)):
             recorded = new_engine()
         for found, one in zip(collect(recorded, UNIFORM, PROMPTS[:2], 12), expected, strict=True):
             assert_alike(found, one)
@@ -101,11 +106,9 @@ class TestTraces:
         text = engine.generate(prompt, max_new_tokens=21, strategy="off", **sampling).tokens[:20]
         assert text != engine.generate(prompt, max_new_tokens=20, strategy="off").tokens
         skip = traces_module._constant_skip(engine, UNIFORM)
-        assert skip is not None
         parts = traces_module._scored(Text((*prompt, *text), len(prompt)), engine.runner, skip)
         expected = traces_module._trace("a", parts, has_scores=True)
-        for name in ("top_probs", "entropies", "confidences", "overlaps"):
-            torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
+        assert_close(found, expected)
         assert 0 < found.is_kept.sum() < 20
 
     def test_the_separate_model_after_every_prefix(self) -> None:
@@ -142,9 +145,7 @@ class TestTraces:
     def test_every_draft_has_traces(self, strategy: str, drafter: str) -> None:
         (found,) = collect(new_engine(), {"strategy": strategy, "drafter": drafter}, PROMPTS[2:3], 20)
         assert len(found) == 20
-        assert found.is_drafted.any() or drafter == "ngram-pool", (
-            "its pool may be empty, and what stands beside is no chain"
-        )
+        assert found.is_drafted.any() or drafter == "ngram-pool", "its pool may be empty"
         assert not (found.is_kept & ~found.is_drafted).any()
         assert ((found.overlaps >= 0) & (found.overlaps <= 1 + 1e-5)).all()
 
@@ -159,19 +160,12 @@ class TestTraces:
         assert one_by_one.is_drafted.all()
 
     def test_time_and_progress(self) -> None:
-        told: list[tuple[int, int | None]] = []
-        times = iter([True, False])
-        found = collect(
-            new_engine(),
-            {"drafter": "lookup"},
-            PROMPTS,
-            5,
-            lambda done, total, label: told.append((done, total)),
-            has_time=lambda: next(times),
-        )
+        told, has_time = mock.Mock(), mock.Mock(side_effect=[True, False])
+        found = collect(new_engine(), {"drafter": "lookup"}, PROMPTS, 5, told, has_time=has_time)
         assert [trace.domain for trace in found] == ["a", "b"]
-        assert told[-1] == (11, 20)
-        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        done = [call.args[:2] for call in told.call_args_list]
+        assert done[-1] == (11, 20)
+        assert done == sorted(done)
 
 
 # ------------------------------------------------------------------------------------------------ training
@@ -180,10 +174,8 @@ class TestTraces:
 def made_trace(is_kept: torch.Tensor, confidences: torch.Tensor, domain: str = "a", **changed: Any) -> Trace:
     """All that is known of a token is how sure the draft was of it."""
     count = len(is_kept)
-    top_probs = torch.zeros(count, DraftStats.NUM_TOP)
-    top_probs[:, 0] = confidences
     values: dict[str, Any] = {
-        "top_probs": top_probs,
+        "top_probs": torch.nn.functional.pad(confidences[:, None], (0, DraftStats.NUM_TOP - 1)),
         "entropies": -torch.xlogy(confidences, confidences),
         "confidences": confidences,
         "match_lengths": torch.zeros(count, dtype=torch.long),
@@ -248,23 +240,16 @@ class TestTraining:
 
     def test_training_stops_where_validation_is_best(self) -> None:
         """Labels that are pure noise: the best that can be said is their share."""
-        generator = torch.Generator().manual_seed(1)
-        coins = [torch.rand(60, generator=generator) < 0.7 for _ in "12"]
-        sure = [torch.rand(60, generator=generator) for _ in "12"]
-        training, validation = (made_trace(kept, shown) for kept, shown in zip(coins, sure, strict=True))
+        coins, others, *sure = torch.rand(4, 60, generator=torch.Generator().manual_seed(1))
+        training, validation = made_trace(coins < 0.7, sure[0]), made_trace(others < 0.7, sure[1])
         classifier = train([training], [validation])
         chances = classifier.logits(Examples.of([validation], "match", 59.0).rows).sigmoid()
         assert float(chances.std()) < 0.15
 
-    def test_without_validation_and_inside_inference_mode(self) -> None:
+    def test_inside_inference_mode(self) -> None:
         with torch.inference_mode():
-            classifier = train([planted(0)])
+            classifier = train([planted(0)], [planted(0)])
         assert f1([classifier_hits(classifier, planted(1))]) > 0.9
-
-    def test_nothing_to_train_with(self) -> None:
-        nothing = made_trace(torch.zeros(5).bool(), torch.zeros(5), is_drafted=torch.zeros(5).bool())
-        with pytest.raises(OptionError, match="nothing was drafted in these texts"):
-            train([nothing])
 
     def test_tokens_that_were_not_drafted_do_not_count(self) -> None:
         is_drafted = torch.tensor([True, False, True])
@@ -306,30 +291,19 @@ class TestTrainLookahead:
     def test_what_is_kept(self, home: Path) -> None:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
         found = train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
-        profile = Store().load(engine.knowledge.key)
-        assert profile is not None
-        kept = profile.artefacts[artefact_name("self")]
-        told = {
-            "drafter": "self",
-            "strategy": "uniform",
-            "settings": '{"uniform": {"ratio": 0.4}}',
-            "label": "match",
-            "domains": ["a", "b"],
-            "num_tokens": 12,
-            "num_validation_tokens": 12,
-        }
+        kept = Store().load(engine.knowledge.key).artefacts[artefact_name("self")]
+        method = {"drafter": "self", "strategy": "uniform", "settings": '{"uniform": {"ratio": 0.4}}'}
+        told = {**method, "label": "match", "domains": ["a", "b"], "num_tokens": 12, "num_validation_tokens": 12}
         assert {name: kept.values[name] for name in told} == told
         assert set(kept.values["seconds_per_token"]) == {"plain", "static", "disco"}
-        assert 0 <= kept.values["f1"] <= 1
-        assert 0 <= kept.values["f1_static"] <= 1
+        assert all(0 <= kept.values[name] <= 1 for name in ("f1", "f1_static"))
         assert found.counts.num_tokens == found.counts.num_drafted == 24
 
         lookahead = engine.method(lookahead="disco", **UNIFORM).lookahead
         assert isinstance(lookahead, Disco)
         assert torch.equal(lookahead.classifier.hidden_weight, found.classifier.hidden_weight)
-        best = found.fastest("disco")
-        assert best.candidate is not None
-        assert {name: kept.values[name] for name in ("threshold", "max_tokens")} == dict(best.candidate.options)
+        best = found.fastest("disco").candidate
+        assert {name: kept.values[name] for name in ("threshold", "max_tokens")} == dict(best.options)
         drafted = engine.generate([5, 6, 7], max_new_tokens=20, lookahead="disco", **UNIFORM)
         assert drafted.tokens == engine.generate([5, 6, 7], max_new_tokens=20, strategy="off").tokens
         assert drafted.stats.num_draft_steps > 0
@@ -338,20 +312,14 @@ class TestTrainLookahead:
         engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None, settings=SETTINGS)
         for drafter in ("self", "ngram-pool"):
             train_lookahead(engine, {"drafter": drafter}, PROMPTS, QUICK)
-        assert engine.knowledge.profile is not None
         assert sorted(engine.knowledge.profile.artefacts) == ["disco-ngram-pool", "disco-self"]
 
     def test_training_and_validation_never_share_a_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[list[Prompt]] = []
-        honest = module.collect
-
-        def watched(engine: Engine, method: Any, prompts: Any, *values: Any, **more: Any) -> Any:
-            seen.append(list(prompts))
-            return honest(engine, method, prompts, *values, **more)
-
-        monkeypatch.setattr(module, "collect", watched)
+        collected = mock.Mock(wraps=module.collect)
+        monkeypatch.setattr(module, "collect", collected)
         again = Prompt("again", "b", tokens=PROMPTS[0].tokens)
         train_lookahead(new_engine(), UNIFORM, [*PROMPTS, again], QUICK)
+        seen = [call.args[2] for call in collected.call_args_list]
         validation, training = ({prompt.tokens for prompt in some} for some in seen)
         assert [prompt.id for prompt in seen[0]] == ["a2", "b2"]
         assert validation.isdisjoint(training)
@@ -372,11 +340,7 @@ class TestTrainLookahead:
         Store().update(engine.knowledge.key, "disco-self", learned.disco("self"))
         path = Store().path_of(engine.knowledge.key)
         before = path.read_bytes()
-
-        def interrupted(*values: Any, **more: Any) -> Any:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(module, where, interrupted)
+        monkeypatch.setattr(module, where, mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
         assert path.read_bytes() == before
@@ -393,12 +357,10 @@ class TestTrainLookahead:
         assert any(f"the profile {path} could not be used" in line for line in said)
         assert engine.method(lookahead="disco", **UNIFORM)
 
-    @pytest.mark.parametrize("prompts", [[], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]])
-    def test_too_few_prompts(self, prompts: list[Prompt]) -> None:
-        with pytest.raises(OptionError, match="at least two different prompts of one domain"):
-            train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
-
-    def test_a_method_that_drafts_nothing(self) -> None:
+    def test_nothing_to_train_with(self) -> None:
+        for prompts in ([], PROMPTS[:2], [PROMPTS[0], PROMPTS[0]]):
+            with pytest.raises(OptionError, match="at least two different prompts of one domain"):
+                train_lookahead(new_engine(), UNIFORM, prompts, QUICK)
         with pytest.raises(OptionError, match="'self' with the strategy 'off' drafted nothing in these texts"):
             train_lookahead(new_engine(), {"strategy": "off"}, PROMPTS, QUICK)
 
@@ -409,28 +371,21 @@ class TestTrainLookahead:
 def use(profile_part: Artefact | None, **method: Any) -> Any:
     """A lookahead `disco` for a model with this in its profile."""
     parts = {} if profile_part is None else {artefact_name(method.get("drafter", "self")): profile_part}
-    profile = learned.profile()
-    known = type(profile)(profile.key, profile.schema, "", "", {}, profile.latency, parts)
+    known = replace(learned.profile(), artefacts=parts)
     return Engine(pico("llama"), name="pico model", profile=known).method(lookahead="disco", **method).lookahead
 
 
 TRAIN = r"selfdraft calibrate 'pico model' --lookahead disco --strategy uniform --drafter self"
 
 
-def without(*names: str) -> Artefact:
-    whole = learned.disco("self")
-    values = {name: value for name, value in whole.values.items() if name not in names}
-    return Artefact(values, {name: array for name, array in whole.arrays.items() if name not in names})
-
-
-def of_another_model() -> Artefact:
-    whole = learned.disco("self")
-    return Artefact({**whole.values, "fingerprint": "another"}, whole.arrays)
+def without(name: str) -> Artefact:
+    content = learned.disco("self").content
+    del content[name]
+    return Artefact.of(content)
 
 
 def with_array(**arrays: torch.Tensor) -> Artefact:
-    whole = learned.disco("self")
-    return Artefact(whole.values, {**whole.arrays, **arrays})
+    return Artefact.of({**learned.disco("self").content, **arrays})
 
 
 class TestRefusals:
@@ -438,7 +393,7 @@ class TestRefusals:
         ("part", "message"),
         [
             (None, "the lookahead 'disco' with the drafter 'self' needs to know the model"),
-            (of_another_model(), "was trained for another model (another). Train one with: "),
+            (learned.disco("self", fingerprint="another"), "was trained for another model (another). Train one with: "),
             (without("threshold"), "KeyError: 'threshold'"),
             (without("output_bias"), "KeyError: 'output_bias'"),
             (without("drafter"), "KeyError: 'drafter'"),
@@ -471,34 +426,22 @@ class TestRefusals:
         settings = {"fixed": {"skip": "a1,m2"}, "lookup": {"max_ngram": 4, "min_ngram": "2"}}
         with pytest.raises(ProfileError) as raised:
             use(None, strategy="fixed", drafter="lookup", settings=settings)
-        command = str(raised.value).partition("Run: ")[2]
-        assert command == (
-            "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "
-            "--set fixed.skip=a1,m2 --set lookup.max_ngram=4"
-        )
+        command = "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "
+        assert str(raised.value).endswith(f"Run: {command}--set fixed.skip=a1,m2 --set lookup.max_ngram=4")
 
-    def test_another_strategy_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        assert use(learned.disco("self", strategy="clasp"))
-        assert (
-            "disco was trained with clasp Uniform.Options(ratio=0.25), not with uniform Uniform.Options(ratio=0.25)"
-            in caplog.text
-        )
+    @pytest.mark.parametrize(
+        ("changed", "trained_with"),
+        [
+            ({"strategy": "clasp"}, "clasp Uniform.Options(ratio=0.25)"),
+            ({"strategy_options": "Uniform.Options(ratio=0.5)"}, "uniform Uniform.Options(ratio=0.5)"),
+        ],
+    )
+    def test_other_drafts_are_a_warning(
+        self, changed: dict[str, str], trained_with: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert use(learned.disco("self", **changed))
+        assert f"disco was trained with {trained_with}, not with uniform Uniform.Options(ratio=0.25)" in caplog.text
         assert TRAIN.replace("'", "") in caplog.text.replace("'", "")
-
-    def test_other_skip_sets_of_the_same_strategy_are_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        part = learned.disco("self", strategy="uniform")
-        other = Artefact({**part.values, "strategy_options": "Uniform.Options(ratio=0.5)"}, part.arrays)
-        assert use(other)
-        assert "disco was trained with uniform Uniform.Options(ratio=0.5), not with uniform" in caplog.text
-
-    def test_another_model_does_not_find_it(self, home: Path) -> None:
-        engine = Engine(pico("llama"), letter_tokenizer(), name="pico", profile=None)
-        train_lookahead(engine, UNIFORM, PROMPTS, QUICK)
-        assert Engine(pico("llama"), lookahead="disco", **UNIFORM)
-        with pytest.raises(
-            ProfileError, match="selfdraft calibrate other --lookahead disco --strategy uniform --drafter self"
-        ):
-            Engine(pico("qwen2"), lookahead="disco", name="other")
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -519,8 +462,7 @@ class TestCommand:
         text = "\n".join(report)
         for part in ("F1", "threshold", "plain decoding", "fixed tokens=", "disco threshold=", "code, chat", str(home)):
             assert part in text
-        use = f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "'
-        assert use in text
+        assert f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "' in text
         assert "letting the target continue 4 prompts" in output.err
 
         asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc", *method]
@@ -537,20 +479,10 @@ class TestCommand:
         assert main(["profile", "list"]) == 0
         assert "disco-self" in capsys.readouterr().out
 
-    def test_one_domain(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "8", "--domain", "code"]
-        assert main([*command, "--drafter", "ngram-pool", "--set", "ngram-pool.window=0", "--json"]) == 0
-        document = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert document["domains"] == ["code"]
-        assert document["drafter"] == "ngram-pool"
-
     def test_interrupted(
         self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupted(*values: Any, **more: Any) -> Any:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("selfdraft.calibrate.lookahead.run_whole", interrupted)
+        monkeypatch.setattr(module, "run_whole", mock.Mock(side_effect=KeyboardInterrupt))
         assert main([*COMMAND, folder, "--prompts", prompts, "--tokens", "8"]) == 130
         assert "nothing was kept" in capsys.readouterr().err
         assert not list(home.rglob("*.json"))
@@ -558,17 +490,8 @@ class TestCommand:
 
 
 def test_a_classifier_that_cannot_be_read_does_not_hide_the_others() -> None:
-    profile = learned.profile(**{"disco-self": {"num_tokens": 3}})
-    known = type(profile)(
-        profile.key,
-        profile.schema,
-        "",
-        "",
-        {},
-        None,
-        {"disco-self": Artefact({"num_tokens": 3}), "disco-lookup": learned.disco("lookup")},
-    )
-    text = as_text(known, 5)
+    parts = {"disco-self": Artefact({"num_tokens": 3}), "disco-lookup": learned.disco("lookup")}
+    text = as_text(replace(learned.profile(), latency=None, artefacts=parts), 5)
     assert "disco-self: cannot be read (KeyError: 'domains')" in text
     assert "disco-lookup: 512 tokens (chat), label match, strategy uniform, trained 2026-01-01" in text
     assert "F1 0.900 (best fixed length 0.800), threshold 0.5, at most 6 tokens" in text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import monotonic, perf_counter
 
 Progress = Callable[[int, int | None, str], None]
 Say = Callable[[str], None]
@@ -18,24 +18,24 @@ class LogProgress:
     """Progress in words, every few seconds; `what`: it is about."""
 
     def __init__(self, say: Say, what: str) -> None:
-        self._say, self._what, self._last = say, what, time.monotonic()
+        self._say, self._what, self._last = say, what, monotonic()
 
     def __call__(self, done: int, total: int | None, label: str) -> None:
-        if time.monotonic() - self._last > _SAY_SECONDS:
-            self._last = time.monotonic()
+        if monotonic() - self._last > _SAY_SECONDS:
+            self._last = monotonic()
             self._say(f"{self._what}: {label}, {done} of {total}")
 
 
-class Deadline:
-    """`seconds` from `began` on; None: there is none."""
+class Budget:
+    """`seconds` from now on; None: as many as it takes."""
 
-    def __init__(self, seconds: float | None, began: float | None = None) -> None:
-        self.seconds, self._began = seconds, time.perf_counter() if began is None else began
-
-    @property
-    def seconds_left(self) -> float:
-        return float("inf") if self.seconds is None else self.seconds - (time.perf_counter() - self._began)
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self._began = float("inf") if seconds is None else seconds, perf_counter()
 
     @property
-    def is_over(self) -> bool:
-        return self.seconds_left < 0
+    def spent(self) -> float:
+        return perf_counter() - self._began
+
+    def left(self, share: float = 1.0) -> float:
+        """Of the first `share` of it."""
+        return share * self.seconds - self.spent

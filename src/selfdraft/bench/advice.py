@@ -23,10 +23,11 @@ def warnings(result: Result) -> Iterator[str]:
     """Ours must say what plain decoding says; a peer promises nothing."""
     for arm in result.measured:
         if arm.total and arm.total.different and arm.kind != "peer":
+            total = arm.total
             first = next(record for record in arm.differences if record.verdict == "different")
             yield (
-                f"WARNING: {arm.name} DIFFERS from plain decoding in {arm.total.different} of {arm.total.num_prompts} "
-                f"texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
+                f"WARNING: {arm.name} DIFFERS from plain decoding in {total.different} of "
+                f"{total.equal + total.tie + total.different} texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
             )
 
 

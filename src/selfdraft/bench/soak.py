@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engine.device import memory_bytes
 from ..engine.engine import Engine
 from ..measure.arms import Ours
-from ..measure.circumstances import memory_bytes
 
 _SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
 _NUM_SAMPLES = 4

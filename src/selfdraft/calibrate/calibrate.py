@@ -6,31 +6,39 @@ costs at most one step, and asking the same again goes on from there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ..economics import LatencyFit
 from ..engine.engine import Engine
 from ..errors import OptionError
+from ..measure.figures import Figures, Measured
+from ..measure.records import Record
+from ..measure.run import MeasurePlan, run_whole
 from ..models.latency import BUDGET_SECONDS, measure
 from ..options import Settings
+from ..profiles.contents import KnownSet
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
-from ..progress import Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, no_progress
 from ..prompts.arrange import digest, hold_out, in_turn
-from ..registry import STRATEGIES, check_settings, find, options_for
-from ..types import FrontierPoint, Prompt
-from .fit_session import Budget, FitSession, ScoredTexts, repair
-from .trials import Trials, methods_of
+from ..registry import STRATEGIES, check_settings, find, options_for, resolve
+from ..types import FrontierPoint, Prompt, SkipSet
+from .fit_session import FitSession, ScoredTexts, repair
 
 # Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them.
 _SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
+TRIAL_TOKENS = 128  # of each text
+_NUM_SETS = 4  # of a frontier, that are tried beside the strategy itself
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,7 @@ class _Calibration:
             methods = methods_of(name, points)
             for method in methods.values():
                 method["settings"] = {**method.get("settings", {}), **settings}
-            self._keep(name, {**found, "trials": self._trials.run(methods, self.budget.left())})
+            self._keep(name, {**found, "trials": self._try(methods)})
         return is_complete
 
     def _circumstances(self, name: str) -> dict[str, Any]:
@@ -194,6 +202,65 @@ class _Calibration:
         texts = self._texts if can_fit else None
         return self._session.fit(name, self.options.settings, self.fitting, seconds, known=known, texts=texts)
 
-    @cached_property
-    def _trials(self) -> Trials:
-        return Trials(self.engine, self.trial_prompts, self.latency, self._texts.match, self.progress)
+    def _try(self, methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """How much faster methods are on prompts that nothing was fitted to, and how much faster they should be.
+
+        Where time is up the remaining prompts are left out, the first never.
+        """
+        plan = MeasurePlan(self.trial_prompts, methods, max_new_tokens=TRIAL_TOKENS)
+        found = run_whole(self.engine, plan, self.progress, self.budget).all_of
+        return [self._trial(found, name, methods[name]["strategy"]) for name in methods if name in found.arms]
+
+    def _trial(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
+        records, total = found.of(name), found.figures(name)
+        assert total is not None
+        skip, speedup = usual_skip(records), total.speedup
+        lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
+        match, costs = self._texts.match(skip), self.latency.at(sum(lengths) / max(1, len(lengths)))
+        return {
+            "strategy": strategy,
+            "skip": str(skip),
+            "match": match,
+            "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
+            "measured": speedup.value if speedup else 1.0,
+            **({"low": speedup.low, "high": speedup.high} if speedup else {}),
+            **rates(total),
+        }
+
+
+def rates(total: Figures) -> dict[str, Any]:
+    """What profiles and documents tell of a method beside its speed."""
+    return {
+        "acceptance_rate": total.acceptance_rate or 0.0,
+        "mean_generated_length": total.mean_generated_length,
+        "num_tokens": total.num_tokens,
+        "num_prompts": total.num_prompts,
+    }
+
+
+def usual_skip(records: Sequence[Record]) -> SkipSet:
+    """Of most draft passes; empty: most rounds were plain."""
+    passes: Counter[str] = Counter()
+    for record in records:
+        passes.update(record.skips or {})
+    if 2 * passes.total() < sum(record.num_rounds for record in records):
+        return SkipSet()
+    return SkipSet.parse(passes.most_common(1)[0][0])
+
+
+def methods_of(strategy: str, points: Sequence[FrontierPoint] = ()) -> dict[str, dict[str, Any]]:
+    """The strategy itself, and fixed sets spread over its frontier with all else as the strategy has it."""
+    pairing = {name: value for name, value in resolve({"strategy": strategy}).items() if name != "strategy"}
+    spread = thinned([point for point in points if point.skip], _NUM_SETS + 2)
+    methods: dict[str, dict[str, Any]] = {strategy: {"strategy": strategy}}
+    for point in spread[1:-1] or spread:  # at its ends a frontier skips next to nothing, and nearly all
+        settings = {**pairing["settings"], "fixed": {"skip": str(point.skip)}}
+        methods[str(point.skip)] = {**pairing, "strategy": "fixed", "settings": settings}
+    return methods
+
+
+def thinned(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` of them, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from time import monotonic
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from ..profiles.journal import Journal
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
-from ..progress import Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, no_progress
 from ..prompts.arrange import digest
 from ..protocols import Probe, Runner
 from ..registry import find, options_for
@@ -35,18 +34,6 @@ from .texts import Text, probe_text, write_texts
 PRACTICE_TOKENS = 128
 _STATE = "state"
 _FEWER_TOKENS = 2  # a fit inside a fit has texts of N times fewer tokens
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Seconds from now on."""
-
-    seconds: float
-    began: float = field(default_factory=lambda: monotonic())
-
-    def left(self, share: float = 1.0) -> float:
-        """Of the first `share` of it."""
-        return share * self.seconds - (monotonic() - self.began)
 
 
 class ScoredTexts:
@@ -201,7 +188,7 @@ class EngineKit:
 
     @property
     def seconds(self) -> float:
-        return self._seconds_before + monotonic() - self._budget.began
+        return self._seconds_before + self._budget.spent
 
     def has_time(self) -> bool:
         self.is_out_of_time = self._budget.left() <= 0

@@ -1,7 +1,7 @@
 """How far to draft, learned on a device: the best settings of a lookahead, and the classifier of `disco`.
 
-Both take the same steps: what is drafted in texts of the target (traces.py), what rounds take (round_seconds.py), what
-promises most by replay (tuning.py), and what is fastest by the clock.
+Both take the same steps: what is drafted in texts of the target (traces.py), what rounds take and what promises most by
+replay (tuning.py), and what is fastest by the clock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..engine.engine import Engine
@@ -21,16 +21,15 @@ from ..measure.records import OFF
 from ..measure.run import MeasurePlan, run_whole
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
-from ..progress import Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, no_progress
 from ..prompts.arrange import hold_out
 from ..registry import options_for
 from ..types import Prompt
-from .fit_session import Budget, repair
-from .round_seconds import measure_rounds
+from .calibrate import rates
+from .fit_session import repair
 from .traces import Trace, collect
-from .training import Label, classifier_hits, f1, static_hits, train, tuned
-from .trials import rates
-from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, predicted, rank, shortlist
+from .training import Label, classifier_hits, f1, static_hits, train
+from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, measure_rounds, predicted, rank, shortlist
 
 USUAL_TOKENS = 128  # of each text
 _NUM_TRIED, _NUM_TRIED_STATIC = 3, 2  # of the most promising settings
@@ -229,9 +228,8 @@ class LookaheadFit:
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = {name: one.method(self.method) for name, one in tried.items()}
-        seconds = max(0.0, self._budget.left())
-        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens, seconds=seconds)
-        found = run_whole(self.engine, plan, self._progress)
+        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens)
+        found = run_whole(self.engine, plan, self._progress, self._budget)
         if failed := [arm.error for arm in found.arms if arm.error]:
             raise OptionError(failed[0])
         known = {arm.name: arm.total for arm in found.arms if arm.total}
@@ -259,7 +257,7 @@ class LookaheadFit:
         assert best.candidate
         assert static.candidate
         static_tokens: int = static.candidate.options["tokens"]
-        classifier = tuned(classifier, **best.candidate.options)
+        classifier = replace(classifier, **best.candidate.options)
         by_kind = {"plain": found.plain, "static": static, "disco": best}
         lengths = range(1, self.options.max_tokens + 1)
         facts = {

@@ -19,7 +19,7 @@ from ..engine.engine import Engine
 from ..engine.sampling import Sampler
 from ..lookahead.base import PlainLookahead
 from ..options import NoOptions
-from ..passes import DraftStats, Outline, States
+from ..passes import DraftStats, States
 from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
 from ..strategies.base import ConstantStrategy
@@ -45,23 +45,6 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.is_kept)
-
-    def stats(self, index: int, depth: int, number: int = 0) -> DraftStats:
-        """What a lookahead is shown after the token at `index`, as one row; `number`: of the text.
-
-        Of a looked-up draft all that is ever known is the match it began with.
-        """
-        seen = index if self.has_scores else index - depth + 1
-        row = slice(seen, seen + 1)
-        return DraftStats(
-            depth=torch.tensor([depth]),
-            index=torch.tensor([index]),
-            match_length=self.match_lengths[row],
-            sequence_ids=torch.tensor([number]),
-            scores=torch.zeros(1, 1) if self.has_scores else None,
-            peak=self.confidences[row],
-            outline=Outline(self.top_probs[row], self.entropies[row]),
-        )
 
 
 Part = dict[str, torch.Tensor]  # some rows of a trace, by the names of its fields

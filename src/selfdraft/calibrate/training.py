@@ -8,13 +8,12 @@ distributions, which is the chance that rejection sampling keeps a token drawn f
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-from ..errors import OptionError
 from ..lookahead.disco import NUM_FEATURES, Classifier, apply, join_features
 from .traces import Trace
 
@@ -47,21 +46,13 @@ class Examples:
         return cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def train(
-    training: Sequence[Trace], validation: Sequence[Trace] = (), label: Label = "match", seed: int = 0
-) -> Classifier:
+def train(training: Sequence[Trace], validation: Sequence[Trace], label: Label = "match", seed: int = 0) -> Classifier:
     """A classifier with the usual threshold and maximum (tuning.py finds better ones); the same seed, the same one.
 
     Training ends when the loss on `validation` no longer falls, and goes back to where it was lowest.
     """
-    last_position = float(max((len(trace) for trace in training), default=1) - 1)
+    last_position = float(max(map(len, training)) - 1)
     examples, checks = (Examples.of(traces, label, last_position) for traces in (training, validation))
-    if not len(examples.rows):
-        raise OptionError(
-            "there is nothing to train with: nothing was drafted in these texts. Take another strategy or drafter, or "
-            "other prompts"
-        )
-    checks = checks if len(checks.rows) else examples
     with torch.inference_mode(False), torch.enable_grad():
         arrays = _fit(examples, checks, seed)
     return Classifier(*arrays, last_position, _USUAL_THRESHOLD, _USUAL_MAX_TOKENS)
@@ -141,7 +132,3 @@ def oracle_depths(trace: Trace) -> torch.Tensor:
     last = torch.where(is_last, places, -1).cummax(0).values
     before = torch.cat((torch.tensor([-1]), last[:-1]))
     return places - before
-
-
-def tuned(classifier: Classifier, threshold: float, max_tokens: int) -> Classifier:
-    return replace(classifier, threshold=threshold, max_tokens=max_tokens)

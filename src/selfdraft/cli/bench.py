@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ from ..bench.methods import PRESETS, Methods, Preset, check_names, crossed, name
 from ..bench.soak import Soak
 from ..bench.tables import as_text
 from ..engine.engine import Engine
+from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
-from ..measure.circumstances import shown_name
-from ..measure.peers import PEERS, check_greedy, check_peers, default_peers
+from ..measure.peers import PEERS, check_greedy
 from ..measure.records import RecordFile
 from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
 from ..prompts.sets import PROMPT_SETS, select_prompts
 from ..prompts.tokens import encode
@@ -39,6 +39,7 @@ from .inputs import (
     read_method,
     read_named,
     seconds,
+    shown_name,
 )
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
@@ -120,7 +121,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    began = time.perf_counter()
+    budget = Budget(options.seconds)
     check_sampling(options)
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
@@ -136,13 +137,13 @@ def run(options: argparse.Namespace) -> int:
         peer_model=peer_model,
         peer_prompts=options.peer_prompts,
         max_new_tokens=_asked(options, "max_new_tokens") or 128,
-        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs", "seconds")},
+        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs")},
         with_passes=bool(_asked(options, "passes")),
         facts=_facts(options),
     )
     file = RecordFile(options.output) if options.output else None
     with terminal.Progress("") as bar:
-        work = Measurement(engine, plan, file, began=began, progress=bar, is_new=options.again)
+        work = Measurement(engine, plan, file, budget=budget, progress=bar, is_new=options.again)
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)
@@ -197,7 +198,15 @@ def _peers(options: argparse.Namespace) -> list[str]:
     device = loading.choose_device(options.device)
     loading.choose_dtype(options.dtype, device)
     asked = _asked(options, "peers")
-    found = check_peers(asked) if asked else [] if options.temperature else default_peers(device.type)
+    if not asked:  # on a CPU a static cache brings nothing but waiting
+        usual = [name for name in PEERS if device.type == "cuda" or name != "static"]
+        asked = ["none"] if options.temperature else usual
+    if "none" in asked and len(asked) > 1:
+        raise OptionError(f"--peers {' '.join(asked)}: none stands alone; leave it out, or give nothing else")
+    for name in asked:
+        if name not in (*PEERS, "none"):
+            raise unknown_name("peer", name, [*PEERS, "none"])
+    found = [name for name in dict.fromkeys(asked) if name != "none"]
     check_greedy(found, options.peer_model, options.temperature)
     return found
 

@@ -16,6 +16,7 @@ from ..models.decoder import Decoder
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, make, parse_settings
+from ..profiles.document import replace_file
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
 from ..registry import AXES, DEFAULTS, check_settings, find, resolve
 from ..strategies.domains import UNLABELLED
@@ -229,15 +230,15 @@ def check_output(file: str) -> None:
         raise OptionError(f"cannot write {file}; name a file in a folder that you may write to")
 
 
+def shown_name(name: str) -> str:
+    """A file or folder by its last part: where it lies says nothing to a reader."""
+    return Path(name).resolve().name if name and Path(name).exists() else name
+
+
 def write_file(file: str, content: bytes) -> None:
     """Beside it first, then renamed: whoever reads it finds the old file or the new one. Not for pipes and devices."""
     target = Path(file).resolve()
     if target.exists() and not target.is_file():
         target.write_bytes(content)
         return
-    beside = Path(f"{target}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(target, content)

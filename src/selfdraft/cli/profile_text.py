@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..calibrate.trials import thinned
+from ..calibrate.calibrate import thinned
 from ..economics import MAX_DRAFTED, LatencyFit
 from ..lookahead.disco import artefact_name
 from ..profiles.contents import DAMAGE, KnownSet

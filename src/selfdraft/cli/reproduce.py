@@ -19,14 +19,24 @@ from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
 from ..engine.engine import Engine
 from ..errors import unknown_name
-from ..measure.circumstances import circumstances, shown_name
-from ..measure.records import prompts_digest
+from ..measure.circumstances import SHAPING, circumstances
 from ..models.load.catalogue import DEFAULT_MODEL, cache_home
+from ..prompts.arrange import digest
 from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-from .inputs import add_command, add_model, check_output, check_sampling, count, load_engine, read_named, seconds
+from .inputs import (
+    add_command,
+    add_model,
+    check_output,
+    check_sampling,
+    count,
+    load_engine,
+    read_named,
+    seconds,
+    shown_name,
+)
 
 EXAMPLES = """\
 Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
@@ -128,14 +138,13 @@ def _head(options: argparse.Namespace, engine: Engine, prompts: list[Prompt], sc
     where = {**circumstances(engine.runner), "command": _command(options)}
     if options.commit:
         where["commit"] = options.commit
-    names = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
     question = {
         "selfdraft": __version__,
         "model": shown_name(options.model or DEFAULT_MODEL),
         "fingerprint": engine.knowledge.key.fingerprint,
-        **{name: where[name] for name in names},
+        **{name: where[name] for name in SHAPING},
         "prompts": [Path(file).name for file in options.prompts],
-        "prompts_digest": prompts_digest(prompts),
+        "prompts_digest": digest(prompts),
         "scale": scale.to_json(),
         "seed": options.seed,
     }

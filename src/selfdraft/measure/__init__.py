@@ -1,6 +1,6 @@
 """The one way to measure: arms (methods, or peers) take turns on the same prompts, plain decoding among them.
 
-    prompts -> Plan -> Measurement (run.py)           every arm on every prompt, in an order drawn for each text
+    prompts -> MeasurePlan -> Measurement (run.py)    every arm on every prompt, in an order drawn for each text
                          arms.py                      how one arm runs one text: ours, or a peer of transformers
                          -> Record (records.py)       one text of one arm, a JSON line; a file of them resumes
                               -> Figures (figures.py) sums over prompts; Estimate: a value and its interval

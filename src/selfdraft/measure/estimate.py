@@ -16,18 +16,16 @@ import numpy.typing as npt
 from .records import Record
 
 NUM_RESAMPLES = 1000
-FEW_PROMPTS = 3
-"""An interval of fewer says nothing."""
+FEW_PROMPTS = 3  # an interval of fewer says nothing
 _MIDDLE = (0.025, 0.975)
 
-Quantity = Callable[[Record], tuple[float, float] | None]
-"""(part, whole) of one record; None: it has none."""
+Quantity = Callable[[Record], tuple[float, float] | None]  # (part, whole) of one record; None: it has none
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`low` to `high`: 95 % of what other prompts like these would give; `count`: prompts it is made of."""
+    """`low` to `high`: the middle 95 % of the value over resampled prompts; `count`: prompts it is made of."""
 
     value: float
     low: float
@@ -48,19 +46,17 @@ class Estimate:
         return self.value > bound
 
 
-def speed(record: Record) -> tuple[float, float] | None:
-    """Tokens per second of decoding."""
-    return (record.num_tokens, record.decode_seconds) if record.decode_seconds else None
+def _tokens_by(name: str) -> Quantity:
+    def quantity(record: Record) -> tuple[float, float] | None:
+        whole = getattr(record, name)
+        return (record.num_tokens, whole) if whole else None
+
+    return quantity
 
 
-def call_speed(record: Record) -> tuple[float, float] | None:
-    """Tokens per second of the whole call, prefill included."""
-    return (record.num_tokens, record.call_seconds) if record.call_seconds else None
-
-
-def length(record: Record) -> tuple[float, float] | None:
-    """M: tokens that a pass of the whole model brings."""
-    return (record.num_tokens, record.num_rounds) if record.num_rounds else None
+speed = _tokens_by("decode_seconds")
+call_speed = _tokens_by("call_seconds")  # prefill included
+length = _tokens_by("num_rounds")  # M: tokens that a pass of the whole model brings
 
 
 def acceptance(record: Record) -> tuple[float, float] | None:
@@ -68,24 +64,20 @@ def acceptance(record: Record) -> tuple[float, float] | None:
     return record.num_accepted, record.num_draft_steps
 
 
-def estimate(records: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
+def estimate(records: Sequence[Record], quantity: Quantity, seed: int) -> Estimate | None:
     """Of one arm; None: there is nothing to divide."""
-    return _summarise(_sums([(record, record) for record in records], quantity), _share, seed)
+    return _summarise([_sums(zip(records, records, strict=True), quantity)], _share, seed)
 
 
 def ratio(ones: Iterable[Record], others: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
     """One arm's quantity over another's on the same texts, paired."""
-    return _summarise(_sums(pair(ones, others), quantity), _ratio, seed)
-
-
-def difference(ones: Iterable[Record], others: Iterable[Record], quantity: Quantity, seed: int) -> Estimate | None:
-    """One arm's quantity minus another's on the same texts, paired."""
-    return _summarise(_sums(pair(ones, others), quantity), lambda sums: _share(sums) - _share(sums[:, 2:]), seed)
+    return _summarise([_sums(pair(ones, others), quantity)], _ratio, seed)
 
 
 def unpaired_ratio(one: Sequence[Record], other: Sequence[Record], quantity: Quantity, seed: int) -> Estimate | None:
     """Of two arms on different texts: each is resampled by itself."""
-    return _of_both([_sums([(record, record) for record in own], quantity) for own in (one, other)], _share, seed)
+    sums = [_sums(zip(own, own, strict=True), quantity) for own in (one, other)]
+    return _summarise(sums, lambda first, second: _share(first) / _share(second), seed)
 
 
 def ratio_of_ratios(
@@ -95,18 +87,8 @@ def ratio_of_ratios(
     seed: int,
 ) -> Estimate | None:
     """The same with each arm against its own baseline."""
-    return _of_both([_sums(pair(*both), quantity) for both in (one, other)], _ratio, seed)
-
-
-def _of_both(sums: Sequence[Floats], value_of: Callable[[Floats], Floats], seed: int) -> Estimate | None:
-    if any(not len(each) for each in sums):
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = [value_of(_resample(each, seed + number)) for number, each in enumerate(sums)]
-        first, second = (float(value_of(each.sum((0, 1))[None])[0]) for each in sums)
-        if not (np.isfinite([first, second]).all() and second):
-            return None
-        return _interval(first / second, draws[0] / draws[1], min(map(len, sums)))
+    sums = [_sums(pair(*both), quantity) for both in (one, other)]
+    return _summarise(sums, lambda first, second: _ratio(first) / _ratio(second), seed)
 
 
 def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
@@ -116,8 +98,7 @@ def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
 
 def resampled(rows: Sequence[Sequence[float]], value_of: Callable[[Floats], Floats], seed: int = 0) -> Estimate | None:
     """Of what follows from sums: `rows` hold what each prompt adds to them; `value_of` reads [resamples, sums]."""
-    sums = np.array(rows, dtype=float)
-    return _summarise(sums.reshape(len(rows), 1, -1), value_of, seed) if len(rows) else None
+    return _summarise([np.array(rows, dtype=float)[:, None]], value_of, seed) if rows else None
 
 
 def correlation(
@@ -165,12 +146,14 @@ def _sums(pairs: Iterable[tuple[Record, Record]], quantity: Quantity) -> Floats:
     return np.array(whole, dtype=float).reshape(len(whole), num_runs, 4)
 
 
-def _summarise(sums: Floats, value_of: Callable[[Floats], Floats], seed: int) -> Estimate | None:
-    if not len(sums):
+def _summarise(groups: Sequence[Floats], value_of: Callable[..., Floats], seed: int) -> Estimate | None:
+    """Each group of prompts is resampled by itself; `value_of` reads [resamples, sums] of each."""
+    if not all(map(len, groups)):
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = float(value_of(sums.sum((0, 1))[None])[0])
-        return _interval(value, value_of(_resample(sums, seed)), len(sums)) if np.isfinite(value) else None
+        value = float(value_of(*(sums.sum((0, 1))[None] for sums in groups))[0])
+        draws = value_of(*(_resample(sums, seed + number) for number, sums in enumerate(groups)))
+    return _interval(value, draws, min(map(len, groups))) if np.isfinite(value) else None
 
 
 def _resample(sums: Floats, seed: int) -> Floats:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from ..prompts.arrange import is_context
@@ -19,68 +17,56 @@ PARTS = ("optimise", "draft", "verify", "other")
 MOST_SKIPS = 5
 
 
-@dataclass(frozen=True)
 class Figures:
-    """Of one arm on some prompts. A figure that has no meaning is None.
+    """Of one arm on some prompts; `plain`: `off` on the same ones. A figure that has no meaning is None.
 
     `speedup`: of decoding; `call_speedup`: of whole calls, all that is known of a peer. `cost`: seconds of a draft step
     over those of a plain token. `bound`: the speed-up that the costs of its passes allow, where they were timed.
     """
 
-    num_prompts: int
-    num_tokens: int
-    call_seconds: float
-    decode_seconds: float | None
-    tokens_per_second: float | None
-    speedup: Estimate | None
-    call_speedup: Estimate | None
-    acceptance_rate: float | None
-    mean_generated_length: float | None
-    skipped_attention: float | None
-    skipped_mlp: float | None
-    cost: float | None
-    expected: Mapping[str, float | None]
-    split: Mapping[str, float | None]
-    capture_seconds: float
-    peak_bytes: int | None
-    first_token_seconds: float | None
-    bound: float | None
-    equal: int
-    tie: int
-    different: int
-
-    @classmethod
-    def of(cls, records: Sequence[Record], plain: Sequence[Record], machine: Machine, seed: int = 0) -> Figures:
-        """`plain`: `off` on the same prompts."""
-        tokens, steps, passes = (_sum(records, f"num_{name}") for name in ("tokens", "draft_steps", "draft_passes"))
-        decode, calls = _decode_seconds(records), _sum(records, "call_seconds")
-        sublayers = passes * machine.num_layers
-        skipped = [share(_sum(records, f"skipped_{kind}"), sublayers) for kind in ("attention", "mlp")]
-        alpha, length = share(_sum(records, "num_accepted"), steps), share(tokens, _sum(records, "num_rounds"))
-        plain_pass = share(_decode_seconds(plain), _sum(plain, "num_tokens"))
-        cost = share(share(_sum(records, "draft_seconds"), steps), plain_pass)
+    def __init__(self, records: Sequence[Record], plain: Sequence[Record], machine: Machine, seed: int = 0) -> None:
+        num_steps, sublayers = _sum(records, "num_draft_steps"), _sum(records, "num_draft_passes") * machine.num_layers
+        plain_pass = share(_sum(plain, "decode_seconds"), _sum(plain, "num_tokens"))
+        peaks = [record.peak_bytes for record in records if record.peak_bytes is not None]
+        waits = [record.first_token_seconds for record in records if record.first_token_seconds is not None]
         verdicts = Counter(record.verdict for record in records)
-        return cls(
-            num_prompts=len(records),
-            num_tokens=tokens,
-            call_seconds=calls,
-            decode_seconds=decode,
-            tokens_per_second=share(tokens, decode or calls),
-            speedup=ratio(records, plain, speed, seed),
-            call_speedup=ratio(records, plain, call_speed, seed),
-            acceptance_rate=alpha,
-            mean_generated_length=length,
-            skipped_attention=skipped[0],
-            skipped_mlp=skipped[1],
-            cost=cost,
-            expected=expected_speedups(length, alpha, cost, skipped, machine.beta),
-            split=time_split(records),
-            capture_seconds=_sum(records, "capture_seconds"),
-            peak_bytes=max((record.peak_bytes for record in records if record.peak_bytes is not None), default=None),
-            first_token_seconds=_mean(record.first_token_seconds for record in records),
-            bound=_bound(records, machine),
-            **{verdict: verdicts[verdict] for verdict in VERDICTS},
-        )
+        self.num_prompts = len({record.number for record in records})  # each once, however many runs
+        self.num_tokens: int = _sum(records, "num_tokens")
+        self.call_seconds: float = _sum(records, "call_seconds")
+        self.decode_seconds: float | None = _sum(records, "decode_seconds")
+        self.tokens_per_second = share(self.num_tokens, self.decode_seconds or self.call_seconds)
+        self.speedup = ratio(records, plain, speed, seed)
+        self.call_speedup = ratio(records, plain, call_speed, seed)
+        self.acceptance_rate = share(_sum(records, "num_accepted"), num_steps)
+        self.mean_generated_length = share(self.num_tokens, _sum(records, "num_rounds"))
+        self.skipped_attention = share(_sum(records, "skipped_attention"), sublayers)
+        self.skipped_mlp = share(_sum(records, "skipped_mlp"), sublayers)
+        self.cost = share(share(_sum(records, "draft_seconds"), num_steps), plain_pass)
+        self.expected = self._expected_speedups(machine.beta)
+        self.split = time_split(records)
+        self.capture_seconds: float = _sum(records, "capture_seconds")
+        self.peak_bytes = max(peaks, default=None)
+        self.first_token_seconds = share(sum(waits), len(waits))
+        self.bound = _bound(records, machine)
+        self.equal, self.tie, self.different = (verdicts[verdict] for verdict in VERDICTS)
+
+    def _expected_speedups(self, beta: float) -> dict[str, float | None]:
+        """By M a / ((M - 1) c + a) (SWIFT's equation 6, KNN-SSD's 10); the cost c of a drafted token in three forms.
+
+        `measured`: c by the clock; `by_ratio`: c = 1 - r; `by_parts`: KNN-SSD's equation 11, attention and MLP apart.
+        """
+        costs: dict[str, float | None] = {"measured": self.cost, "by_ratio": None, "by_parts": None}
+        length, alpha = self.mean_generated_length, self.acceptance_rate
+        attention, mlp = self.skipped_attention, self.skipped_mlp
+        if length is None or not alpha:
+            return dict.fromkeys(costs)
+        if attention is not None and mlp is not None:
+            costs["by_ratio"] = 1 - (attention + mlp) / 2
+            costs["by_parts"] = ((1 - mlp) + (1 - attention) * beta) / (1 + beta)
+        return {
+            name: None if cost is None else share(length * alpha, (length - 1) * cost + alpha)
+            for name, cost in costs.items()
+        }
 
     @property
     def is_of_calls(self) -> bool:
@@ -105,7 +91,7 @@ class Figures:
         return 1000 / self.tokens_per_second if self.tokens_per_second else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "speedup": as_json(self.speedup), "call_speedup": as_json(self.call_speedup)}
+        return {**vars(self), "speedup": as_json(self.speedup), "call_speedup": as_json(self.call_speedup)}
 
 
 def share(part: float | None, whole: float | None) -> float | None:
@@ -114,53 +100,21 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 
 def _sum(records: Sequence[Record], name: str) -> Any:
-    return sum(getattr(record, name) for record in records)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return share(sum(known), len(known))
-
-
-def _decode_seconds(records: Sequence[Record]) -> float | None:
     """None where some of them, a peer's, are not known."""
-    seconds = [record.decode_seconds for record in records]
-    return None if None in seconds else sum(second for second in seconds if second is not None)
+    values = [getattr(record, name) for record in records]
+    return None if None in values else sum(values)
 
 
 def _bound(records: Sequence[Record], machine: Machine) -> float | None:
     """By the costs of single passes: as many plain ones as there are tokens, over those that its rounds needed."""
-    seconds = [record.predicted_seconds for record in records]
-    if machine.costs is None or None in seconds:
+    if machine.costs is None:
         return None
-    plain = machine.costs["width_seconds"]["1"]
-    return share(plain * _sum(records, "num_tokens"), sum(second for second in seconds if second is not None))
-
-
-def expected_speedups(
-    length: float | None, alpha: float | None, cost: float | None, skipped: Sequence[float | None], beta: float
-) -> dict[str, float | None]:
-    """By M a / ((M - 1) c + a) (SWIFT's equation 6, KNN-SSD's 10); the cost c of a drafted token in three forms.
-
-    `measured`: c by the clock; `by_ratio`: c = 1 - r; `by_parts`: KNN-SSD's equation 11, attention and MLP apart.
-    """
-    costs: dict[str, float | None] = {"measured": cost, "by_ratio": None, "by_parts": None}
-    attention, mlp = skipped
-    if attention is not None and mlp is not None:
-        costs["by_ratio"] = 1 - (attention + mlp) / 2
-        costs["by_parts"] = ((1 - mlp) + (1 - attention) * beta) / (1 + beta)
-    return {name: expected_speedup(length, alpha, one) for name, one in costs.items()}
-
-
-def expected_speedup(length: float | None, alpha: float | None, cost: float | None) -> float | None:
-    if length is None or not alpha or cost is None:
-        return None
-    return share(length * alpha, (length - 1) * cost + alpha)
+    return share(machine.costs["width_seconds"]["1"] * _sum(records, "num_tokens"), _sum(records, "predicted_seconds"))
 
 
 def time_split(records: Sequence[Record]) -> dict[str, float | None]:
     """Where decoding spends its time, in shares of it. `other`: what is between the passes."""
-    whole = _decode_seconds(records)
+    whole = _sum(records, "decode_seconds")
     if not whole:
         return dict.fromkeys(PARTS)
     parts = {name: _sum(records, f"{name}_seconds") for name in PARTS[:-1]}
@@ -189,13 +143,9 @@ class Measured:
         self.records = sorted(records, key=lambda record: record.text)
         self.machine, self.seed = machine, seed
         self._known: dict[tuple[str, str | None], Figures | None] = {}
-
-    @cached_property
-    def _by_arm(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {}
+        self._by_arm: dict[str, list[Record]] = {}
         for record in self.records:
-            found.setdefault(record.arm, []).append(record)
-        return found
+            self._by_arm.setdefault(record.arm, []).append(record)
 
     @property
     def arms(self) -> list[str]:
@@ -217,7 +167,7 @@ class Measured:
             own = self.of(arm, domain)
             texts = {record.text for record in own}
             plain = [record for record in self.of(OFF, domain) if record.text in texts]
-            found = Figures.of(own, plain, self.machine, self.seed) if own else None
+            found = Figures(own, plain, self.machine, self.seed) if own else None
             self._known[arm, domain] = found
         return self._known[arm, domain]
 

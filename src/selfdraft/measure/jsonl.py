@@ -1,82 +1,85 @@
 """Files of JSON lines that grow while something is measured: a head that says what was asked, then results.
 
-A new file is written beside its place and renamed. What is added is on disk at once. A last line that was cut off is
-left out when the file is read.
+What is added is on disk at once. A last line that was cut off is left out when the file is read.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..errors import OptionError
+from ..profiles.document import replace_file
 
 Values = Mapping[str, Any]
+Head = TypeVar("Head", bound=Any)
+Line = TypeVar("Line", bound=Any)
+_READING_FAILS = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
-class JsonLines:
-    """`mark`: the head's first name, its value the version of the format; `command`: what writes such files."""
+class JsonLines(Generic[Head, Line]):
+    """A head is a dataclass that has the `question`, a line has `to_json`; `head_of`, `line_of`: read them."""
 
-    def __init__(self, path: str | Path, mark: str, version: int, command: str) -> None:
+    mark: str  # the head's first name, its value the version of the format
+    version: int
+    command: str  # what writes such files
+    head_of: Callable[[dict[str, Any]], Head]
+    line_of: Callable[[dict[str, Any]], Line]
+
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._mark, self._version, self._command = mark, version, command
 
-    @property
-    def is_begun(self) -> bool:
-        return self.path.exists() and bool(self.path.stat().st_size)
-
-    def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The head without its mark, and the lines after it. A ValueError or the like: it is not such a file."""
-        lines = self.path.read_text(encoding="utf-8").split("\n")
-        head = json.loads(lines[0])
-        if head.pop(self._mark) != self._version:
-            raise ValueError("it is of another version")
-        return head, [json.loads(line) for line in lines[1:-1] if line.strip()]
-
-    def unreadable(self, error: Exception) -> OptionError:
-        hint = f"it must be what `{self._command} --output {self.path}` wrote"
-        is_missing_mark = isinstance(error, KeyError) and error.args == (self._mark,)
-        reason = "it is a file of something else" if is_missing_mark else f"{type(error).__name__}: {error}"
-        if isinstance(error, OSError):
-            reason = (error.strerror or str(error)).lower()
-        return OptionError(f"cannot read {self.path} ({reason}); {hint}")
-
-    def write(self, head: Values, lines: Iterable[Values]) -> None:
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        content = [{self._mark: self._version, **head}, *lines]
+    def read(self) -> tuple[Head, list[Line]]:
+        """What is not such a file raises."""
         try:
-            beside.write_text("".join(map(_line, content)), encoding="utf-8")
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+            first, *others = self.path.read_text(encoding="utf-8").split("\n")
+            head = json.loads(first)
+            if head.pop(self.mark) != self.version:
+                raise ValueError("it is of another version")
+            lines = [self.line_of(json.loads(line)) for line in others[:-1] if line.strip()]
+            return self.head_of(head), lines
+        except _READING_FAILS as error:
+            hint = f"it must be what `{self.command} --output {self.path}` wrote"
+            raise OptionError(f"cannot read {self.path} ({self._reason(error)}); {hint}") from None
 
-    def add(self, lines: Iterable[Values]) -> None:
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, OSError):
+            return (error.strerror or str(error)).lower()
+        is_missing_mark = isinstance(error, KeyError) and error.args == (self.mark,)
+        return "it is a file of something else" if is_missing_mark else f"{type(error).__name__}: {error}"
+
+    def known(self, question: Values) -> tuple[Head, list[Line]] | None:
+        """What an earlier run has kept; None: nothing. Raise where it was asked something else."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            return None
+        head, lines = self.read()
+        if change := first_change(head.question, json.loads(json.dumps(question))):
+            raise OptionError(
+                f"{self.path} holds the result of another run ({change}); name another file, or replace it with --again"
+            )
+        return head, lines
+
+    def write(self, head: Head, lines: Iterable[Line]) -> None:
+        content = [{self.mark: self.version, **asdict(head)}, *(line.to_json() for line in lines)]
+        replace_file(self.path, "".join(map(_written, content)).encode())
+
+    def add(self, lines: Iterable[Line]) -> None:
         """All of them at once."""
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write("".join(map(_line, lines)))
+            stream.write("".join(_written(line.to_json()) for line in lines))
             stream.flush()
             os.fsync(stream.fileno())
 
-    def check(self, asked: Values, question: Values) -> None:
-        """Raise where what it was `asked` is not the `question` now."""
-        now = json.loads(json.dumps(question))
-        if asked != now:
-            raise OptionError(
-                f"{self.path} holds the result of another run ({first_change(asked, now)}); "
-                "name another file, or replace it with --again"
-            )
 
-
-READING_FAILS = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading raises where a file is something else."""
-
-
-def first_change(old: Values, new: Values) -> str:
+def first_change(old: Values, new: Values) -> str | None:
     """Where two questions part, with both values."""
-    name = next(name for name in (*old, *new) if old.get(name) != new.get(name))
+    name = next((name for name in (*old, *new) if old.get(name) != new.get(name)), None)
+    if name is None:
+        return None
     before, after = old.get(name), new.get(name)
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return f"{name}: {first_change(before, after)}"
@@ -88,5 +91,5 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _line(value: Values) -> str:
+def _written(value: Values) -> str:
     return json.dumps({key: item for key, item in value.items() if item is not None}, allow_nan=False) + "\n"

@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from ..economics import PassCosts
+from ..engine.device import copy_bandwidth
 from ..engine.engine import Engine
 from ..models.decoder import Decoder
 from ..models.load.info import describe
 from ..types import SkipSet, StepRecord
-from .circumstances import device_seconds
 
-CONTEXT = 320
-"""Tokens of the text that passes are priced after."""
-_COPY_BYTES = {"cuda": 2**30}
-_CPU_COPY_BYTES = 2**26
-_NUM_COPIES, _REPEATS = 4, 6
+CONTEXT = 320  # tokens of the text that passes are priced after
 
 
 def predicted_seconds(steps: Iterable[StepRecord], drafter: str, costs: PassCosts) -> float | None:
@@ -52,21 +46,3 @@ def cost_figures(engine: Engine, costs: PassCosts, skips: Iterable[SkipSet]) -> 
         "copy_bytes_per_second": bandwidth,
         "floor_seconds": pass_bytes / bandwidth,
     }
-
-
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy on the device: what memory gives at best."""
-    num_bytes = _COPY_BYTES.get(device.type, _CPU_COPY_BYTES)
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    best = 0.0
-    for _ in range(_REPEATS):
-        began = device_seconds(device)
-        for _ in range(_NUM_COPIES):
-            target.copy_(source)
-        best = max(best, _NUM_COPIES * 2 * num_bytes / (device_seconds(device) - began))
-    del source, target
-    if device.type == "cuda":  # so that the model's own peak is seen later
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    return best

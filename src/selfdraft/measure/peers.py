@@ -2,72 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import StoppingCriteriaList
 
+from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
-from ..errors import OptionError, unknown_name
+from ..errors import OptionError
 from ..models.load.gguf import quiet
-from .circumstances import device_seconds
+from ..types import SkipSet
+from .arms import Output
+from .records import Record
 
-T = TypeVar("T")
-STATIC = "static"
-PEERS: Mapping[str, str] = {
-    "eager": "transformers eager",
-    STATIC: "transformers static",
-    "early-exit": "transformers early exit",
-    "lookup": "transformers prompt lookup",
+PEERS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+    "eager": ("transformers eager", lambda num_layers: {}),
+    "static": ("transformers static", lambda num_layers: {"cache_implementation": "static"}),  # compiled on CUDA
+    "early-exit": ("transformers early exit", lambda num_layers: {"assistant_early_exit": max(1, num_layers * 2 // 3)}),
+    "lookup": ("transformers prompt lookup", lambda num_layers: {"prompt_lookup_num_tokens": 10}),
 }
-"""Names on the command line -> names in the table."""
+"""Names on the command line -> names in the table, and options of `model.generate`."""
+# Plainly greedy, whatever the model's generation config says.
 _GREEDY = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-"""Plainly greedy, whatever the model's generation config says."""
 
 
-@dataclass
-class Peer:
-    """`options`: of `model.generate`. One that fails keeps the reason and is not called again."""
+class PeerArm:
+    """`options`: of `model.generate`. Only whole calls are timed. One that fails keeps why, and is not called again."""
 
-    label: str
-    options: Mapping[str, Any]
-    is_compiled: bool = False  # by transformers, when it first runs
-    error: str | None = None
+    must_be_told = False
 
-    def run(self, engine: Engine, prompt: Sequence[int], num_tokens: int) -> tuple[tuple[int, ...], float] | None:
-        """Tokens and seconds; None where it failed: that is a row of the table, not the end of it."""
-        return self._try(lambda: _generate(engine, prompt, num_tokens, self.options))
+    def __init__(self, name: str, engine: Engine, options: Mapping[str, Any]) -> None:
+        self.name, self._engine, self._options = name, engine, options
+        self.error: str | None = None
+        method = {name: value if isinstance(value, int | str) else name for name, value in options.items()}
+        self.described: dict[str, Any] = {"name": name, "kind": "peer", "method": method}
 
-    def first_token_seconds(self, engine: Engine, prompt: Sequence[int], num_tokens: int) -> float | None:
+    def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> set[SkipSet]:
+        """With all tokens where transformers compiles for them."""
+        is_compiled = "cache_implementation" in self._options
+        for prompt in prompts:
+            self._try(prompt, call["max_new_tokens"] if is_compiled else num_tokens)
+        return set()
+
+    def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output | None:
+        reset_peak(self._engine.device)
+        found = self._try(prompt, call["max_new_tokens"])
+        if found is None:
+            return None
+        tokens, seconds = found
+        record = replace(text, arm=self.name, num_tokens=len(tokens), call_seconds=seconds)
+        return Output(tokens, replace(record, peak_bytes=peak_bytes(self._engine.device)))
+
+    def first_token_seconds(self, prompt: Sequence[int], call: Mapping[str, Any]) -> float | None:
         """With room for all tokens: a static cache of another length would be compiled again."""
         criteria = StoppingCriteriaList([partial(_is_longer, len(prompt))])
-        options = {**self.options, "stopping_criteria": criteria}
-        found = self._try(lambda: _generate(engine, prompt, num_tokens, options))
+        found = self._try(prompt, call["max_new_tokens"], stopping_criteria=criteria)
         return found[1] if found else None
 
-    def _try(self, call: Callable[[], T]) -> T | None:
+    def _try(self, prompt: Sequence[int], num_tokens: int, **options: Any) -> tuple[tuple[int, ...], float] | None:
+        """Tokens and seconds; None where it failed: that is a row of the table, not the end of it."""
         if self.error is None:
             try:
-                return call()
+                return _generate(self._engine, prompt, max_new_tokens=num_tokens, **self._options, **options)
             except Exception as error:
                 self.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return None
 
 
-def _generate(
-    engine: Engine, prompt: Sequence[int], num_tokens: int, options: Mapping[str, Any]
-) -> tuple[tuple[int, ...], float]:
+def _generate(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
     inputs = torch.tensor([list(prompt)], device=engine.device)
-    with quiet(), _same_depth(engine.model):
-        began = device_seconds(engine.device)
-        output = engine.model.generate(
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=num_tokens, **_GREEDY, **options
-        )
-        seconds = device_seconds(engine.device) - began
+    config = engine.model.config.get_text_config(decoder=True)
+    num_layers = config.num_hidden_layers
+    try:
+        with quiet():
+            began = device_seconds(engine.device)
+            output = engine.model.generate(inputs, attention_mask=torch.ones_like(inputs), **_GREEDY, **options)
+            seconds = device_seconds(engine.device) - began
+    finally:  # early exit shortens the model for its drafts, and leaves it so where it fails
+        config.num_hidden_layers = num_layers
     return tuple(output[0, len(prompt) :].tolist()), seconds
 
 
@@ -76,46 +91,14 @@ def _is_longer(length: int, tokens: torch.Tensor, scores: Any, **others: Any) ->
     return torch.full((len(tokens),), tokens.shape[1] > length, device=tokens.device)
 
 
-@contextmanager
-def _same_depth(model: Any) -> Iterator[None]:
-    """transformers' early exit shortens the model for its drafts, and leaves it so where it fails."""
-    config = model.config.get_text_config(decoder=True)
-    num_layers = config.num_hidden_layers
-    try:
-        yield
-    finally:
-        config.num_hidden_layers = num_layers
-
-
-def peers(names: Iterable[str], num_layers: int, draft_model: Any = None) -> list[Peer]:
+def peer_arms(engine: Engine, names: Iterable[str], draft_model: Any = None) -> list[PeerArm]:
     """`draft_model`: another, smaller model for transformers' assisted generation."""
-    options: dict[str, dict[str, Any]] = {
-        "eager": {},
-        STATIC: {"cache_implementation": "static"},  # compiled by transformers itself on CUDA
-        "early-exit": {"assistant_early_exit": max(1, num_layers * 2 // 3)},
-        "lookup": {"prompt_lookup_num_tokens": 10},
-    }
-    found = [Peer(PEERS[name], options[name], is_compiled=name == STATIC) for name in names]
-    assisted = [] if draft_model is None else [Peer("transformers draft model", {"assistant_model": draft_model})]
-    return [*found, *assisted]
-
-
-def check_peers(names: Sequence[str]) -> list[str]:
-    if list(names) == ["none"]:
-        return []
-    if "none" in names:
-        raise OptionError(f"--peers {' '.join(names)}: none stands alone; leave it out, or give nothing else")
-    for name in names:
-        if name not in PEERS:
-            raise unknown_name("peer", name, [*PEERS, "none"])
-    return list(dict.fromkeys(names))
+    asked = [(label, options(engine.runner.num_layers)) for label, options in map(PEERS.__getitem__, names)]
+    if draft_model is not None:
+        asked.append(("transformers draft model", {"assistant_model": draft_model}))
+    return [PeerArm(label, engine, options) for label, options in asked]
 
 
 def check_greedy(names: Sequence[str], peer_model: object, temperature: float) -> None:
     if (names or peer_model) and temperature:
         raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none and no --peer-model")
-
-
-def default_peers(device_type: str) -> list[str]:
-    """All of them on a GPU; elsewhere a static cache brings nothing but waiting."""
-    return [name for name in PEERS if device_type == "cuda" or name != STATIC]

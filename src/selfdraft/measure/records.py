@@ -1,27 +1,19 @@
 """What became of each text under each arm: lines of JSON, from which all figures and pictures are made.
 
-The first line of a file is its head: what was asked (`question`) and where it was measured. A run that asks the same
-goes on after the last prompt that all arms have finished.
+A run that asks the same goes on after the last prompt that all arms have finished.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..profiles.profile import Profile
-from ..types import Prompt
-from .jsonl import READING_FAILS, JsonLines
+from .jsonl import JsonLines
 
-OFF = "off"
-"""The arm that all others are compared with: plain decoding."""
+OFF = "off"  # the arm that all others are compared with: plain decoding
 VERDICTS = ("equal", "tie", "different")
-SCHEMA = 1
-_MARK = "selfdraft_bench"
 
 
 @dataclass(frozen=True)
@@ -112,86 +104,26 @@ class Head:
         return cls(**{("arms" if name == "ways" else name): value for name, value in head.items()})
 
 
-class RecordFile:
+class RecordFile(JsonLines[Head, Record]):
     """Keeps records as they come; each prompt's lines are written at once."""
 
-    def __init__(self, file: str | Path) -> None:
-        self._lines = _lines_of(file)
-        self.path = self._lines.path
-
-    def check(self, question: Mapping[str, Any]) -> None:
-        """Raise where it holds the answers to another question."""
-        if self._lines.is_begun:
-            self._lines.check(read_records(self.path)[0].question, question)
-
-    def begin(self, head: Head, is_new: bool = False) -> tuple[Head, list[Record]]:
-        """What an earlier run that asked the same has measured; the file holds that and nothing else afterwards."""
-        kept: list[Record] = []
-        if self._lines.is_begun and not is_new:
-            self.check(head.question)
-            old, records = read_records(self.path)
-            kept = complete_texts(records, always_run(head.arms))
-            count = len({record.text for record in kept})
-            head = replace(old, arms=head.arms, resumed_at=[*old.resumed_at, *([count] if count else [])])
-        self.write(head, kept)
-        return head, kept
-
-    def write(self, head: Head, records: Iterable[Record]) -> None:
-        self._lines.write(asdict(head), (record.to_json() for record in records))
-
-    def add(self, records: Iterable[Record]) -> None:
-        self._lines.add(record.to_json() for record in records)
-
-
-def _lines_of(file: str | Path) -> JsonLines:
-    return JsonLines(file, _MARK, SCHEMA, "selfdraft bench")
+    mark, version, command = "selfdraft_bench", 1, "selfdraft bench"
+    head_of, line_of = Head.from_json, Record.from_json
 
 
 def is_record_file(file: str | Path) -> bool:
     """By its first line."""
     try:
         with Path(file).open(encoding="utf-8") as stream:
-            return stream.read(32).startswith(f'{{"{_MARK}"')
+            return stream.read(32).startswith(f'{{"{RecordFile.mark}"')
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def read_records(file: str | Path) -> tuple[Head, list[Record]]:
-    """A last line that was cut off is left out; whatever else is wrong raises."""
-    lines = _lines_of(file)
-    try:
-        head, records = lines.read()
-        return Head.from_json(head), [Record.from_json(record) for record in records]
-    except READING_FAILS as error:
-        raise lines.unreadable(error) from None
-
-
-def complete_texts(records: Sequence[Record], arms: Sequence[str]) -> list[Record]:
-    """Those of texts that all arms have finished."""
+def complete_texts(records: Sequence[Record], arms: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """Those of texts that all arms have finished; peers may be asked on some prompts only, and may fail on the way."""
+    needed = {arm["name"] for arm in arms if arm["kind"] != "peer" and not arm.get("error")}
     done: dict[tuple[int, int], set[str]] = {}
     for record in records:
         done.setdefault(record.text, set()).add(record.arm)
-    return [record for record in records if done[record.text] >= set(arms)]
-
-
-def always_run(arms: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Peers may be asked on some prompts only, and may fail on the way."""
-    return [arm["name"] for arm in arms if arm["kind"] != "peer" and not arm.get("error")]
-
-
-def prompts_digest(prompts: Sequence[Prompt]) -> str:
-    """An id may name another text tomorrow."""
-    words = [[prompt.id, prompt.domain, prompt.text, *prompt.later] for prompt in prompts]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
-
-
-def profile_digest(profile: Profile | None) -> str | None:
-    """Of what was learned about the model: strategies decide by it."""
-    if profile is None:
-        return None
-    values = {name: artefact.values for name, artefact in profile.artefacts.items()}
-    digest = hashlib.sha256(json.dumps([profile.latency, values], sort_keys=True).encode())
-    for name, artefact in sorted(profile.artefacts.items()):
-        for key, array in sorted(artefact.arrays.items()):
-            digest.update(f"{name} {key}".encode() + array.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return [record for record in records if done[record.text] >= needed]

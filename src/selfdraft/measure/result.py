@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .figures import Figures, Measured, most_used, share
-from .records import OFF, VERDICTS, Head, Machine, Record, always_run, complete_texts, read_records
+from .figures import Measured, most_used, share
+from .records import OFF, VERDICTS, Head, Machine, Record, RecordFile, complete_texts
 
 
-@dataclass(frozen=True)
 class Arm:
-    """A row of a result: `kind` is "ours", "control" (plain decoding once more), "peer" or "bound"."""
+    """A row of a result, as its head describes it.
 
-    name: str
-    kind: str
-    method: Mapping[str, Any]
-    asked: Mapping[str, Any] | None
-    error: str | None
-    total: Figures | None
-    domains: Mapping[str, Figures]
-    skips: Sequence[Mapping[str, Any]]
-    differences: Sequence[Record]
+    `kind` is "ours", "control" (plain decoding once more), "peer" or "bound"; `asked`: as much of the method as one has
+    to ask for.
+    """
+
+    def __init__(self, described: Mapping[str, Any], all_of: Measured) -> None:
+        self.name: str = described["name"]
+        self.kind: str = described.get("kind") or "ours"
+        self.method: Mapping[str, Any] = described.get("method") or {}
+        self.asked: Mapping[str, Any] | None = described.get("asked")
+        self.error: str | None = described.get("error")
+        own = [record for record in all_of.records if record.arm == self.name]
+        self.total = all_of.figures(self.name)
+        known = {domain: all_of.figures(self.name, domain) for domain in all_of.domains(self.name)}
+        self.domains = {domain: found for domain, found in known.items() if found}
+        self.skips = most_used(own)
+        self.differences = [record for record in own if record.verdict in VERDICTS[1:]]
 
     def to_json(self) -> dict[str, Any]:
-        named = {"name": self.name, "kind": self.kind, "method": self.method, "asked": self.asked, "error": self.error}
         if self.total is None:
-            return named
+            return {name: getattr(self, name) for name in ("name", "kind", "method", "asked", "error")}
         return {
-            **named,
+            **vars(self),
             "total": self.total.to_json(),
             "domains": {domain: found.to_json() for domain, found in self.domains.items()},
-            "skips": self.skips,
             "differences": [record.to_json() for record in self.differences],
         }
 
@@ -49,33 +52,23 @@ class Result:
 
     @classmethod
     def read(cls, file: str | Path) -> Result:
-        return cls(*read_records(file))
+        return cls(*RecordFile(file).read())
 
     def complete(self) -> Result:
         """Of texts that all arms have finished: the file may be of a run that goes on."""
-        begun = set(self.all_of.arms)
-        arms = [name for name in always_run(self.head.arms) if name in begun]
-        return Result(self.head, complete_texts(self.all_of.records, arms))
+        begun = [arm for arm in self.head.arms if arm["name"] in self.all_of.arms]
+        return Result(self.head, complete_texts(self.all_of.records, begun))
 
     @cached_property
     def arms(self) -> list[Arm]:
-        return [self._arm(described) for described in self.head.arms]
-
-    def _arm(self, described: Mapping[str, Any]) -> Arm:
-        name, all_of = described["name"], self.all_of
-        own = [record for record in all_of.records if record.arm == name]
-        domains = {domain: found for domain in all_of.domains(name) if (found := all_of.figures(name, domain))}
-        differences = [record for record in own if record.verdict in VERDICTS[1:]]
-        names = ("kind", "method", "asked", "error")
-        kind, method, asked, error = (described.get(key) for key in names)
-        total = all_of.figures(name)
-        return Arm(name, kind or "ours", method or {}, asked, error, total, domains, most_used(own), differences)
+        return [Arm(described, self.all_of) for described in self.head.arms]
 
     @property
     def measured(self) -> list[Arm]:
         """Those with figures, the fastest first, without plain decoding."""
         found = [arm for arm in self.arms if arm.total is not None and arm.name != OFF]
-        return sorted(found, key=lambda arm: -_speed_of(arm))
+        speeds = {arm.name: arm.total.shown_speedup for arm in found if arm.total}
+        return sorted(found, key=lambda arm: -(one.value if (one := speeds[arm.name]) else 0.0))
 
     @property
     def is_different(self) -> bool:
@@ -112,11 +105,7 @@ class Result:
         }
 
     def overhead(self) -> dict[str, float | None]:
-        """Of the time that texts take, what is not spent inside calls.
-
-        `measuring_share`: going from arm to arm, reading clocks, counting, writing it down; `judge_share`: comparing
-        outputs.
-        """
+        """Of the time that texts take: going from arm to arm, counting, writing it down; and comparing outputs."""
         whole = sum(record.turn_seconds or 0.0 for record in self.plain)
         judging = sum(record.judge_seconds for record in self.plain)
         inside = sum(record.call_seconds for record in self.all_of.records)
@@ -124,8 +113,3 @@ class Result:
             "measuring_share": share(whole - inside - judging if whole else None, whole),
             "judge_share": share(judging, whole),
         }
-
-
-def _speed_of(arm: Arm) -> float:
-    found = arm.total.shown_speedup if arm.total else None
-    return found.value if found else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,31 +13,27 @@ from typing import Any
 from ..economics import PassCosts
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..progress import Progress, no_progress
-from ..prompts.arrange import in_turn
+from ..progress import Budget, Progress, no_progress
+from ..prompts.arrange import digest, in_turn
 from ..prompts.tokens import encode, tokens_of
 from ..types import FrontierPoint, Prompt, SkipSet
 from ..version import __version__
-from .arms import Ours, Output, PeerArm, Site, judged
-from .circumstances import circumstances
-from .passes import CONTEXT, cost_figures
-from .peers import check_greedy, peers
-from .records import OFF, Head, Machine, Record, RecordFile, complete_texts, profile_digest, prompts_digest
+from .arms import Ours, Output
+from .circumstances import SHAPING, circumstances
+from .passes import CONTEXT, cost_figures, predicted_seconds
+from .peers import PeerArm, check_greedy, peer_arms
+from .records import OFF, Head, Machine, Record, RecordFile, complete_texts
 from .result import Result
 
 WARM_UP = Prompt("warm-up", "warm-up", "Arms take turns on a text that is not measured, so that first times are over. ")
-WARM_UP_TOKENS = 8
-"""New tokens, where nothing is recorded on the way."""
-USUAL_LENGTH = 512
-"""Tokens of context at which attention and MLP are compared."""
-_ROOM = 16
-"""Tokens of a chat template around an answer, at most."""
-_WHERE = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
+WARM_UP_TOKENS = 8  # new ones, where nothing is recorded on the way
+USUAL_LENGTH = 512  # tokens of context at which attention and MLP are compared
+_ROOM = 16  # tokens of a chat template around an answer, at most
 
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """What to measure. `methods`: by arm name; `prompts` in their order; `seconds`: begin no prompt later.
+    """What to measure. `methods`: by arm name; `prompts` in their order.
 
     `runs`: how often all prompts are measured, arms beginning each time as if new, so that intervals hold the machine's
     own spread. `with_passes`: also what passes cost, the bound that follows, and how long one waits for a first token.
@@ -52,7 +49,6 @@ class MeasurePlan:
     top_p: float | None = None  # None: all tokens
     seed: int = 0
     runs: int = 1
-    seconds: float | None = None
     with_passes: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the question: the command's options, the model's name
 
@@ -61,8 +57,11 @@ class MeasurePlan:
         return self.runs * sum(1 + len(prompt.later) for prompt in self.prompts)
 
     @property
-    def ids_for_peers(self) -> frozenset[str]:
-        return frozenset(prompt.id for prompt in in_turn(self.prompts, self.peer_prompts))
+    def numbered(self) -> Iterator[tuple[Prompt, range]]:
+        """Each prompt with the numbers of its texts."""
+        first = 0
+        for prompt in self.prompts:
+            yield prompt, range(first, first := first + 1 + len(prompt.later))
 
     def fitting(self, engine: Engine) -> MeasurePlan:
         """Without turns that, after answers as long as they may be, would be more than the model's context holds."""
@@ -85,16 +84,17 @@ class MeasurePlan:
 
     def question(self, engine: Engine, where: Mapping[str, Any]) -> dict[str, Any]:
         """All that shapes the figures: only a run that asks the same goes on with what another has kept."""
+        profile = engine.knowledge.profile
         return {
             "selfdraft": __version__,
             "fingerprint": engine.knowledge.key.fingerprint,
-            "profile": profile_digest(engine.knowledge.profile),
-            **{name: where[name] for name in _WHERE},
+            "profile": profile and profile.updated,
+            **{name: where[name] for name in SHAPING},
             **self.facts,
-            "methods": {name: _as_names(method) for name, method in self.methods.items()},
+            "methods": dict(self.methods),
             "peers": list(self.peers),
             "prompts": [prompt.id for prompt in self.prompts],
-            "prompts_digest": prompts_digest(self.prompts),
+            "prompts_digest": digest(self.prompts),
             "num_texts": self.num_texts,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
@@ -105,12 +105,8 @@ class MeasurePlan:
         }
 
 
-def _as_names(method: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, str | dict) else str(value) for name, value in method.items()}
-
-
 class Measurement:
-    """One run; `file`: where records are kept, if anywhere; `began`: when the command did."""
+    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt later."""
 
     def __init__(
         self,
@@ -118,19 +114,18 @@ class Measurement:
         plan: MeasurePlan,
         file: RecordFile | None = None,
         *,
-        began: float | None = None,
+        budget: Budget | None = None,
         progress: Progress = no_progress,
         is_new: bool = False,
     ) -> None:
-        self._began = time.perf_counter() if began is None else began
         check_greedy(plan.peers, plan.peer_model, plan.temperature)
         self._engine, self.plan, self._file = engine, plan.fitting(engine), file
-        self._progress, self._is_new = progress, is_new
+        self._budget, self._progress, self._is_new = budget or Budget(None), progress, is_new
+        self._ids_for_peers = {prompt.id for prompt in in_turn(plan.prompts, plan.peer_prompts)}
         self._num_turns_left_out = plan.num_texts - self.plan.num_texts
         methods = {OFF: {"strategy": OFF}, **plan.methods}
         self.ours = [Ours(name, method, engine, plan.max_new_tokens) for name, method in methods.items()]
-        others = peers(plan.peers, engine.runner.num_layers, plan.peer_model)
-        self._arms: list[Ours | PeerArm] = [*self.ours, *(PeerArm(peer, engine) for peer in others)]
+        self._arms: list[Ours | PeerArm] = [*self.ours, *peer_arms(engine, plan.peers, plan.peer_model)]
         self._costs: PassCosts | None = None
         self.records: list[Record] = []
         self.is_interrupted = False
@@ -138,13 +133,13 @@ class Measurement:
     def run(self) -> Result:
         where = circumstances(self._engine.runner)
         question = self.plan.question(self._engine, where)
-        if self._file is not None and not self._is_new:
-            self._file.check(question)
+        known = None if self._file is None or self._is_new else self._file.known(question)
         skips = self._warm_up()
         self._head = Head(question, where, asdict(self._machine(skips)), self._described())
+        if known is not None:
+            self._go_on(*known)
         if self._file is not None:
-            self._head, kept = self._file.begin(self._head, self._is_new)
-            self.records = self._whole_conversations(kept)
+            self._file.write(self._head, self.records)
         try:
             self._measure_prompts()
         except KeyboardInterrupt:
@@ -161,6 +156,17 @@ class Measurement:
 
     def _described(self) -> list[dict[str, Any]]:
         return [{**arm.described, "error": arm.error} for arm in self._arms]
+
+    def _go_on(self, old: Head, records: Sequence[Record]) -> None:
+        """With whole conversations that all arms have finished."""
+        records = complete_texts(records, self._head.arms)
+        done = {record.text for record in records}
+        for run, (_, numbers) in itertools.product(range(self.plan.runs), self.plan.numbered):
+            texts = {(run, number) for number in numbers}
+            if not done >= texts:
+                done -= texts
+        self.records = [record for record in records if record.text in done]
+        self._head = replace(old, arms=self._head.arms, resumed_at=[*old.resumed_at, *([len(done)] if done else [])])
 
     # ------------------------------------------------------------------------------------------------- warming up
 
@@ -183,18 +189,18 @@ class Measurement:
 
     def _machine(self, skips: set[SkipSet]) -> Machine:
         latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
-        beta = latency.at(USUAL_LENGTH).attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
+        usual = latency.at(USUAL_LENGTH)
+        beta = usual.attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
         if self.plan.with_passes:
             self._costs = latency.at(CONTEXT)
         costs = cost_figures(self._engine, self._costs, skips) if self._costs else None
-        return Machine(num_layers, beta, self._frontier(), self._num_turns_left_out, costs)
+        return Machine(num_layers, beta, self._frontier(usual), self._num_turns_left_out, costs)
 
-    def _frontier(self) -> list[dict[str, Any]] | None:
+    def _frontier(self, costs: PassCosts) -> list[dict[str, Any]] | None:
         """What `prune` found, if it was asked: match against the seconds of a drafted token."""
         found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        costs = self._engine.knowledge.latency().at(USUAL_LENGTH)
         points = [FrontierPoint.from_json(point) for point in found["frontier"]]
         return [
             {"skip": str(point.skip), "match": point.match, "cost": costs.draft(point.skip) / costs.plain}
@@ -205,115 +211,87 @@ class Measurement:
 
     def _measure_prompts(self) -> None:
         done = {record.text for record in self.records}
-        writing_seconds = 0.0
+        self._last_end = time.perf_counter()
         for run in range(self.plan.runs):
             if run:
                 for arm in self.ours:
                     arm.engine.forget()
-            for first, prompt in self._numbered():
-                if all((run, number) in done for number in _numbers(first, prompt)):
+            for prompt, numbers in self.plan.numbered:
+                if (run, numbers[0]) in done:
                     continue
-                if self.records and self._is_late:
+                if self.records and self._budget.left() < 0:
                     return
-                records = list(self._measure(run, first, prompt, writing_seconds))
-                writing_seconds = self._keep(records)
+                self._keep(list(self._measure(run, prompt, numbers)))
 
-    def _keep(self, records: Sequence[Record]) -> float:
-        """The seconds it took."""
-        began = time.perf_counter()
+    def _keep(self, records: Sequence[Record]) -> None:
         self.records += records
         if self._file is not None:
             self._file.add(records)
         num_done = len({record.text for record in self.records})
         self._progress(num_done, self.plan.num_texts, "texts measured")
-        return time.perf_counter() - began
 
-    def _numbered(self) -> Iterator[tuple[int, Prompt]]:
-        """Each prompt with the number of its first text."""
-        sizes = [1 + len(prompt.later) for prompt in self.plan.prompts]
-        return zip(itertools.accumulate(sizes, initial=0), self.plan.prompts, strict=False)
-
-    def _whole_conversations(self, kept: Sequence[Record]) -> list[Record]:
-        kept = complete_texts(kept, [arm.name for arm in self.ours if arm.error is None])
-        done = {record.text for record in kept}
-        whole = {
-            (run, number)
-            for run in range(self.plan.runs)
-            for first, prompt in self._numbered()
-            for number in _numbers(first, prompt)
-            if done.issuperset((run, one) for one in _numbers(first, prompt))
-        }
-        return [record for record in kept if record.text in whole]
-
-    @property
-    def _is_late(self) -> bool:
-        return self.plan.seconds is not None and time.perf_counter() - self._began > self.plan.seconds
-
-    def _measure(self, run: int, first: int, prompt: Prompt, before_seconds: float) -> Iterator[Record]:
-        """All turns of a conversation; what the plain run answered is part of the next turn's prompt.
-
-        `before_seconds`: what writing down the last prompt took; it belongs to measuring as well.
-        """
+    def _measure(self, run: int, prompt: Prompt, numbers: Sequence[int]) -> Iterator[Record]:
+        """All turns of a conversation; what the plain run answered is part of the next turn's prompt."""
         answers: list[str] = []
-        for turn, number in enumerate(_numbers(first, prompt)):
-            began = time.perf_counter() - before_seconds
+        for turn, number in enumerate(numbers):
             name = f"{prompt.id}/{turn + 1}" if prompt.later else prompt.id
             tokens = encode(prompt, self._engine, answers)
-            site = Site(name, prompt.domain, number, len(tokens), turn, run)
-            plain, outputs = self._take_turns(site, tokens, prompt.id in self.plan.ids_for_peers)
+            text = Record("", name, prompt.domain, number, len(tokens), 0, 0.0, turn=turn, run=run)
+            plain, outputs = self._take_turns(text, tokens, prompt.id in self._ids_for_peers)
             taken = time.perf_counter()
             records = [self._judge(output, plain, tokens) for output in outputs]
-            judged_at = time.perf_counter()
-            for record in records:
-                is_plain, taking, judging = record.arm == OFF, judged_at - began, judged_at - taken
-                yield replace(record, turn_seconds=taking, judge_seconds=judging) if is_plain else record
+            before, self._last_end = self._last_end, time.perf_counter()
+            seconds: dict[str, Any] = {"turn_seconds": self._last_end - before, "judge_seconds": self._last_end - taken}
+            yield from (replace(record, **seconds) if record.arm == OFF else record for record in records)
             assert plain.generation is not None
             answers.append(plain.generation.text)
-            before_seconds = 0.0
 
-    def _take_turns(self, site: Site, prompt: Sequence[int], with_peers: bool) -> tuple[Output, list[Output]]:
+    def _take_turns(self, text: Record, prompt: Sequence[int], with_peers: bool) -> tuple[Output, list[Output]]:
         """In an order that is drawn for every text; who must be told the plain text comes last.
 
         Peers' outputs stand first: where a file ends in the middle of a text, one of ours is missing.
         """
         running = [arm for arm in self._arms if arm.error is None and (with_peers or arm in self.ours)]
         free = [arm for arm in running if not arm.must_be_told]
-        run = f" {site.run}" if site.run else ""
-        random.Random(f"{self.plan.seed} {site.number}{run}").shuffle(free)
-        outputs = {arm.name: self._run(arm, site, prompt) for arm in free}
+        run = f" {text.run}" if text.run else ""
+        random.Random(f"{self.plan.seed} {text.number}{run}").shuffle(free)
+        outputs = {arm.name: self._run(arm, text, prompt) for arm in free}
         plain = outputs[OFF]
         assert plain is not None
         for arm in self.ours:
             if arm.must_be_told and arm.error is None:
                 arm.tell(plain.tokens)
-                outputs[arm.name] = self._run(arm, site, prompt)
-        found = (outputs[arm.name] for arm in reversed(self._arms) if arm in running)
+                outputs[arm.name] = self._run(arm, text, prompt)
+        found = (outputs[arm.name] for arm in reversed(running))
         return plain, [output for output in found if output is not None]
 
-    def _run(self, arm: Ours | PeerArm, site: Site, prompt: Sequence[int]) -> Output | None:
-        call = self.plan.call(site.number)
-        output = arm.run(site, prompt, call, self._costs)
-        if output is None or not self.plan.with_passes:
+    def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int]) -> Output | None:
+        call = self.plan.call(text.number)
+        output = arm.run(text, prompt, call)
+        if output is None or self._costs is None:
             return output
-        seconds = arm.first_token_seconds(prompt, call)
-        return replace(output, record=replace(output.record, first_token_seconds=seconds))
+        record = replace(output.record, first_token_seconds=arm.first_token_seconds(prompt, call))
+        if output.generation is not None:
+            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], self._costs)
+            record = replace(record, predicted_seconds=seconds)
+        return replace(output, record=record)
 
     def _judge(self, output: Output, plain: Output, prompt: Sequence[int]) -> Record:
         """Not where rejection sampling draws: it promises the distribution, not the text."""
         if output is plain or (output.is_drawn and self.plan.temperature):
             return output.record
         call = self.plan.call(output.record.number)
-        return judged(output.record, self._engine.compare(prompt, plain.tokens, output.tokens, **call))
+        found = self._engine.compare(prompt, plain.tokens, output.tokens, **call)
+        gap = found.gap if math.isfinite(found.gap or 0.0) else None  # JSON knows no infinity
+        return replace(output.record, verdict=found.verdict, first_difference=found.first_difference, gap=gap)
 
 
-def run_whole(engine: Engine, plan: MeasurePlan, progress: Progress = no_progress) -> Result:
+def run_whole(
+    engine: Engine, plan: MeasurePlan, progress: Progress = no_progress, budget: Budget | None = None
+) -> Result:
     """For whom the first texts of an interrupted run are not a result: the interruption goes on."""
-    measurement = Measurement(engine, plan, progress=progress)
+    measurement = Measurement(engine, plan, progress=progress, budget=budget)
     result = measurement.run()
     if measurement.is_interrupted:
         raise KeyboardInterrupt
     return result
-
-
-def _numbers(first: int, prompt: Prompt) -> range:
-    return range(first, first + 1 + len(prompt.later))

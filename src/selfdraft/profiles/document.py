@@ -62,8 +62,8 @@ class Document:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for file, blob in blobs.items():
             self.array_folder.mkdir(exist_ok=True)
-            _replace(self.array_folder / file, blob)
-        _replace(self.path, text.encode())
+            replace_file(self.array_folder / file, blob)
+        replace_file(self.path, text.encode())
         self._sweep({entry.get("file") for entry in packed.values()})
 
     def remove(self) -> bool:
@@ -129,7 +129,7 @@ def _pack(artefact: Artefact) -> tuple[dict[str, Any], dict[str, bytes]]:
     return {"values": artefact.values, "file": file, "arrays": shapes}, {file: blob}
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Beside it first, safe on the disk, then renamed: there is always the old file or the new one."""
     beside = Path(f"{path}.{os.getpid()}.tmp")
     try:

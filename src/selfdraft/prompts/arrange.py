@@ -47,8 +47,8 @@ def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
-    """Of their tokens: other prompts are another question."""
-    return hashlib.sha256(json.dumps([prompt.tokens for prompt in prompts]).encode()).hexdigest()
+    """Other texts, ids or domains are another question."""
+    return hashlib.sha256(json.dumps([list(vars(prompt).values()) for prompt in prompts]).encode()).hexdigest()[:16]
 
 
 # --------------------------------------------------------------------------------------------------------- streams

@@ -14,7 +14,7 @@ from typing import Any
 from ...calibrate.fit_once import Fitted
 from ...calibrate.lookahead import DraftCounts, LookaheadFit, LookaheadOptions, check_enough
 from ...calibrate.traces import collect
-from ...calibrate.training import classifier_hits, f1, static_hits, train, tuned
+from ...calibrate.training import classifier_hits, f1, static_hits, train
 from ...calibrate.tuning import MAX_TOKENS, Candidate, rank
 from ...lookahead.disco import Classifier, artefact_name
 from ...lookahead.oracle import Oracle
@@ -131,7 +131,7 @@ def _fit(bench: Workbench, method: Mapping[str, Any], prompts: Sequence[Prompt],
     work = LookaheadFit(bench.fork(), method, LookaheadOptions(num_tokens, math.inf), progress, bench.say)
     training, validation = work.collect(fitting, "to train with"), work.collect(held_out, "to tune with")
     classifier, replay = train(training, validation), work.replay(validation, held_out)
-    classifier = tuned(classifier, **rank("disco", replay, classifier)[0].options)
+    classifier = replace(classifier, **rank("disco", replay, classifier)[0].options)
     return {
         **work.facts(classifier),
         **classifier.arrays(),

@@ -8,18 +8,17 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import SelfdraftError
 from ...measure.figures import Measured
-from ...measure.jsonl import READING_FAILS, JsonLines
+from ...measure.jsonl import JsonLines
 from ...progress import Progress, no_progress
 from .experiment import Experiment, Recipe, Unit
 from .workbench import Workbench
 
-SCHEMA = 2
 NO_TIME = "no time was left for it"
 """Of units that were never begun. The same command measures them."""
 
@@ -53,39 +52,34 @@ class ReproduceHead:
     circumstances: Mapping[str, Any]
 
 
+class _Lines(JsonLines[ReproduceHead, Line]):
+    mark, version, command = "selfdraft_reproduce", 2, "selfdraft reproduce"
+    head_of, line_of = staticmethod(lambda head: ReproduceHead(**head)), staticmethod(lambda line: Line(**line))
+
+
 class UnitFile:
     """Keeps units as they come, in a file if there is one; what an earlier run that asked the same has is there."""
 
     def __init__(self, file: str | Path | None, head: ReproduceHead, is_new: bool = False) -> None:
-        self._file = _lines_of(file) if file else None
+        self._file = _Lines(file) if file else None
         self.head = head
         self.lines: dict[tuple[str, str, str], Line] = {}
         if self._file is None:
             return
-        if self._file.is_begun and not is_new:
-            self.head, lines = read_units(self._file.path)
-            self._file.check(self.head.question, head.question)
+        if not is_new and (known := self._file.known(head.question)):
+            self.head, lines = known
             self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
-        self._file.write(asdict(self.head), (line.to_json() for line in self.lines.values()))
+        self._file.write(self.head, self.lines.values())
 
     def add(self, line: Line) -> None:
         self.lines[line.key] = line
         if self._file is not None:
-            self._file.add([line.to_json()])
-
-
-def _lines_of(file: str | Path) -> JsonLines:
-    return JsonLines(file, "selfdraft_reproduce", SCHEMA, "selfdraft reproduce")
+            self._file.add([line])
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
     """A last line that was cut off is left out; whatever else is wrong raises."""
-    found = _lines_of(file)
-    try:
-        head, lines = found.read()
-        return ReproduceHead(**head), [Line(**line) for line in lines]
-    except READING_FAILS as error:
-        raise found.unreadable(error) from None
+    return _Lines(file).read()
 
 
 def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
