@@ -27,7 +27,8 @@ def warnings(result: Result) -> Iterator[str]:
             first = next(record for record in arm.differences if record.verdict == "different")
             yield (
                 f"WARNING: {arm.name} DIFFERS from plain decoding in {total.different} of "
-                f"{total.equal + total.tie + total.different} texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
+                f"{total.equal + total.tie + total.different} texts (the first: {first.prompt}, {first.domain}); "
+                "do not use it, and report this."
             )
 
 
