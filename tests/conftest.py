@@ -1,4 +1,4 @@
-"""What many tests share: a saved pico model, profiles of their own, prompts, and commands that must be refused.
+"""What many tests share: a saved pico model, profiles of their own, prompts, and running a command.
 
 Two workers share two cores: each computes with one thread. Timing is never judged, so nothing has a deadline.
 """
@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -55,19 +54,20 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs a wrong command: it must exit with 2 before a model is loaded. What it said."""
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must exit with a status. What it printed; of one that could not run (2), the error."""
     from selfdraft.cli.main import main
 
-    def run(*command: str) -> str:
-        for read in ("_from_catalogue", "_from_pretrained", "_from_hub"):
-            loaded = mock.Mock(side_effect=AssertionError("loaded"))
-            monkeypatch.setattr(f"selfdraft.models.load.loading.{read}", loaded)
+    def run(*command: str, status: int = 0) -> str:
+        capsys.readouterr()
         try:
-            status = main(command)
-        except SystemExit as ended:  # argparse
-            status = ended.code
-        assert status == 2
-        return capsys.readouterr().err
+            ended = main(command)
+        except SystemExit as end:  # argparse
+            ended = end.code
+        captured = capsys.readouterr()
+        assert ended == status, captured.err
+        silent, told = (captured.out, captured.err) if status == 2 else (captured.err, captured.out)
+        assert silent == ""
+        return told
 
     return run

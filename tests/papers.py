@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
-from selfdraft.bench.papers.experiment import Recipe
-from selfdraft.bench.papers.page import Section, as_text, sections
+from selfdraft.bench.charts import render
+from selfdraft.bench.papers.experiment import Found, Judgement, Recipe
+from selfdraft.bench.papers.page import Section, as_markdown, as_text, sections
 from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile, read_units
 from selfdraft.bench.papers.workbench import Scale, Workbench
 from selfdraft.measure.figures import Measured
@@ -30,14 +34,46 @@ def new_bench(folder: Path, texts: Mapping[str, Sequence[str]] = TEXTS, scale: S
 
 
 def run(recipe: Recipe, bench: Workbench, file: Path, wanted: Sequence[str] = ()) -> dict[str, Section]:
-    """Its experiments, measured (unless the file has them already), read back, and rendered once as text."""
+    """Its experiments, measured (unless the file has them already), and read back."""
     work = Reproduction(bench, UnitFile(file, HEAD))
     work.run([recipe], wanted)
     assert not work.has_difference
     head, lines = read_units(file)
-    found = {one.experiment.id: one for one in sections([recipe], lines, head, wanted)}
-    assert all(as_text(one, head) for one in found.values())
-    return found
+    return {one.experiment.id: one for one in sections([recipe], lines, head, wanted)}
+
+
+def check(recipe: Recipe, found: Mapping[str, Section]) -> None:
+    """All experiments are shown, also with any unit missing, and say nothing where nothing was measured."""
+    assert list(found) == [one.id for one in recipe.experiments if one.id in found]
+    for name, section in found.items():
+        experiment, units, scale = section.experiment, section.found.units, SMALL.to_json()
+        assert section.tables, name
+        assert all(len(row) == len(table.header) for table in section.tables for row in table.rows), name
+        assert section.judgements or not experiment.claims, name
+        plot = experiment.chart(section.found) if experiment.chart else None
+        assert bool(plot) == bool(experiment.chart), name
+        if plot and find_spec("matplotlib"):
+            assert render(plot.draw, plot.size).startswith(b"\x89PNG"), name
+        assert ("published (" in as_text(section, HEAD)) == bool(section.published.rows), name
+        assert as_markdown(section, "picture.png").startswith(f"### {recipe.name} {name}: {section.published.title}\n")
+        rests = [{other: kept for other, kept in units.items() if other != unit} for unit in units]
+        for some in (*rests, *({unit: values} for unit, values in units.items())):
+            poorer = replace(section, found=Found(some, {"gone": "no room"}, scale))
+            assert "no room" in as_text(poorer, HEAD), name
+        nothing = replace(section, found=Found({}, {}, scale))
+        assert not nothing.tables, name
+        assert not nothing.judgements, name
+        assert experiment.chart is None or experiment.chart(nothing.found) is None, name
+
+
+def judged(recipe: Recipe, name: str, units: Mapping[str, Mapping[str, Any]]) -> list[Judgement]:
+    """An experiment's claims about what was made by hand."""
+    (experiment,) = [one for one in recipe.experiments if one.id == name]
+    return experiment.judge(Found(units, scale=SMALL.to_json()))
+
+
+def outcomes(recipe: Recipe, name: str, units: Mapping[str, Mapping[str, Any]]) -> list[bool | None]:
+    return [one.outcome for one in judged(recipe, name, units)]
 
 
 def measured(speeds: Mapping[str, float], num_prompts: int = 4, num_tokens: int = 100) -> Measured:

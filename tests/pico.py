@@ -9,81 +9,27 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3Config,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-    Starcoder2Config,
-    Starcoder2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-FAMILIES = (
-    "llama",
-    "qwen2",
-    "gpt2",
-    "gemma2",
-    "gemma3_text",
-    "gemma3",
-    "mistral",
-    "qwen3",
-    "qwen3_moe",
-    "phi3",
-    "smollm3",
-    "starcoder2",
-    "olmo2",
-    "granite",
-    "gpt_neox",
-)
-VARIANTS = (*FAMILIES, "qwen2-sliding")
 VOCAB_SIZE = 112
 NUM_LAYERS = 5
 WINDOW = 8
 CONTEXT_LENGTH = 256
 
+_NO_ENDS = {"tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _PLAIN = {
+    **_NO_ENDS,
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 4,
     "max_position_embeddings": CONTEXT_LENGTH,
-    "tie_word_embeddings": False,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
 }
 _GROUPED = {**_PLAIN, "num_key_value_heads": 2}
 _GEMMA3 = {
@@ -107,108 +53,66 @@ _EYE = {
     "patch_size": 14,
 }
 _HALF_ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+_SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW}
 
-
-def _gemma3_with_eye(**settings: Any) -> Gemma3Config:
-    return Gemma3Config(
-        text_config=settings,
-        vision_config=_EYE,
-        mm_tokens_per_image=4,
-        image_token_index=VOCAB_SIZE,
-        tie_word_embeddings=settings["tie_word_embeddings"],
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-
-
-_MODELS: dict[str, tuple[type, Callable[..., Any], dict[str, Any]]] = {
-    "llama": (LlamaForCausalLM, LlamaConfig, _GROUPED),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, _GROUPED),
-    "qwen2-sliding": (
-        Qwen2ForCausalLM,
-        Qwen2Config,
-        {**_GROUPED, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
-    ),
-    "gemma2": (
-        Gemma2ForCausalLM,
-        Gemma2Config,
-        {
-            **_GROUPED,
-            "attn_implementation": "eager",  # sdpa drops the softcap
-            "head_dim": 12,  # not hidden_size / num_attention_heads
-            "query_pre_attn_scalar": 10,
-            "sliding_window": WINDOW,
-            "attn_logit_softcapping": 3.0,
-            "final_logit_softcapping": 12.0,
-        },
-    ),
-    "gpt2": (
-        GPT2LMHeadModel,
-        GPT2Config,
-        {
-            "vocab_size": VOCAB_SIZE,
-            "n_embd": 32,
-            "n_layer": NUM_LAYERS,
-            "n_head": 4,
-            "n_positions": CONTEXT_LENGTH,
-            "tie_word_embeddings": False,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "pad_token_id": None,
-        },
-    ),
-    "gemma3_text": (Gemma3ForCausalLM, Gemma3TextConfig, {**_GEMMA3, "final_logit_softcapping": 12.0}),
-    "gemma3": (Gemma3ForConditionalGeneration, _gemma3_with_eye, _GEMMA3),
-    "mistral": (MistralForCausalLM, MistralConfig, {**_GROUPED, "head_dim": 12, "sliding_window": WINDOW}),
-    "qwen3": (
-        Qwen3ForCausalLM,
-        Qwen3Config,
-        {**_GROUPED, "head_dim": 12, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
-    ),
-    "qwen3_moe": (
-        Qwen3MoeForCausalLM,
-        Qwen3MoeConfig,
-        {
-            **_GROUPED,
-            "head_dim": 12,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 24,
-            "mlp_only_layers": [1],
-            "use_sliding_window": True,
-            "sliding_window": WINDOW,
-        },
-    ),
-    "phi3": (
-        Phi3ForCausalLM,
-        Phi3Config,
-        {**_GROUPED, "rope_parameters": _HALF_ROTARY, "sliding_window": WINDOW},
-    ),
-    "smollm3": (
-        SmolLM3ForCausalLM,
-        SmolLM3Config,
-        {**_GROUPED, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": WINDOW},
-    ),
-    "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config, {**_GROUPED, "use_bias": True, "sliding_window": WINDOW}),
-    "olmo2": (Olmo2ForCausalLM, Olmo2Config, _GROUPED),
-    "granite": (
-        GraniteForCausalLM,
-        GraniteConfig,
-        {
-            **_GROUPED,
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.6,
-            "attention_multiplier": 0.2,
-            "logits_scaling": 1.5,
-        },
-    ),
-    "gpt_neox": (
-        GPTNeoXForCausalLM,
-        GPTNeoXConfig,
-        {**_PLAIN, "rope_parameters": _HALF_ROTARY, "use_parallel_residual": True},
-    ),
+_MODELS: dict[str, dict[str, Any]] = {
+    "llama": _GROUPED,
+    "qwen2": _GROUPED,
+    "gpt2": {
+        **_NO_ENDS,
+        "vocab_size": VOCAB_SIZE,
+        "n_embd": 32,
+        "n_layer": NUM_LAYERS,
+        "n_head": 4,
+        "n_positions": CONTEXT_LENGTH,
+    },
+    "gemma2": {
+        **_GROUPED,
+        "attn_implementation": "eager",  # sdpa drops the softcap
+        "head_dim": 12,  # not hidden_size / num_attention_heads
+        "query_pre_attn_scalar": 10,
+        "sliding_window": WINDOW,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 12.0,
+    },
+    "gemma3_text": {**_GEMMA3, "final_logit_softcapping": 12.0},
+    "gemma3": {
+        **_NO_ENDS,
+        "text_config": _GEMMA3,
+        "vision_config": _EYE,
+        "mm_tokens_per_image": 4,
+        "image_token_index": VOCAB_SIZE,
+    },
+    "mistral": {**_GROUPED, "head_dim": 12, "sliding_window": WINDOW},
+    "qwen3": {**_GROUPED, **_SLIDING, "head_dim": 12, "max_window_layers": 2},
+    "qwen3_moe": {
+        **_GROUPED,
+        **_SLIDING,
+        "head_dim": 12,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "mlp_only_layers": [1],
+    },
+    "phi3": {**_GROUPED, "rope_parameters": _HALF_ROTARY, "sliding_window": WINDOW},
+    "smollm3": {**_GROUPED, **_SLIDING, "no_rope_layer_interval": 2},
+    "starcoder2": {**_GROUPED, "use_bias": True, "sliding_window": WINDOW},
+    "olmo2": _GROUPED,
+    "granite": {
+        **_GROUPED,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
+    },
+    "gpt_neox": {**_PLAIN, "rope_parameters": _HALF_ROTARY, "use_parallel_residual": True},
+    "qwen2-sliding": {**_GROUPED, **_SLIDING, "max_window_layers": 2},
 }
+"""What their configs say. A variant of a family is named after it: qwen2-sliding."""
+
+VARIANTS = tuple(_MODELS)
+FAMILIES = tuple(name for name in VARIANTS if "-" not in name)
+
 _NORM = re.compile(r"norm|ln_")
 _NORM_AFTER = re.compile(r"(post_attention|post_feedforward)_layernorm\.weight$")
 _BRANCH_OUTPUT = re.compile(r"(o_proj|down_proj|c_proj|dense|dense_4h_to_h)\.weight$|experts\.down_proj$")
@@ -224,8 +128,10 @@ _MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "Ġ r", "Ġr
 @functools.cache
 def pico(variant: str, **overrides: Any) -> PreTrainedModel:
     """The model of a family (or `qwen2-sliding`). Shared by all tests: work on a deepcopy to change it."""
-    model_class, config_class, defaults = _MODELS[variant]
-    model = model_class(config_class(**copy.deepcopy({**defaults, **overrides}))).eval()
+    values = copy.deepcopy(_MODELS[variant])
+    values.get("text_config", values).update(overrides)
+    config = AutoConfig.for_model(variant.partition("-")[0], **values)
+    model = AutoModelForCausalLM.from_config(config).eval()
     generator = torch.Generator().manual_seed(sum(map(ord, variant)))
     for name, parameter in model.named_parameters():
         parameter.data = _initial(name, parameter.shape, model.config.get_text_config(), generator)
@@ -244,7 +150,7 @@ def _initial(name: str, shape: torch.Size, config: Any, generator: torch.Generat
 
 
 def _initial_norm(name: str, noise: torch.Tensor, config: Any) -> torch.Tensor:
-    """Gemma's norms multiply by 1 + weight, and the norms behind its branches set their size."""
+    """Gemma's norms multiply by 1 + weight, and the norms after its branches set their size."""
     if name.endswith("bias"):
         return 0.2 * noise
     if config.model_type in ("gemma2", "gemma3_text"):

@@ -90,30 +90,26 @@ def test_the_readme_shows_what_was_measured() -> None:
 def test_the_readme_says_what_was_measured() -> None:
     text = " ".join(README.split())
     static, prune = (arms("bench-h200")[name].total for name in ("transformers static", "prune"))
-    assert static is not None
-    assert static.call_speedup is not None
-    assert prune is not None
-    assert prune.speedup is not None
+    assert static
+    assert static.call_speedup
     assert "about 3 times as fast as transformers' static cache" in text
     assert 2.8 <= 1 / static.call_speedup.value < 3.3
+    assert prune
+    assert prune.speedup
     assert f"a calibrated `prune` adds {prune.speedup.value:.1f}x" in text
     assert "nothing is surely above 1.00x" in text
-    ours = [arm for arm in arms("bench-cpu").values() if arm.kind == "ours"]
-    assert not any(arm.total.speedup.low > 1 for arm in ours if arm.total and arm.total.speedup)
+    ours = [arm.total for arm in arms("bench-cpu").values() if arm.kind == "ours"]
+    assert not any(total.speedup.low > 1 for total in ours if total and total.speedup)
     equal = [sum(arm.total.equal for arm in arms(run).values() if arm.total and arm.kind != "peer") for run in RUNS]
     assert f"({equal[0]} and {equal[1]} texts) equal plain decoding" in text
-    prompts = [arms(run)["off"].total for run in RUNS]
-    assert f"on {' and '.join(str(total.num_prompts) for total in prompts if total)} prompts" in text
+    prompts = [total.num_prompts for run in RUNS if (total := arms(run)["off"].total)]
+    assert f"on {' and '.join(map(str, prompts))} prompts" in text
 
 
 def test_a_speed_in_prose_is_in_a_measured_file() -> None:
     """Of the README, outside of the output of a command."""
     prose = "\n".join(line for line in README.splitlines() if not line.startswith((" ", "|")))
-    known = {f"{value:.1f}" for run in RUNS for value in _speedups(run)} | {f"{1.0:.2f}"}
+    totals = [arm.total.shown_speedup for run in RUNS for arm in result(run).arms if arm.total]
+    known = {f"{found.value:.1f}" for found in totals if found} | {"1.00"}
     for speed in re.findall(r"(\d\.\d+)x", prose):
         assert speed in known, speed
-
-
-def _speedups(run: str) -> list[float]:
-    totals = [arm.total.shown_speedup for arm in result(run).arms if arm.total]
-    return [found.value for found in totals if found]

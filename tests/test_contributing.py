@@ -92,13 +92,13 @@ def test_an_experiment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     module = run_as("selfdraft.bench.charts.histogram", example("A chart"), monkeypatch)
-    chart = module.Histogram([3, 5, 2], "accepted")
+    chart = module.Histogram([3, 5, 2], title="accepted")
     assert isinstance(chart, Panel)
-    assert chart == module.Histogram([3, 5, 2], "accepted")
+    assert chart == module.Histogram([3, 5, 2], title="accepted")
     pytest.importorskip("matplotlib")
     drawn = render(chart, (6, 4))
     assert drawn.startswith(b"\x89PNG")
-    assert drawn == render(module.Histogram([3, 5, 2], "accepted"), (6, 4))
+    assert drawn == render(module.Histogram([3, 5, 2], title="accepted"), (6, 4))
     assert drawn != render(chart, (6, 4), theme=DARK)
     assert b"<svg" in render(chart, (6, 4), form="svg")
 

@@ -100,30 +100,25 @@ def stats_for(probabilities: list[list[float]], depth: int = 1) -> DraftStats:
 
 
 class TestLookaheads:
-    def test_confidence_goes_on_at_and_above_its_threshold(self) -> None:
-        lookahead = Confidence(Confidence.Options(threshold=0.6, max_tokens=3))
+    def test_confidence_goes_on_at_and_above_its_threshold_and_fixed_counts(self) -> None:
+        confidence = Confidence(Confidence.Options(threshold=0.6, max_tokens=3))
         rows = [[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]
-        assert lookahead.wants_more(stats_for(rows)).tolist() == [True, False, True]
-        assert lookahead.wants_more(stats_for(rows, depth=3)).tolist() == [False] * 3
-
-    def test_fixed_counts(self) -> None:
-        lookahead = Fixed(Fixed.Options(tokens=2))
-        assert lookahead.wants_more(stats_for([[1.0]] * 3, depth=1)).tolist() == [True] * 3
-        assert lookahead.wants_more(stats_for([[1.0]] * 3, depth=2)).tolist() == [False] * 3
+        assert confidence.wants_more(stats_for(rows)).tolist() == [True, False, True]
+        assert confidence.wants_more(stats_for(rows, depth=3)).tolist() == [False] * 3
+        fixed = Fixed(Fixed.Options(tokens=2))
+        assert [fixed.wants_more(stats_for(rows, depth)).tolist() for depth in (1, 2)] == [[True] * 3, [False] * 3]
 
     def test_statistics_of_a_distribution(self) -> None:
+        """A lookup is a point mass."""
         stats = stats_for([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]])
         assert stats.confidence.tolist() == pytest.approx([0.5, 1.0])
         assert stats.entropy.tolist() == pytest.approx([1.0397, 0.0], abs=1e-4)
         assert stats.top_probs.shape == (2, 10)
         assert stats.top_probs[0, :4].tolist() == pytest.approx([0.5, 0.25, 0.25, 0.0])
-
-    def test_a_lookup_is_a_point_mass(self) -> None:
         rows = torch.arange(2)
-        stats = DraftStats(rows + 1, rows, rows, rows)
-        assert stats.confidence.tolist() == [1.0, 1.0]
-        assert stats.entropy.tolist() == [0.0, 0.0]
-        assert stats.top_probs[:, :2].tolist() == [[1.0, 0.0]] * 2
+        found = DraftStats(rows + 1, rows, rows, rows)
+        assert (found.confidence.tolist(), found.entropy.tolist()) == ([1.0, 1.0], [0.0, 0.0])
+        assert found.top_probs[:, :2].tolist() == [[1.0, 0.0]] * 2
 
     @pytest.mark.parametrize("lookahead", ["fixed", "confidence"])
     def test_a_draft_knows_its_confidence_at_every_depth(self, lookahead: str) -> None:

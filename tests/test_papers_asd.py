@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from papers import SMALL, measured, new_bench, run
+from papers import HEAD, SMALL, check, measured, new_bench, outcomes, run
 from selfdraft.bench.papers import asd
 from selfdraft.bench.papers.experiment import Found
-from selfdraft.bench.papers.recipes import published
+from selfdraft.bench.papers.page import as_text, sections
+from selfdraft.bench.papers.run import Line, UnitFile
 
-EXPERIMENTS = {one.id: one for one in asd.RECIPE.experiments}
+SECONDS = {"attention": 1e-3, "MLP": 2e-3}
+SEARCHED = {"skip": "a1", "tokens_per_second": 1.0, "plain": 2.0, "optimise_seconds": 1.0}
 
 
 def test_from_end_to_end(tmp_path: Path) -> None:
     bench = new_bench(tmp_path / "fits", scale=replace(SMALL, fit_seconds=3.0))
     found = run(asd.RECIPE, bench, tmp_path / "result.jsonl")
-    assert list(found) == ["table-1", "table-3", "table-4", "table-5"] == list(published("asd").tables)
-    assert all(one.tables for one in found.values())
+    assert list(found) == ["table-1", "table-3", "table-4", "table-5"]
+    check(asd.RECIPE, found)
     assert [row[0] for row in found["table-4"].tables[0].rows] == ["D&V", "ASD"]
     assert found["table-4"].tables[0].header == ["method", "HumanEval (code), T = 0.0", "HumanEval (code), T = 0.6"]
-    assert [row[1] for row in found["table-5"].tables[0].rows] == list(asd.RULES)
+    assert [row[0] for row in found["table-5"].tables[0].rows] == list(asd.RULES)
     assert "there are no prompts of XSum" in found["table-3"].found.missing["T=0.0 xsum"]
     assert "tried" in next(iter(found["table-4"].experiment.remarks(found["table-4"].found)))
 
@@ -35,31 +36,27 @@ def test_similarities_of_sub_layers(tmp_path: Path) -> None:
     assert bool((found.abs() <= 1 + 1e-6).all())
 
 
-def outcomes(experiment: str, unit: str, values: dict[str, Any]) -> list[bool | None]:
-    return [one.outcome for one in EXPERIMENTS[experiment].judge(Found({unit: values}))]
+def test_an_arm_that_cannot_run_says_why(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path)
+    task = bench.task("humaneval")
+    assert task
+    values = bench.measure(task, {"ASD": {"strategy": "fixed", "settings": {"fixed": {"skip": "a99"}}}})
+    file = UnitFile(None, HEAD)
+    file.add(Line("asd", "table-4", "T=0.0 humaneval", {**values, "searched": {**SEARCHED, "num_steps": 20}}))
+    (section,) = sections([asd.RECIPE], list(file.lines.values()), HEAD)
+    assert "ASD could not run (HumanEval (code)): the skip set names attention layer 99" in as_text(section, HEAD)
 
 
 def test_claims_about_similarities() -> None:
     def judged(attention: list[float], mlp: list[float], num_prompts: int = 3) -> list[bool | None]:
         kinds = {"attention": [attention] * num_prompts, "MLP": [mlp] * num_prompts}
-        return outcomes("table-1", "cnn-dm", {"cosines": kinds, "seconds": {"attention": 1.0, "MLP": 2.0}})
+        return outcomes(asd.RECIPE, "table-1", {"cnn-dm": {"cosines": kinds, "seconds": SECONDS}})
 
     assert judged([0.9, 0.99, 0.99], [0.9, 0.9, 0.95]) == [True, True, True]
     assert judged([0.8, 0.8, 0.81], [0.7, 0.9, 0.9]) == [False, False, False]
     assert judged([0.9, 0.99, 0.99], [0.9, 0.9, 0.95], 2) == [None] * 3, "too few prompts"
-    (table,) = (
-        make(
-            Found(
-                {
-                    "cnn-dm": {
-                        "cosines": {"attention": [[0.5, 1.0]], "MLP": [[0.9, 0.9]]},
-                        "seconds": {"attention": 1e-3, "MLP": 2e-3},
-                    }
-                }
-            )
-        )
-        for make in EXPERIMENTS["table-1"].tables
-    )
+    cosines = {"attention": [[0.5, 1.0]], "MLP": [[0.9, 0.9]]}
+    table = asd.RECIPE.experiments[0].tables[0](Found({"cnn-dm": {"cosines": cosines, "seconds": SECONDS}}))
     assert table.rows[0] == ["minimum similarity", "0.500", "0.900"]
     assert table.rows[-1] == ["mean time (ms)", "1.0000", "2.0000"]
 
@@ -76,4 +73,4 @@ def test_claims_about_similarities() -> None:
 )
 def test_claims_against_draft_and_verify(experiment: str, speed: float, num_sets: int, expected: bool | None) -> None:
     values = {"measured": measured({"off": 0.9, "D&V": 1.0, "ASD": speed}), "searched": {"num_steps": num_sets}}
-    assert outcomes(experiment, "T=0.0 cnn-dm", values) == [expected, True]
+    assert outcomes(asd.RECIPE, experiment, {"T=0.0 cnn-dm": values}) == [expected, True]

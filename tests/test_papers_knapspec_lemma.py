@@ -150,5 +150,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     asked = ["--experiments", "lemma", "--prompts", str(tmp_path / "prompts.jsonl"), "--quick"]
     assert main(["reproduce", "knapspec", str(tmp_path / "model"), *asked]) == 0
     output = capsys.readouterr().out
-    assert "a state that is close enough, by the premise, makes the target's choice (0 violations in " in output
+    assert (
+        "a state that is close enough, by the premise, makes the target's choice: confirmed (0 violations in " in output
+    )
     assert "up to 50%" in output

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import papers
 from learned import latency
-from papers import HEAD, SMALL, new_bench, run
+from papers import SMALL, check, new_bench, run
 from selfdraft.bench.papers import knn_ssd, knn_ssd_units
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.bench.papers.knn_ssd import RECIPE
 from selfdraft.bench.papers.knn_ssd_units import FIXED, KNN, MIXED, OWN, TASKS, fit_tasks, route, tasks_of
-from selfdraft.bench.papers.page import Section, as_text
-from selfdraft.bench.papers.recipes import published
+from selfdraft.bench.papers.page import Section
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.calibrate import fit_once
 from selfdraft.calibrate.fit_session import EngineKit
@@ -61,32 +62,16 @@ def sections(bench: Workbench) -> Mapping[str, Section]:
 
 
 def test_every_experiment_has_its_table(sections: Mapping[str, Section]) -> None:
-    assert [*sections] == [experiment.id for experiment in RECIPE.experiments]
-    for name, section in sections.items():
-        assert section.tables, name
-        assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
-        assert section.judgements, name
-        chart = section.experiment.chart
-        assert (chart is not None and chart(section.found) is not None) == name.startswith("figure")
-        assert (name in published("knn-ssd").tables) == (name not in ("figure-2", "figure-4", "figure-6"))
+    assert len(sections) == len(RECIPE.experiments)
+    check(RECIPE, sections)
+    assert {name for name, one in sections.items() if not one.published.rows} == {"figure-2", "figure-4", "figure-6"}
     assert "not measured: r=0.3, r=0.7" in " ".join(sections["table-2"].experiment.remarks(sections["table-2"].found))
-
-
-def test_any_unit_may_be_missing(sections: Mapping[str, Section]) -> None:
-    for section in sections.values():
-        for unit in section.found.units:
-            rest = {name: values for name, values in section.found.units.items() if name != unit}
-            poorer = replace(section, found=Found(rest, {unit: "no room"}, section.found.scale))
-            assert "no room" in as_text(poorer, HEAD)
-        empty = replace(section, found=Found({}, {}, {}))
-        assert not empty.tables
-        assert not empty.judgements
 
 
 def test_a_whole_run_has_all_ratios_and_the_papers_search(tmp_path: Path) -> None:
     whole = new_bench(tmp_path, TEXTS, replace(SMALL, is_quick=False))
-    assert [unit.name for unit in knn_ssd_units.stream_units(whole)] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
-    _, unit = knn_ssd_units.both_searches_units(whole)
+    assert [unit.name for unit in knn_ssd_units.stream_units()(whole)] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
+    (unit,) = knn_ssd_units.papers_search_unit(whole)
     assert unit.measure is not None
     found = unit.measure()
     assert set(found["measured"].arms) == {OFF, f"{FIXED}, Bayesian", f"{MIXED}, Bayesian"}
@@ -136,9 +121,7 @@ def made(speeds: Mapping[str, Mapping[str, float]], first: int = 0, **values: An
     return {"measured": Measured(records, Machine(num_layers=5, beta=1.0)), **values}
 
 
-def outcomes(name: str, units: Mapping[str, Any]) -> dict[str, bool | None]:
-    (experiment,) = (one for one in RECIPE.experiments if one.id == name)
-    return {one.claim: one.outcome for one in experiment.judge(Found(units))}
+outcomes = partial(papers.outcomes, RECIPE)
 
 
 def test_streams_are_judged_as_one() -> None:
@@ -150,24 +133,24 @@ def test_streams_are_judged_as_one() -> None:
     assert figures is not None
     assert figures.speedup is not None
     assert (figures.speedup.value, figures.speedup.count) == (pytest.approx(4 / 3), 4)
-    assert list(outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 1.4}})}).values()) == [True, True, True]
-    assert list(outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 0.9}})}).values()) == [False, False, False]
+    assert outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 1.4}})}) == [True, True, True]
+    assert outcomes("table-1", {"r=0.0": made({"a": {**arms, KNN: 0.9}})}) == [False, False, False]
 
 
 def test_the_first_task_against_the_others() -> None:
-    def fixed(own: float, other: float) -> dict[str, bool | None]:
+    def fixed(own: float, other: float) -> list[bool | None]:
         speeds = {"cnn-dm": {FIXED: own, KNN: 1.4}, "wmt": {FIXED: other, KNN: 1.4}, "sql": {FIXED: other, KNN: 1.4}}
         return outcomes("figure-1", {"r=0.0": made(speeds, labels={name: name for name in speeds})})
 
-    assert list(fixed(1.3, 1.1).values()) == [True, True, True]
-    assert list(fixed(1.3, 1.5).values()) == [False, False, False]
+    assert fixed(1.3, 1.1) == [True, True, True]
+    assert fixed(1.3, 1.5) == [False, False, False]
 
 
 def test_sets_on_others_tasks() -> None:
     def better(own: float, other: float) -> list[bool | None]:
         match = {task: {name: own if name == task else other for name in TASKS} for task in TASKS}
         units = {task: made({task: match[task]}, match=match[task]) for task in TASKS}
-        return list(outcomes("figure-2", units).values())
+        return outcomes("figure-2", units)
 
     assert better(0.9, 0.5) == [True, True]
     assert better(0.5, 0.9) == [False, False]
@@ -178,33 +161,33 @@ def test_routing() -> None:
     def judged(own: int, seconds: float) -> list[bool | None]:
         routes = {"gsm8k": {"gsm8k": own, "wmt": 4 - own}}
         values = {"routes": routes, "decision_seconds": [seconds] * 3, "token_seconds": 0.01, "labels": {}}
-        return list(outcomes("figure-5", {"vectors": values}).values())
+        return outcomes("figure-5", {"vectors": values})
 
     assert judged(4, 0.001) == [True] * 4
     assert judged(3, 1.0) == [False] * 4
 
 
 def test_where_most_prompts_are_sent() -> None:
-    def sent(count: int, total: int) -> bool | None:
+    def judged(count: int, total: int) -> bool | None:
         unit = made({"a": {KNN: 1.3, MIXED: 1.2}}, routes={"cnn-dm": count, "wmt": total - count})
-        return outcomes("table-5", {"xsum": unit})["most prompts of xsum are sent to cnn-dm"]
+        *_, sent = papers.judged(RECIPE, "table-5", {"xsum": unit})
+        assert sent.claim == "most prompts of xsum are sent to cnn-dm"
+        return sent.outcome
 
-    assert [sent(count, 12) for count in (12, 6, 0)] == [True, None, False]
-    assert sent(2, 2) is None
+    assert [judged(count, 12) for count in (12, 6, 0)] == [True, None, False]
+    assert judged(2, 2) is None
 
 
 def test_tasks_that_were_left_out_are_judged_as_one() -> None:
     arms = {FIXED: 1.0, KNN: 1.2, OWN: 1.4}
     units = {"without wmt": made({"wmt": arms}), "without sql": made({"sql": arms})}
-    assert list(outcomes("table-5", units).values()) == [True, True, True]
+    assert outcomes("table-5", units) == [True, True, True]
 
 
 def test_clusters() -> None:
     def judged(seven: float) -> list[bool | None]:
         speeds = {"1 cluster": 1.05, "5 clusters": 1.2, "7 clusters": seven}
-        return list(
-            outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()}).values()
-        )
+        return outcomes("table-6", {name: made({"a": {KNN: one}}, sizes=[4]) for name, one in speeds.items()})
 
     assert judged(1.1) == [True, True]
     assert judged(1.3) == [True, False]
@@ -215,7 +198,7 @@ def test_groups_of_vectors() -> None:
     def judged(seven: float, is_labelled: bool = True, count: int = 21) -> list[bool | None]:
         apart = {"3": [0.3] * count, "7": [seven] * count}
         values = {"apart_by_count": apart, "is_labelled": is_labelled, "silhouettes": [seven] * count}
-        return list(outcomes("figure-6", {"MATH vectors": values}).values())
+        return outcomes("figure-6", {"MATH vectors": values})
 
     assert judged(0.4) == [True, True]
     assert judged(0.2) == [False, False]

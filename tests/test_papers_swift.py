@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import learned
-from papers import HEAD, SMALL, new_bench, run
+from papers import HEAD, SMALL, check, judged, new_bench, run
 from selfdraft.bench.papers import swift, swift_methods
 from selfdraft.bench.papers.claims import Side
 from selfdraft.bench.papers.experiment import Found, Judgement
 from selfdraft.bench.papers.page import Section, as_text
-from selfdraft.bench.papers.recipes import published
 from selfdraft.bench.papers.swift import RECIPE
 from selfdraft.bench.papers.swift_methods import drafted_alike, self_sd_fit, swift_fit
 from selfdraft.bench.papers.workbench import Workbench
@@ -59,9 +58,8 @@ def record(arm: str, number: int, seconds: float, **values: Any) -> Record:
     return Record(arm, f"p{number}", domain, number, 5, 10, seconds, decode_seconds=seconds, **usual)
 
 
-def judged(experiment: str, units: Mapping[str, Mapping[str, Any]]) -> dict[str, Judgement]:
-    (own,) = [one for one in RECIPE.experiments if one.id == experiment]
-    return {one.claim: one for one in own.judge(Found(units, scale=SMALL.to_json()))}
+def claims(experiment: str, units: Mapping[str, Mapping[str, Any]]) -> dict[str, Judgement]:
+    return {one.claim: one for one in judged(RECIPE, experiment, units)}
 
 
 def unit(records: Sequence[Record], **values: Any) -> dict[str, Any]:
@@ -78,28 +76,9 @@ def stream(**arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------- end to end
 
 
-def check(sections: Mapping[str, Section]) -> None:
-    """Shown beside the published ones; and shown with anything missing."""
-    for name, section in sections.items():
-        experiment, units = section.experiment, section.found.units
-        assert all(len(row) == len(table.header) for table in section.tables for row in table.rows), name
-        assert section.tables[0].rows, name
-        assert section.judgements, name
-        assert bool(experiment.chart and experiment.chart(section.found)) == name.startswith("figure"), name
-        assert name not in (tables := published("swift").tables) or tables[name].source in as_text(section, HEAD)
-        for left_out in units:
-            some = Found({unit: values for unit, values in units.items() if unit != left_out}, scale=SMALL.to_json())
-            assert experiment.judge(some) is not None
-            assert all(table(some) for table in experiment.tables)
-        nothing = Found({}, scale=SMALL.to_json())
-        assert not experiment.judge(nothing)
-        assert not any(table(nothing).rows for table in experiment.tables)
-        assert experiment.chart is None or experiment.chart(nothing) is None
-
-
 def test_some_experiments(sections: dict[str, Section], bench: Workbench, file: Path) -> None:
-    assert sorted(sections) == sorted(SMALLEST)
-    check(sections)
+    assert {*sections} == {*SMALLEST}
+    check(RECIPE, sections)
     assert "there are no prompts of NQ" in sections["figure-7"].found.missing["nq"]
     before = file.read_text()
     run(RECIPE, bench, file, SMALLEST)
@@ -110,7 +89,7 @@ def test_some_experiments(sections: dict[str, Section], bench: Workbench, file: 
 def test_all_experiments(bench: Workbench, file: Path) -> None:
     found = run(RECIPE, bench, file)
     assert list(found) == [one.id for one in RECIPE.experiments]
-    check(found)
+    check(RECIPE, found)
     assert "not to be had, accuracy: the prompts come without tests" in as_text(found["table-3"], HEAD)
 
 
@@ -139,7 +118,7 @@ def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monke
 
 
 def test_each_part_is_left_out_alone() -> None:
-    found = {name: resolve(method) for name, method in swift.parts().items()}
+    found = {name: resolve(method) for name, method in swift.PARTS.items()}
     whole = found.pop("SWIFT")
     differs = {name: [axis for axis in AXES if one[axis] != whole[axis]] for name, one in found.items()}
     assert list(differs.values()) == [["lookahead"], ["tree"], ["strategy"]]
@@ -165,7 +144,7 @@ def test_the_same_drafts_are_not_judged() -> None:
             for arm, seconds in parts.items()
             for n in range(4)
         ]
-        assert judged("table-8", {CNN: unit(records)})[claim].outcome is outcome
+        assert claims("table-8", {CNN: unit(records)})[claim].outcome is outcome
 
 
 def test_windows_are_compared_after_enough_steps() -> None:
@@ -175,37 +154,37 @@ def test_windows_are_compared_after_enough_steps() -> None:
 
     usual = {f"32 {CNN}": window(32, 0.5, 100)}
     claim = "a window of 32 is faster than one of 16"
-    assert judged("table-9", {**usual, f"16 {CNN}": window(16, 0.8, 100)})[claim].outcome is True
-    few = judged("table-9", {**usual, f"16 {CNN}": window(16, 0.8, 10)})[claim]
+    assert claims("table-9", {**usual, f"16 {CNN}": window(16, 0.8, 100)})[claim].outcome is True
+    few = claims("table-9", {**usual, f"16 {CNN}": window(16, 0.8, 10)})[claim]
     assert (few.outcome, few.because) == (None, "too few steps: 10 with window 16")
 
 
 def test_claims_along_a_stream() -> None:
     searching, after = [{"seconds": 2.0, "optimise_seconds": 1.0}] * 3, [{"seconds": 0.5, "draft_seconds": 0.3}] * 3
-    claims = judged("figure-6", {f"stream {CNN}": stream(SWIFT=[*searching, *after])})
-    assert claims["SWIFT is faster after its search than while it searches"].outcome is True
-    assert claims["SWIFT is faster than plain decoding over the whole stream"].outcome is None
+    found = claims("figure-6", {f"stream {CNN}": stream(SWIFT=[*searching, *after])})
+    assert found["SWIFT is faster after its search than while it searches"].outcome is True
+    assert found["SWIFT is faster than plain decoding over the whole stream"].outcome is None
     share = "optimisation takes less than 1 % of the time over 1000 texts"
-    assert claims[share].outcome is True
-    assert judged("figure-6", {f"stream {CNN}": stream(SWIFT=searching)})[share].because == "the search was not over"
+    assert found[share].outcome is True
+    assert claims("figure-6", {f"stream {CNN}": stream(SWIFT=searching)})[share].because == "the search was not over"
     slow = [{"seconds": 50.0, "optimise_seconds": 49.5}] * 3
-    assert judged("figure-6", {f"stream {CNN}": stream(SWIFT=[*slow, *after])})[share].outcome is False
+    assert claims("figure-6", {f"stream {CNN}": stream(SWIFT=[*slow, *after])})[share].outcome is False
 
 
 def test_options_without_effect_are_not_judged() -> None:
-    def claims(**arms: Sequence[Mapping[str, Any]]) -> list[tuple[bool | None, str]]:
+    def along(**arms: Sequence[Mapping[str, Any]]) -> list[tuple[bool | None, str]]:
         names = {"usual": "S, interval", "fewer": "half of S", "seldom": "twice the interval"}
-        found = judged("figure-8a", {f"stream {CNN}": stream(**{names[arm]: rows for arm, rows in arms.items()})})
+        found = claims("figure-8a", {f"stream {CNN}": stream(**{names[arm]: rows for arm, rows in arms.items()})})
         return [(one.outcome, one.because) for one in found.values()]
 
     def rows(first: float, last: float, skip: str, optimise: float = 0.5) -> list[dict[str, Any]]:
         texts = [{"seconds": first, "optimise_seconds": optimise}] * 3 + [{"seconds": last}] * 3
         return [{**text, "skips": {skip: 3}} for text in texts]
 
-    found = claims(usual=rows(2, 0.5, "a1"), fewer=rows(1.5, 0.8, "a2"), seldom=rows(1.8, 0.5, "a3", 0.2))
+    found = along(usual=rows(2, 0.5, "a1"), fewer=rows(1.5, 0.8, "a2"), seldom=rows(1.8, 0.5, "a3", 0.2))
     assert [outcome for outcome, _ in found] == [True, True, True, True]
     searching = [{"seconds": 2.0, "optimise_seconds": 1.0, "skips": {"a1": 3}}] * 6
-    found = claims(usual=searching, fewer=searching, seldom=searching)
+    found = along(usual=searching, fewer=searching, seldom=searching)
     assert [why for _, why in found[:3]] == [swift_methods.NOT_REACHED] * 2 + [swift_methods.DRAFTED_ALIKE]
 
 
@@ -213,7 +192,7 @@ def test_options_without_effect_are_not_judged() -> None:
 def test_an_optimum_lies_inside(speeds: Sequence[float], outcome: bool) -> None:
     arms = {"ratio 0.3": speeds[0], "ratio 0.45": speeds[1], "ratio 0.6": speeds[2], OFF: 1}
     records = [record(arm, n, 1 / speed) for arm, speed in arms.items() for n in range(4)]
-    assert judged("figure-8b", {CNN: unit(records)})["speed-up rises with the ratio, then falls"].outcome is outcome
+    assert claims("figure-8b", {CNN: unit(records)})["speed-up rises with the ratio, then falls"].outcome is outcome
 
 
 def test_a_smaller_set_is_not_a_better_one() -> None:
@@ -221,7 +200,7 @@ def test_a_smaller_set_is_not_a_better_one() -> None:
 
     def of(last: str, *matches: tuple[float, float]) -> Judgement:
         sets = [{"step": step, "skip": skip, "matchness": 0.5} for step, skip in ((0, "a1,m1"), (9, last))]
-        return judged("figure-12", {CNN: {"num_layers": 5, "sets": sets, "matches": list(map(list, matches))}})[claim]
+        return claims("figure-12", {CNN: {"num_layers": 5, "sets": sets, "matches": list(map(list, matches))}})[claim]
 
     assert of("a1,a3", (0.5, 0.7), (0.4, 0.7), (0.5, 0.6)).outcome is True
     assert of("a1,a3", (0.5, 0.4), (0.4, 0.3), (0.5, 0.3)).outcome is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,37 +42,45 @@ def store(home: Path) -> Store:
     return Store()
 
 
-@pytest.fixture
-def key(store: Store, folder: str) -> ProfileKey:
-    """Of a pico model with a profile."""
-    key = ProfileKey.of(pico("llama"), folder)
-    known = learned.profile(prune={"frontier": learned.FRONTIER, **FACTS})
+def with_profile(store: Store, folder: str) -> ProfileKey:
+    """Of a pico model."""
+    key, known = ProfileKey.of(pico("llama"), folder), learned.profile(prune={"frontier": learned.FRONTIER, **FACTS})
     assert known.latency is not None
     store.set_latency(key, known.latency)
     store.update(key, "prune", known.artefacts["prune"])
     return key
 
 
-class TestList:
-    def test_nothing(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "list"]) == 0
-        assert f"no profiles in {store.folder} yet. Make one with: selfdraft calibrate" in capsys.readouterr().out
+key = pytest.fixture(with_profile)
 
-    def test_all_that_there_is(self, store: Store, key: ProfileKey, capsys: pytest.CaptureFixture[str]) -> None:
-        """Also a profile of another version, and one that cannot be read."""
-        old = ProfileKey("llama-0", "some GPU", "bfloat16", version="0.0.1", name="old-model")
-        store.update(old, "own", Artefact({"learned": 3}))
-        damaged = store.folder / "llama-1-cpu-float32-0.1.0" / "profile.json"
-        damaged.parent.mkdir()
-        damaged.write_text("{")
-        assert main(["profile", "list"]) == 0
-        output = capsys.readouterr().out
-        assert f"{key.name} on {key.device}, float32\n  knows    latency, prune (4 skip sets, 4 trials)\n" in output
-        assert str(store.path_of(key)) in output
-        assert "old-model on some GPU, bfloat16\n  knows    own\n" in output
-        assert "by selfdraft 0.0.1 (not used: this is " in output
-        assert f"by selfdraft {key.version}\n" in output, "no such note where it is used"
-        assert f"cannot use the profile {damaged}" in output
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `selfdraft profile` prints."""
+
+    def run(*words: str) -> str:
+        assert main(["profile", *words]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_list(store: Store, folder: str, said: Callable[..., str]) -> None:
+    """Also a profile of another version, and one that cannot be read."""
+    assert f"no profiles in {store.folder} yet. Make one with: selfdraft calibrate" in said("list")
+    key = with_profile(store, folder)
+    old = ProfileKey("llama-0", "some GPU", "bfloat16", version="0.0.1", name="old-model")
+    store.update(old, "own", Artefact({"learned": 3}))
+    damaged = store.folder / "llama-1-cpu-float32-0.1.0" / "profile.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    output = said("list")
+    assert f"{key.name} on {key.device}, float32\n  knows    latency, prune (4 skip sets, 4 trials)\n" in output
+    assert str(store.path_of(key)) in output
+    assert "old-model on some GPU, bfloat16\n  knows    own\n" in output
+    assert "by selfdraft 0.0.1 (not used: this is " in output
+    assert f"by selfdraft {key.version}\n" in output, "no such note where it is used"
+    assert f"cannot use the profile {damaged}" in output
 
 
 class TestShow:
@@ -82,22 +90,23 @@ class TestShow:
         assert error.startswith(f"selfdraft profile: error: nothing has been learned about {folder} on this device")
         assert f"Run: selfdraft calibrate {folder} --dtype bfloat16" in error
 
-    def test_some_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "show", folder, "--brief"]) == 0
-        output = capsys.readouterr().out
+    def test_some_of_it(self, store: Store, key: ProfileKey, folder: str, said: Callable[..., str]) -> None:
+        output = said("show", folder, "--brief")
         assert "milliseconds (measured after 64, 512 tokens" in output
         assert "after a text of 512 tokens prune drafts without a1-2,m2: predicted " in output
         assert "every skip set" not in output
+        store.remove(key)
+        store.set_latency(key, learned.latency().to_json())
+        assert "no skip sets yet: selfdraft calibrate --strategy prune finds them" in said("show", folder)
 
-    def test_all_of_it(self, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", "show", folder, "--context", "100"]) == 0
-        lines = capsys.readouterr().out.splitlines()
+    def test_all_of_it(self, key: ProfileKey, folder: str, said: Callable[..., str]) -> None:
+        lines = said("show", folder, "--context", "100").splitlines()
         begin = lines.index("every skip set, after 100 tokens (cost: of a drafted token, plain pass = 1)") + 2
-        rows = [line.split() for line in lines[begin : lines.index("", begin)]]
-        assert [row[-1] for row in rows] == ["a1", "a2", "a1,m2", "a1-2,m2", "a1-2,m2-3"]
-        assert next(row for row in rows if row[-1] == "a1,m2")[-2] == "1.27x", "measured with that set alone"
-        assert next(row for row in rows if row[-1] == "a1-2,m2")[-2] == "-"
-        assert [row[-1] for row in rows if row[0] == "*"] == ["a1-2,m2-3"]
+        rows = {row[-1]: row for row in map(str.split, lines[begin : lines.index("", begin)])}
+        assert list(rows) == ["a1", "a2", "a1,m2", "a1-2,m2", "a1-2,m2-3"]
+        assert rows["a1,m2"][-2] == "1.27x", "measured with that set alone"
+        assert rows["a1-2,m2"][-2] == "-"
+        assert [skip for skip, row in rows.items() if row[0] == "*"] == ["a1-2,m2-3"]
 
     @pytest.mark.parametrize("damage", ["file", "latency", "frontier", "layers"])
     def test_damage(
@@ -115,22 +124,12 @@ class TestShow:
         assert error.count("\n") == 1
         assert f"again with: selfdraft calibrate {folder}" in error
 
-    def test_latency_alone(
-        self, store: Store, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        store.remove(key)
-        store.set_latency(key, learned.latency().to_json())
-        assert main(["profile", "show", folder]) == 0
-        assert "no skip sets yet: selfdraft calibrate --strategy prune finds them" in capsys.readouterr().out
 
-
-def test_remove(store: Store, key: ProfileKey, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove(store: Store, key: ProfileKey, folder: str, said: Callable[..., str]) -> None:
     store.path_of(key).write_text("damaged")
-    assert main(["profile", "remove", folder]) == 0
-    assert f"forgotten: {folder} on {key.device}, float32" in capsys.readouterr().out
+    assert f"forgotten: {folder} on {key.device}, float32" in said("remove", folder)
     assert store.load(key) is None
-    assert main(["profile", "remove", folder]) == 0
-    assert f"nothing was known about {folder}" in capsys.readouterr().out
+    assert f"nothing was known about {folder}" in said("remove", folder)
 
 
 # ------------------------------------------------------------------------------------------------ figures and picture
@@ -144,22 +143,12 @@ def realistic(num_layers: int = 28) -> Profile:
         {"skip": str(skip), "lost": 0.01 * n, "match": 1 - 0.004 * n - 0.0005 * n * n} for n, skip in enumerate(skips)
     ]
     trials = [{**TRIALS[1], "skip": str(skips[number]), "match": frontier[number]["match"]} for number in (5, 14, 15)]
-    fit = learned.latency(
-        attention=Line(9e-9, 2.4e-5),
-        mlp_seconds=4.1e-5,
-        rest_seconds=1.6e-4,
-        plain=Line(2.5e-7, 2e-3),
-        widths=(1, 8, 16),
-        verify=(Line(2.5e-7, 2e-3), Line(2.6e-7, 2.1e-3), Line(2.7e-7, 2.3e-3)),
-        lengths=(64, 512, 4096),
-    )
+    passes = Line(2.5e-7, 2e-3), Line(2.6e-7, 2.1e-3), Line(2.7e-7, 2.3e-3)
+    sub_layers = {"attention": Line(9e-9, 2.4e-5), "mlp_seconds": 4.1e-5, "rest_seconds": 1.6e-4}
+    fit = learned.latency(**sub_layers, plain=passes[0], verify=passes, widths=(1, 8, 16), lengths=(64, 512, 4096))
     values = {"frontier": frontier, **FACTS, "trials": trials}
     made = "2026-01-01T00:00:00+00:00"
     return Profile(learned.profile().key, SCHEMA, made, made, {}, fit.to_json(), {"prune": Artefact(values)})
-
-
-def returned(value: Any, *arguments: Any) -> Any:
-    return value
 
 
 class TestSets:
@@ -190,7 +179,8 @@ class TestSets:
             assert bool(chosen) == drafts
             fit = LatencyFit.from_json(profile.latency or {}, num_layers)
             values = profile.artefacts["prune"].values
-            strategy = Prune(Prune.Options(), Knowledge(num_layers, partial(returned, fit), partial(returned, values)))
+            known = Knowledge(num_layers, lambda *_, fit=fit: fit, lambda *_, values=values: values)
+            strategy = Prune(Prune.Options(), known)
             strategy.begin(0, {})
             assert strategy.plan(0, PlanContext(length, 0, pytest.fail)).skip == chosen
 
@@ -204,33 +194,25 @@ class TestSets:
             assert [found.frontier.index(each) for each in shown] == sorted(map(found.frontier.index, shown))
 
 
-class TestPlot:
-    def test_a_picture(self, key: ProfileKey, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        pytest.importorskip("matplotlib")
-        file = tmp_path / "out" / "profile.png"
-        file.parent.mkdir()
-        assert main(["profile", "plot", folder, "--output", str(file), "--set", "a1,m2", "m1-3"]) == 0
-        assert file.read_bytes().startswith(b"\x89PNG")
-        assert list(file.parent.iterdir()) == [file], "the temporary file is gone"
-        assert capsys.readouterr().out == f"{file}\n"
-
-    @pytest.mark.parametrize("known", ["frontier", "latency"])
-    def test_of_what_is_known(self, known: str) -> None:
-        pytest.importorskip("matplotlib")
-        profile = realistic()
-        if known == "latency":
-            profile = dataclasses.replace(profile, artefacts={})
-        drawn = profile_charts.sets_picture(read_sets(profile, 28, 512), "a model")
-        assert int.from_bytes(drawn[16:20], "big") == 150 * 12.5
-
-    def test_without_matplotlib(
-        self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
-        assert main(["profile", "plot", folder, "--output", "profile.png"]) == 2
-        assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+def test_a_picture(key: ProfileKey, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "out" / "profile.png"
+    file.parent.mkdir()
+    assert main(["profile", "plot", folder, "--output", str(file), "--set", "a1,m2", "m1-3"]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert list(file.parent.iterdir()) == [file], "the temporary file is gone"
+    assert capsys.readouterr().out == f"{file}\n"
 
 
-def test_a_fit_survives_the_profile() -> None:
-    """What the picture draws is what was measured."""
-    assert read_sets(realistic(), 28, 512).costs.fit == LatencyFit.from_json(realistic().latency or {}, 28)
+@pytest.mark.parametrize("artefacts", [{}, realistic().artefacts], ids=["latency", "frontier"])
+def test_a_picture_of_what_is_known(artefacts: Any) -> None:
+    pytest.importorskip("matplotlib")
+    profile = dataclasses.replace(realistic(), artefacts=artefacts)
+    drawn = profile_charts.sets_picture(read_sets(profile, 28, 512), "a model")
+    assert int.from_bytes(drawn[16:20], "big") == 150 * 12.5
+
+
+def test_without_matplotlib(folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    assert main(["profile", "plot", folder, "--output", "profile.png"]) == 2
+    assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,25 @@ import searched
 from pico import NUM_LAYERS, pico
 from selfdraft import SkipSet
 from selfdraft.cli import profile_charts, profile_text
-from selfdraft.cli.main import main
 from selfdraft.cli.profile_charts import Cloud
 from selfdraft.profiles.key import ProfileKey
-from selfdraft.profiles.profile import Artefact, Profile
+from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.searches import Where, read_domains
 from selfdraft.profiles.store import Store
 from selfdraft.strategies.timeline import KnownSearch, read_search
 
+Said = Callable[..., str]
+Keep = Callable[[str, Artefact], None]
 HERE = Where(learned.latency(), NUM_LAYERS, 512)
 TEXT = {"seconds": 1.0, "optimise_seconds": 0.1, "plain_seconds": 1.2, "matchness": 0.6, "ratio": 0.4}
 STEP = {"seconds": 0.0, "matchness": 0.5, "best": 0.5, "ratio": 0.45, "is_best": True}
 STATE = {"phase": "accelerate", "ratio": 0.4, "step": 3, "skip": "a1,m2", "matchness": 0.8, "snapshots": {"0": "a1"}}
 
 
-def knowing(artefacts: dict[str, Artefact]) -> Profile:
-    return dataclasses.replace(learned.profile(), artefacts=artefacts)
+def shown(num_layers: int = NUM_LAYERS, **artefacts: Artefact) -> str:
+    """What `profile show` says of these alone."""
+    known = {name.replace("_", "-"): artefact for name, artefact in artefacts.items()}
+    return profile_text.as_text(dataclasses.replace(learned.profile(), artefacts=known), num_layers)
 
 
 def three() -> dict[str, Artefact]:
@@ -67,92 +71,77 @@ def searching(*texts: tuple[int, str], steps: tuple[int, ...] = (), **changed: A
 # ------------------------------------------------------------------------------------------------ as text
 
 
-class TestList:
-    @pytest.fixture(autouse=True)
-    def store(self, home: Path) -> Store:
-        return Store()
+FEW_WORDS: list[tuple[dict[str, Artefact], str]] = [
+    (
+        {
+            **three(),
+            "knn": Artefact({**searched.knn(3).values, "trials": [{}, {}]}),
+            "swift": Artefact({**searched.swift().values, "matchness": 0.832}),
+        },
+        "draft-verify (mixed, first), knn (3 domains, 2 trials), swift (40 steps, matchness 83%)",
+    ),
+    (damaged(), "draft-verify (damaged), knn (damaged), swift (damaged)"),
+    ({"swift": Artefact({**STATE, "step": 1, "matchness": None})}, "swift (1 step)"),
+]
 
-    def listed(self, store: Store, artefacts: dict[str, Artefact], capsys: pytest.CaptureFixture[str]) -> str:
-        for name, artefact in artefacts.items():
-            store.update(ProfileKey("llama-0", "cpu", "float32", name="a-model"), name, artefact)
-        assert main(["profile", "list"]) == 0
-        return capsys.readouterr().out.partition("knows    ")[2].partition("\n")[0]
 
-    def test_in_a_few_words(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-        known = three()
-        known["knn"] = Artefact({**known["knn"].values, "trials": [{}, {}]}, known["knn"].arrays)
-        known["swift"] = Artefact({**known["swift"].values, "matchness": 0.832})
-        words = "draft-verify (mixed, first), knn (3 domains, 2 trials), swift (40 steps, matchness 83%)"
-        assert self.listed(store, known, capsys) == words
-
-    def test_damage(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-        words = "draft-verify (damaged), knn (damaged), swift (damaged)"
-        assert self.listed(store, damaged(), capsys) == words
-
-    def test_before_a_first_step(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-        begun = {"swift": Artefact({**STATE, "step": 1, "matchness": None})}
-        assert self.listed(store, begun, capsys) == "swift (1 step)"
+@pytest.mark.parametrize(("artefacts", "words"), FEW_WORDS, ids=["all", "damaged", "begun"])
+def test_list(artefacts: dict[str, Artefact], words: str, home: Path, said: Said) -> None:
+    for name, artefact in artefacts.items():
+        Store().update(ProfileKey("llama-0", "cpu", "float32", name="a-model"), name, artefact)
+    assert f"knows    {words}\n" in said("profile", "list")
 
 
 class TestShow:
     def test_domains(self) -> None:
         """The third does not pay: its frontier loses half of the choices with each sub-layer."""
         values = {**searched.knn(3).values, "general": searched.NOTHING_FOUND}
-        parts = profile_text.as_text(knowing({"knn": Artefact(values)}), NUM_LAYERS).split("\n\n")
-        rows = [line.split("  ") for line in parts[-1].splitlines()]
+        part = shown(knn=Artefact(values)).split("\n\n")[-1]
+        rows = [line.split("  ") for line in part.splitlines()]
         names = [next(filter(None, row)) for row in rows]
         assert names[1:6] == ["domain", "code", "math", "chat *", "general"]
         assert [cell.strip() for cell in rows[2] if cell.strip()][1:3] == ["40", "0.931"]
-        assert parts[-1].splitlines()[4].split()[-6:] == ["attention,", "0", "MLP", "50.0%", "0.81x", "-"]
-        assert parts[-1].splitlines()[5].endswith("not searched yet      -          -         -")
-        assert "(nearest anchor by mean vectors; skip sets by prune, after 512 tokens)" in parts[-1]
-        assert parts[-1].endswith(
+        assert part.splitlines()[4].split()[-6:] == ["attention,", "0", "MLP", "50.0%", "0.81x", "-"]
+        assert part.splitlines()[5].endswith("not searched yet      -          -         -")
+        assert "(nearest anchor by mean vectors; skip sets by prune, after 512 tokens)" in part
+        assert part.endswith(
             "\n  (* decodes plainly, which promises more than the best set that was found, shown here)"
         )
-
-    def test_domains_that_all_draft(self) -> None:
-        assert "*" not in profile_text.as_text(knowing({"knn": searched.knn(2)}), NUM_LAYERS)
+        assert "*" not in shown(knn=searched.knn(2))
 
     def test_domains_by_tokens_per_second(self) -> None:
-        shown = profile_text.as_text(knowing({"knn": timed(skip="")}), NUM_LAYERS)
-        assert "plain decoding was fastest  " in shown
-        assert "*" not in shown
-        assert "not searched yet" in profile_text.as_text(knowing({"knn": timed(skip="", num_tried=0)}), NUM_LAYERS)
+        found = shown(knn=timed(skip=""))
+        assert "plain decoding was fastest  " in found
+        assert "*" not in found
+        assert "not searched yet" in shown(knn=timed(skip="", num_tried=0))
         empty = Artefact({**timed().values, "general": {"sets": {}}})
-        assert "\nknn: cannot be read (ValueError: general has no set)" in profile_text.as_text(
-            knowing({"knn": empty}), NUM_LAYERS
-        )
+        assert "\nknn: cannot be read (ValueError: general has no set)" in shown(knn=empty)
 
-    def test_domains_without_seconds(self) -> None:
-        values = {**searched.knn(1).values, "general": searched.NOTHING_FOUND}
-        profile = dataclasses.replace(knowing({"knn": Artefact(values)}), latency=None)
-        shown = profile_text.as_text(profile, NUM_LAYERS)
-        assert "by measured seconds" in shown
-        assert "not searched yet" in shown
+    def test_domains_without_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        unmeasured = dataclasses.replace(learned.profile(), latency=None)
+        monkeypatch.setattr(learned, "profile", lambda: unmeasured)
+        found = shown(knn=Artefact({**searched.knn(1).values, "general": searched.NOTHING_FOUND}))
+        assert "by measured seconds" in found
+        assert "not searched yet" in found
 
     def test_a_search(self) -> None:
         texts = [{**TEXT, "num_tokens": 30, "phase": "optimise"}] * 2
-        state = {**STATE, "texts": texts, "steps": []}
-        shown = profile_text.as_text(knowing({"swift": Artefact(state)}), NUM_LAYERS)
-        assert "  accelerating, 3 steps, ratio 0.4, matchness 80.0%\n" in shown
-        assert "  skipped sub-layers: 1 attention, 1 MLP (a1,m2)\n" in shown
-        assert "  2 texts, 60 tokens: 10.0% of the time on optimising, overall speed-up 1.20x" in shown
+        found = shown(swift=Artefact({**STATE, "texts": texts, "steps": []}))
+        assert "  accelerating, 3 steps, ratio 0.4, matchness 80.0%\n" in found
+        assert "  skipped sub-layers: 1 attention, 1 MLP (a1,m2)\n" in found
+        assert "  2 texts, 60 tokens: 10.0% of the time on optimising, overall speed-up 1.20x" in found
 
     def test_sets_by_tokens_per_second(self) -> None:
-        shown = profile_text.as_text(knowing({"draft-verify": three()["draft-verify"]}), NUM_LAYERS)
-        rows = {line[:22].strip(): line[22:].split() for line in shown.splitlines()}
+        found = shown(draft_verify=three()["draft-verify"])
+        rows = {line[:22].strip(): line[22:].split() for line in found.splitlines()}
         assert rows["first (incomplete)"] == ["1", "attention,", "0", "MLP", "290.0", "580.0", "0.50x", "12"]
         assert rows["mixed"] == ["2", "attention,", "1", "MLP", "609.0", "580.0", "1.05x", "87"]
 
-    def test_damage_is_told(self) -> None:
-        shown = profile_text.as_text(knowing(damaged()), NUM_LAYERS)
-        for name in damaged():
-            assert f"\n{name}: cannot be read (" in shown
-
     @pytest.mark.parametrize("name", ["knn", "swift", "draft-verify"])
-    def test_of_another_model(self, name: str) -> None:
-        """Sets that name layers which there are not."""
-        assert f"{name}: cannot be read (OptionError" in profile_text.as_text(knowing({name: three()[name]}), 2)
+    def test_what_cannot_be_read(self, name: str) -> None:
+        """Damage, and sets of another model, which name layers that there are not."""
+        assert f"\n{name}: cannot be read (" in shown(**{name: damaged()[name]})
+        assert f"{name}: cannot be read (OptionError" in shown(2, **{name: three()[name]})
 
 
 # ------------------------------------------------------------------------------------------------ figures
@@ -160,32 +149,22 @@ class TestShow:
 
 class TestDomains:
     def test_a_set_for_each(self) -> None:
-        """Of a frontier what `prune` would choose; of sets by tokens per second the one there is."""
-        values = searched.knn(2).values
-        found = read_domains(values, HERE)
-        for one, kept in zip(found.domains, values["domains"], strict=True):
+        """Of a frontier what `prune` would choose; plain decoding promises more than the third."""
+        values = {**searched.knn(3).values, "general": searched.NOTHING_FOUND}
+        known = read_domains(values, HERE)
+        assert [one.is_outdone for one in known.domains] == [False, False, True]
+        for one, kept in zip(known.domains, values["domains"], strict=True):
             assert one.found is not None
-            match = {point["skip"]: point["match"] for point in kept["found"]["frontier"]}
+            match = {point["skip"]: point["match"] for point in kept["found"]["frontier"] if point["skip"]}
             assert match[str(one.found.skip)] == one.found.match
             assert one.found.predicted is not None
-            assert one.found.predicted > 1
-        timed = read_domains(searched.knn(1, search="draft-verify").values, HERE).domains[0].found
-        assert timed is not None
-        assert (timed.match, timed.measured) == (None, pytest.approx(609 / 580))
+            assert (one.found.predicted > 1) is not one.is_outdone
+        assert (known.general.found, known.general.is_searched, known.general.is_outdone) == (None, False, False)
 
-    def test_nothing_found(self) -> None:
-        values = {**searched.knn(1).values, "general": searched.NOTHING_FOUND}
-        general = read_domains(values, HERE).general
-        assert (general.found, general.is_searched, general.is_outdone) == (None, False, False)
-
-    def test_plain_decoding_promises_more(self) -> None:
-        values = searched.knn(3).values
-        found = read_domains(values, HERE).domains
-        assert [one.is_outdone for one in found] == [False, False, True]
-        assert all(one.found is not None and one.found.skip for one in found)
-        assert found[2].found is not None
-        assert found[2].found.predicted is not None
-        assert found[2].found.predicted < 1
+    def test_sets_by_tokens_per_second(self) -> None:
+        found = read_domains(searched.knn(1, search="draft-verify").values, HERE).domains[0].found
+        assert found is not None
+        assert (found.match, found.measured) == (None, pytest.approx(609 / 580))
 
     def test_the_plane(self) -> None:
         """Vectors that differ along two axes: lengths do not count, distances are kept, all variance is explained."""
@@ -226,13 +205,10 @@ class TestTimeline:
         assert searching(steps=()).phases == []
 
     def test_what_is_in_use(self) -> None:
+        assert searching((100, "optimise"), steps=(40, 90)).ratios == [(40, 0.45), (100, 0.4)]
         found = searching((100, "optimise"), steps=(40, 150))
         assert found.in_use == [(40, 0.5), (100, 0.6), (150, 0.5)]
         assert [found.matchness_at(step) for step in (0, 1)] == [None, 0.5]
-
-    def test_ratios(self) -> None:
-        found = searching((100, "optimise"), steps=(40, 90))
-        assert found.ratios == [(40, 0.45), (100, 0.4)]
 
     def test_speed(self) -> None:
         found = searching((100, "optimise"), (50, "optimise"))
@@ -257,33 +233,52 @@ class TestTimeline:
 
 class TestPlot:
     @pytest.fixture
-    def store(self, home: Path, folder: str) -> Store:
-        store = Store()
-        store.set_latency(ProfileKey.of(pico("llama"), folder), learned.latency().to_json())
-        return store
+    def keep(self, home: Path, folder: str) -> Keep:
+        """Into the profile of the model in the folder."""
+        key = ProfileKey.of(pico("llama"), folder)
+        Store().set_latency(key, learned.latency().to_json())
+        return lambda name, artefact: Store().update(key, name, artefact)
 
-    def plot(self, folder: str, *options: str, output: Path | str = "profile.png") -> int:
-        return main(["profile", "plot", folder, "--output", str(output), *options])
+    @pytest.fixture
+    def plot(self, folder: str, tmp_path: Path, said: Said) -> Said:
+        """Into `drawn.png`."""
+        output = str(tmp_path / "drawn.png")
+        return lambda name, status: said("profile", "plot", folder, "--of", name, "--output", output, status=status)
 
     @pytest.mark.parametrize("name", ["knn", "swift"])
-    def test_a_picture(self, name: str, store: Store, folder: str, tmp_path: Path) -> None:
+    def test_a_picture(self, name: str, keep: Keep, plot: Said, tmp_path: Path) -> None:
         pytest.importorskip("matplotlib")
-        store.update(ProfileKey.of(pico("llama"), folder), name, three()[name])
-        assert self.plot(folder, "--of", name, output=tmp_path / "drawn.png") == 0
+        keep(name, three()[name])
+        plot(name, 0)
         assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        ("name", "command"),
+        [("knn", "--strategy knn --domain-field domain --prompts FILE"), ("swift", "--strategy swift")],
+    )
+    def test_what_is_not_there_or_damaged(
+        self, name: str, command: str, keep: Keep, plot: Said, folder: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
+        missing = plot(name, 2)
+        assert f"the profile of {folder} has nothing of `{name}` yet. Make it with: selfdraft calibrate" in missing
+        keep(name, damaged()[name])
+        broken = plot(name, 2)
+        assert f"of `{name}` cannot be read (" in broken
+        assert missing.endswith(f"{command}\n")
+        assert broken.endswith(f"{command}\n")
 
     def test_what_stands_beside_a_strip(self) -> None:
         """The third decodes plainly, the first was not searched yet, plain decoding was fastest in the second."""
         values = searched.knn(3).values
         given = [searched.NOTHING_FOUND, timed(skip="").values["domains"][0]["found"], values["domains"][2]["found"]]
         one_each = [{**one, "found": found} for one, found in zip(values["domains"], given, strict=True)]
-        found = read_domains({**values, "domains": one_each}, HERE)
-        first, second, third, last = profile_charts.domain_strips(found)
-        assert (first.right, second.right) == ("not searched yet", "plain decoding was fastest")
-        assert third.right.startswith("decodes plainly; best set:\n")
-        assert third.right.endswith(" 0 MLP skipped\nmatch 50.0%   predicted 0.81x")
-        assert "plainly" not in last.right
-        assert [one.group for one in (first, second, third, last)] == [0, 1, 2, None]
+        strips = profile_charts.domain_strips(read_domains({**values, "domains": one_each}, HERE))
+        first, second, third, last = (strip.right for strip in strips)
+        assert (first, second) == ("not searched yet", "plain decoding was fastest")
+        assert third.startswith("decodes plainly; best set:\n")
+        assert third.endswith(" 0 MLP skipped\nmatch 50.0%   predicted 0.81x")
+        assert "plainly" not in last
 
     def test_a_search_that_has_just_begun(self) -> None:
         pytest.importorskip("matplotlib")
@@ -291,39 +286,17 @@ class TestPlot:
         assert profile_charts.swift_picture(found, NUM_LAYERS, "a model").startswith(b"\x89PNG")
 
     @pytest.mark.parametrize(
-        ("name", "command"),
-        [("knn", "--strategy knn --domain-field domain --prompts FILE"), ("swift", "--strategy swift")],
+        ("array", "damage"),
+        [
+            ("anchors", lambda anchors: anchors[1:]),
+            ("sample_domains", lambda labels: labels + 1),
+            ("samples", lambda samples: torch.full_like(samples, torch.nan)),
+            ("samples", lambda samples: None),
+        ],
+        ids=["shape", "label", "number", "missing"],
     )
-    def test_what_is_not_there_or_damaged(
-        self,
-        name: str,
-        command: str,
-        store: Store,
-        folder: str,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        monkeypatch.setattr("selfdraft.cli.profile.require_matplotlib", lambda *words: None)
-        assert self.plot(folder, "--of", name) == 2
-        error = capsys.readouterr().err
-        assert f"the profile of {folder} has nothing of `{name}` yet. Make it with: selfdraft calibrate" in error
-        assert error.endswith(f"{command}\n")
-        store.update(ProfileKey.of(pico("llama"), folder), name, damaged()[name])
-        assert self.plot(folder, "--of", name) == 2
-        error = capsys.readouterr().err
-        assert f"of `{name}` cannot be read (" in error
-        assert error.endswith(f"{command}\n")
-
-    @pytest.mark.parametrize("damage", ["shape", "label", "number", "missing"])
-    def test_vectors_that_cannot_be_drawn(self, damage: str) -> None:
+    def test_vectors_that_cannot_be_drawn(self, array: str, damage: Callable[[torch.Tensor], Any]) -> None:
         content = searched.knn(2).content
-        if damage == "shape":
-            content["anchors"] = content["anchors"][1:]
-        elif damage == "label":
-            content["sample_domains"] = content["sample_domains"] + 1
-        elif damage == "number":
-            content["samples"] = torch.full_like(content["samples"], torch.nan)
-        else:
-            del content["samples"]
+        content[array] = damage(content[array])
         with pytest.raises((ValueError, KeyError)):
-            profile_charts.read_clouds(content)
+            profile_charts.read_clouds({name: value for name, value in content.items() if value is not None})

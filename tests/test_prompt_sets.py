@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 
-from selfdraft.errors import OptionError
 from selfdraft.prompts.read import CALIBRATION_PROMPTS, read_prompts
 from selfdraft.prompts.sets import PROMPT_SETS, builtin_prompts
 
@@ -66,8 +65,3 @@ def test_no_two_prompts_share_a_template(domain: str) -> None:
 @pytest.mark.parametrize("domain", ["code", "rewrite"])
 def test_there_is_something_to_copy(domain: str) -> None:
     assert min(context_length(text) for text in texts_of(domain)) >= MIN_CONTEXT
-
-
-def test_an_unknown_domain() -> None:
-    with pytest.raises(OptionError, match=r"unknown prompt set 'maths'\. Did you mean 'math'\? Known: chat, code"):
-        builtin_prompts(["code", "maths"])

@@ -12,10 +12,11 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from selfdraft.errors import DownloadError, MissingExtraError, ModelError, OptionError
+from selfdraft.errors import DownloadError, MissingExtraError, ModelError
 from selfdraft.models.load import catalogue, loading
 from selfdraft.models.load import pull as pulling
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueModel, Wheel
@@ -25,15 +26,14 @@ PARTS = (b"first part, " * 100, b"second part, " * 100, b"third part")
 NAME = "tiny"
 
 
-def make_model(parts: tuple[bytes, ...] = PARTS, sha256: str | None = None) -> CatalogueModel:
-    whole = b"".join(parts)
+def make_model(sha256: str = hashlib.sha256(b"".join(PARTS)).hexdigest()) -> CatalogueModel:
     return CatalogueModel(
         name=NAME,
         description="a fake",
         license="none",
         wheels=tuple(Wheel(f"tiny-part{i}==1.0", f"tiny_part{i}/data/part{i:02d}.bin", 1000) for i in (1, 2, 3)),
-        sha256=sha256 or hashlib.sha256(whole).hexdigest(),
-        num_bytes=len(whole),
+        sha256=sha256,
+        num_bytes=sum(map(len, PARTS)),
         num_stored_bytes=10,
         stored_dtype="float32",
         repair="smollm2",
@@ -54,8 +54,8 @@ def write_wheel(path: Path, member: str, content: bytes, recorded: bytes | None 
 class FakePip:
     """Stands in for the one function that runs pip; remembers what was asked for."""
 
-    def __init__(self, model: CatalogueModel, parts: tuple[bytes, ...] = PARTS) -> None:
-        self.content = {w.requirement: (w.member, part) for w, part in zip(model.wheels, parts, strict=True)}
+    def __init__(self, model: CatalogueModel) -> None:
+        self.content = {w.requirement: (w.member, part) for w, part in zip(model.wheels, PARTS, strict=True)}
         self.asked: list[str] = []
         self.fail_at: dict[str, BaseException | tuple[int, str]] = {}
         self.recorded: dict[str, bytes] = {}
@@ -94,20 +94,17 @@ def leftovers(home: Path, *kinds: str) -> list[str]:
     return sorted(str(f.relative_to(home)) for kind in kinds for f in (home / kind).rglob("*") if f.is_file())
 
 
-def test_pull_joins_the_parts_in_order_and_cleans_up(home, pip):
-    folder = pull(NAME)
-    assert folder == home / "models" / NAME
-    assert (folder / "model.safetensors").read_bytes() == b"".join(PARTS)
-    assert pip.asked == ["tiny-part1==1.0", "tiny-part2==1.0", "tiny-part3==1.0"]
-    assert leftovers(home, "downloads", "staging") == []
-
-
-def test_a_model_that_is_there_is_not_fetched_again_unless_forced(home, pip):
-    pull(NAME)
-    pull(NAME)
-    assert len(pip.asked) == 3
-    (home / "models" / NAME / "model.safetensors").write_bytes(b"stale")
-    folder = pull(NAME, force=True)
+def test_parts_are_joined_in_order_once_unless_forced(home, pip):
+    killed = home / "staging" / NAME / "dead"
+    killed.mkdir(parents=True)
+    (killed / "model.gguf").write_bytes(b"half")
+    for _ in range(2):
+        folder = pull(NAME)
+        assert folder == home / "models" / NAME
+        assert (folder / "model.safetensors").read_bytes() == b"".join(PARTS)
+        assert pip.asked == ["tiny-part1==1.0", "tiny-part2==1.0", "tiny-part3==1.0"]
+    (folder / "model.safetensors").write_bytes(b"stale")
+    pull(NAME, force=True)
     assert len(pip.asked) == 6
     assert (folder / "model.safetensors").read_bytes() == b"".join(PARTS)
     assert leftovers(home, "downloads", "staging") == []
@@ -124,41 +121,32 @@ def test_progress_grows_to_the_total_and_then_names_the_steps(home, pip):
     assert [label for _, total, label in calls if total is None] == ["checking tiny", "converting tiny"]
 
 
-def test_an_interrupted_pull_goes_on_wheel_by_wheel(home, pip):
-    pip.fail_at["tiny-part3==1.0"] = (1, "ERROR: connection lost")
-    with pytest.raises(DownloadError):
+@pytest.mark.parametrize("failure", [(1, "ERROR: connection lost"), KeyboardInterrupt()])
+def test_an_interrupted_pull_goes_on_wheel_by_wheel(home, pip, failure):
+    pip.fail_at["tiny-part2==1.0"] = failure
+    with pytest.raises((DownloadError, KeyboardInterrupt)):
         pull(NAME)
-    assert len(leftovers(home, "downloads")) == 2
+    assert [Path(name).name for name in leftovers(home, "downloads", "staging")] == ["part01.bin"]
     pip.asked.clear()
     pull(NAME)
-    assert pip.asked == ["tiny-part3==1.0"]
+    assert pip.asked == ["tiny-part2==1.0", "tiny-part3==1.0"]
 
 
 def test_pip_failure_shows_its_errors_and_what_to_do(home, pip):
     noise = "Looking somewhere\n" + "WARNING: retrying\n" * 9
-    pip.fail_at["tiny-part1==1.0"] = (
-        1,
-        noise + "ERROR: No matching distribution found for tiny-part1==1.0\n",
-    )
-    with pytest.raises(DownloadError) as caught:
+    pip.fail_at["tiny-part1==1.0"] = (1, noise + "ERROR: No matching distribution found for tiny-part1==1.0\n")
+    message = r"pip could not fetch tiny-part1==1\.0 for tiny(?s:.*)No matching distribution(?s:.*)selfdraft pull tiny"
+    with pytest.raises(DownloadError, match=message) as caught:
         pull(NAME)
-    message = str(caught.value)
-    assert "pip could not fetch tiny-part1==1.0 for tiny" in message
-    assert "No matching distribution found" in message
-    assert "selfdraft pull tiny" in message
-    assert "retrying" not in message
+    assert "retrying" not in str(caught.value)
 
 
-def test_wrong_whole_checksum_removes_the_parts_and_says_so(home, pip, monkeypatch):
+def test_wrong_whole_checksum_removes_the_parts_and_says_so(home, pip, monkeypatch, said):
     monkeypatch.setitem(CATALOGUE, NAME, make_model(sha256="0" * 64))
-    with pytest.raises(DownloadError) as caught:
-        pull(NAME)
-    message = str(caught.value)
-    found = hashlib.sha256(b"".join(PARTS)).hexdigest()
-    assert "tiny" in message
-    assert f"expected sha256 {'0' * 64}, found {found}" in message
-    assert "removed" in message
-    assert "`selfdraft pull tiny`" in message
+    error = said("pull", NAME, status=2)
+    assert f"expected sha256 {'0' * 64}, found {make_model().sha256}" in error
+    assert "removed" in error
+    assert "`selfdraft pull tiny`" in error
     assert leftovers(home, "downloads", "staging", "models") == []
 
 
@@ -166,26 +154,33 @@ def test_a_part_that_does_not_match_its_record_is_not_kept(home, pip):
     pip.recorded["tiny-part2==1.0"] = b"something else"
     with pytest.raises(DownloadError, match=r"part02\.bin of tiny does not match the RECORD"):
         pull(NAME)
-    assert [Path(name).name for name in leftovers(home, "downloads")] == ["part01.bin"]
-    assert not (home / "models" / NAME).exists()
+    assert [Path(name).name for name in leftovers(home, "downloads", "models")] == ["part01.bin"]
 
 
-@pytest.mark.parametrize("damage", ["not a zip", "other member", "no record", "bit rot"])
+def rot(path: Path) -> None:
+    write_wheel(path, "tiny_part1/data/part01.bin", PARTS[0])
+    content = bytearray(path.read_bytes())
+    content[60:70] = b"\xff" * 10
+    path.write_bytes(content)
+
+
+def write_no_record(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny_part1/data/part01.bin", b"x")
+
+
+DAMAGE = {
+    "not a zip": lambda path: path.write_bytes(b"<html>proxy login</html>"),
+    "other member": lambda path: write_wheel(path, "other.bin", b"x"),
+    "no record": write_no_record,
+    "bit rot": rot,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_wheel_is_a_download_error(home, pip, monkeypatch, damage):
     def broken(requirement, folder, on_bytes):
-        path = folder / "x.whl"
-        if damage == "not a zip":
-            path.write_bytes(b"<html>proxy login</html>")
-        elif damage == "other member":
-            write_wheel(path, "other.bin", b"x")
-        elif damage == "bit rot":
-            write_wheel(path, "tiny_part1/data/part01.bin", PARTS[0])
-            content = bytearray(path.read_bytes())
-            content[60:70] = b"\xff" * 10
-            path.write_bytes(content)
-        else:
-            with zipfile.ZipFile(path, "w") as archive:
-                archive.writestr("tiny_part1/data/part01.bin", b"x")
+        damage(folder / "x.whl")
         return 0, ""
 
     monkeypatch.setattr(pulling, "run_pip", broken)
@@ -194,19 +189,29 @@ def test_a_damaged_wheel_is_a_download_error(home, pip, monkeypatch, damage):
     assert leftovers(home, "downloads", "staging", "models") == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("boom")])
-def test_an_interrupt_while_converting_leaves_nothing_visible(home, pip, monkeypatch, error):
+FULL = r"the disk is full.*SELFDRAFT_HOME.*selfdraft pull tiny"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+        (RuntimeError("boom"), RuntimeError, "boom"),
+        (OSError(errno.ENOSPC, "No space left on device"), DownloadError, FULL),
+        (Exception("IoError(Os { code: 28, kind: StorageFull })"), DownloadError, FULL),
+    ],
+)
+def test_what_ends_converting_leaves_only_the_download(home, pip, monkeypatch, error, raised, message):
     def half_written(gguf_file, model, folder):
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         raise error
 
-    monkeypatch.setattr(pulling, "convert", half_written)
-    with pytest.raises(type(error)):
-        pull(NAME)
-    assert not (home / "models" / NAME).exists()
-    assert leftovers(home, "staging") == []
-    monkeypatch.setattr(pulling, "convert", write_stub_folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(pulling, "convert", half_written)
+        with pytest.raises(raised, match=message):
+            pull(NAME)
+    assert len(leftovers(home, "downloads", "staging", "models")) == 3
     pip.asked.clear()
     assert pulling.is_ready(pull(NAME))
     assert pip.asked == []
@@ -241,14 +246,6 @@ def test_a_forced_pull_that_fails_keeps_the_old_model(home, pip, monkeypatch):
     assert old.read_bytes() == b"".join(PARTS)
 
 
-def test_staging_of_a_killed_pull_is_removed(home, pip):
-    dead = home / "staging" / NAME / "dead"
-    dead.mkdir(parents=True)
-    (dead / "model.gguf").write_bytes(b"half")
-    pull(NAME)
-    assert not dead.exists()
-
-
 def test_two_pulls_at_once_do_the_work_once(home, pip, monkeypatch):
     both_wait = threading.Event()
     labels: list[str] = []
@@ -274,29 +271,6 @@ def test_two_pulls_at_once_do_the_work_once(home, pip, monkeypatch):
     assert labels.count("waiting for another process that pulls tiny") == 1
 
 
-PULL_IN_A_PROCESS = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_pull as t
-from selfdraft.models.load import pull as pulling
-model = t.make_model()
-t.CATALOGUE[t.NAME] = model
-pulling.run_pip, pulling.convert = t.FakePip(model), t.write_stub_folder
-folder = pulling.pull(t.NAME)
-assert (folder / "model.safetensors").read_bytes() == b"".join(t.PARTS)
-print(len(pulling.run_pip.asked))
-"""
-
-
-def test_two_processes_at_once_do_the_work_once(home):
-    command = [sys.executable, "-c", PULL_IN_A_PROCESS, str(Path(__file__).parent)]
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    fetched = sorted(int(child.communicate(timeout=120)[0]) for child in children)
-    assert [child.returncode for child in children] == [0, 0]
-    assert fetched == [0, 3]
-    assert leftovers(home, "downloads", "staging") == []
-
-
 def test_ctrl_c_ends_the_pip_process(tmp_path, monkeypatch):
     """A real child that would sleep for a minute in pip's place; the interrupt comes out of the wait."""
     children: list[subprocess.Popen[bytes]] = []
@@ -306,23 +280,10 @@ def test_ctrl_c_ends_the_pip_process(tmp_path, monkeypatch):
         children.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **options))
         return children[0]
 
-    def interrupt(num_bytes):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(pulling.subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
-        pulling.run_pip("tiny==1.0", tmp_path, interrupt)
+        pulling.run_pip("tiny==1.0", tmp_path, mock.Mock(side_effect=KeyboardInterrupt))
     assert children[0].returncode is not None
-
-
-def test_ctrl_c_while_fetching_keeps_what_was_fetched(home, pip):
-    pip.fail_at["tiny-part2==1.0"] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        pull(NAME)
-    assert [Path(name).name for name in leftovers(home, "downloads", "staging")] == ["part01.bin"]
-    pip.asked.clear()
-    pull(NAME)
-    assert pip.asked == ["tiny-part2==1.0", "tiny-part3==1.0"]
 
 
 def test_real_pip_brings_a_wheel_or_says_why_not(tmp_path, monkeypatch):
@@ -348,10 +309,8 @@ def test_real_pip_brings_a_wheel_or_says_why_not(tmp_path, monkeypatch):
 
 
 def hide(monkeypatch, *packages: str) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name in packages else real(name, *rest)
-    )
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *at: None if name in packages else find(name, *at))
 
 
 def test_missing_extra_is_reported_before_any_download(home, pip, monkeypatch):
@@ -367,23 +326,6 @@ def test_missing_pip_says_how_to_get_it(tmp_path, monkeypatch):
         pulling.run_pip("tiny==1.0", tmp_path, lambda num_bytes: None)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        Exception("IoError(Os { code: 28, kind: StorageFull })"),
-    ],
-)
-def test_full_disk_is_a_download_error(home, pip, monkeypatch, error):
-    def full(gguf_file, model, folder):
-        raise error
-
-    monkeypatch.setattr(pulling, "convert", full)
-    with pytest.raises(DownloadError, match=r"the disk is full.*SELFDRAFT_HOME.*selfdraft pull tiny"):
-        pull(NAME)
-    assert len(leftovers(home, "downloads")) == 3
-
-
 def test_a_cache_folder_that_cannot_be_made_is_a_download_error(home, pip):
     home.write_text("a file where the folder should be")
     with pytest.raises(DownloadError, match=r"could not store tiny in .*SELFDRAFT_HOME"):
@@ -395,18 +337,9 @@ def test_what_transformers_cannot_convert_is_a_model_error(home, tmp_path, monke
     file.write_bytes(b"no GGUF at all")
     with pytest.raises(ModelError, match="could not convert tiny from GGUF"):
         pulling.convert(file, make_model(), tmp_path / "out")
-
-    def refuse(path, dtype):
-        raise OSError("no tokenizer in this file")
-
-    monkeypatch.setattr(pulling, "read_gguf", refuse)
+    monkeypatch.setattr(pulling, "read_gguf", mock.Mock(side_effect=OSError("no tokenizer in this file")))
     with pytest.raises(ModelError, match="could not convert tiny from GGUF: OSError: no tokenizer"):
         pulling.convert(file, make_model(), tmp_path / "out")
-
-
-def test_unknown_name_lists_the_catalogue(home):
-    with pytest.raises(OptionError, match=r"unknown model 'smollm2-135m-instuct'\. Did you mean 'smollm2-135m-"):
-        pull("smollm2-135m-instuct")
 
 
 def test_installed_tells_what_is_on_disk(home, pip):
@@ -436,7 +369,5 @@ def test_catalogue_entries_are_consistent():
         assert len({wheel.member for wheel in model.wheels}) == len(model.wheels)
         assert all("==" in wheel.requirement for wheel in model.wheels)
         assert 0 < model.num_download_bytes <= model.num_bytes < model.num_stored_bytes
-    assert [w.member[-10:] for w in CATALOGUE["qwen2.5-coder-1.5b-instruct"].wheels][8:10] == [
-        "part09.bin",
-        "part10.bin",
-    ]
+    ninth, tenth = CATALOGUE["qwen2.5-coder-1.5b-instruct"].wheels[8:10]
+    assert (ninth.member[-10:], tenth.member[-10:]) == ("part09.bin", "part10.bin")

@@ -56,21 +56,17 @@ def a_run() -> tuple[Head, list[Record]]:
 
 
 def _drafted(base: Record, name: str, seconds: float) -> Record:
+    base = replace(base, arm=name, call_seconds=seconds + 1, decode_seconds=seconds, verdict="equal")
+    base = replace(base, num_rounds=40, num_draft_steps=80, num_accepted=60, num_draft_passes=80)
+    base = replace(base, optimise_seconds=0.1 * seconds, draft_seconds=0.5 * seconds, verify_seconds=0.3 * seconds)
     skips = {SKIPS[name]: 60} if name in SKIPS else None
-    counts: dict[str, Any] = {"num_rounds": 40, "num_draft_steps": 80, "num_accepted": 60, "num_draft_passes": 80}
-    parts: dict[str, Any] = {
-        "optimise_seconds": 0.1 * seconds,
-        "draft_seconds": 0.5 * seconds,
-        "verify_seconds": 0.3 * seconds,
-    }
-    own: dict[str, Any] = {"arm": name, "call_seconds": seconds + 1, "decode_seconds": seconds, "skips": skips}
-    return replace(base, **own, **counts, **parts, skipped_attention=80.0, skipped_mlp=160.0, verdict="equal")
+    return replace(base, skipped_attention=80.0, skipped_mlp=160.0, skips=skips)
 
 
-def a_file(folder: Path, name: str = "result.jsonl") -> Path:
-    head, records = a_run()
-    file = RecordFile(folder / name)
-    file.write(head, records)
+def a_file(folder: Path, head: Head | None = None, records: Sequence[Record] = ()) -> Path:
+    """Without a head: of the whole run."""
+    file = RecordFile(folder / "result.jsonl")
+    file.write(*((head, records) if head else a_run()))
     return file.path
 
 
@@ -100,48 +96,27 @@ def test_figures_by_hand() -> None:
     assert row["split"] == pytest.approx({"optimise": 0.05, "draft": 0.8, "verify": 0.1, "other": 0.05})
 
 
-def test_intervals_hold_their_value_and_are_the_same_again() -> None:
-    rows = [{row["name"]: row for row in Result(*a_run()).document()["arms"]} for _ in range(2)]
-    assert rows[0] == rows[1]
-    for name in SPEEDS:
-        found = rows[0][name]["total"]["speedup"]
-        assert found["low"] < found["value"] < found["high"]
-    assert rows[0][PEER]["total"]["speedup"]["value"] is None
-    assert rows[0][PEER]["total"]["call_speedup"]["value"] == pytest.approx(0.55, abs=0.01)  # 11 s against 20 s
-    assert "total" not in rows[0]["compiled"]
-
-
 # ----------------------------------------------------------------------------------------------------------- advice
 
 
-def test_advice_names_the_fastest_and_how_to_get_it() -> None:
+def test_advice() -> None:
+    """Never a bound or a peer; what is to be typed at the end."""
     said = advice(with_speed(1.5))
     assert said.startswith("The fastest here is fixed: 1.50x as fast as plain decoding (95 %: 1.50 to 1.50)")
     assert "from 1.50x on chat to 1.50x on code & co" in said
-    assert said.endswith(
-        "--strategy fixed --lookahead confidence --set 'fixed.skip=a1 m2' --set confidence.threshold=0.8."
-    )
-
-
-def test_advice_never_names_a_bound_or_a_peer() -> None:
+    options = "--strategy fixed --lookahead confidence --set 'fixed.skip=a1 m2' --set confidence.threshold=0.8."
+    assert said.endswith(options)
     assert advice(Result(*a_run())).startswith("The fastest here is prune: ")
-
-
-def test_advice_where_nothing_is_faster() -> None:
-    said = advice(with_speed(0.9))
-    assert said.startswith("Plain decoding is the fastest here")
-    assert "the best, fixed: 0.90x" in said
-    assert "--strategy off" in said
-    assert "selfdraft calibrate" in said
+    slow = advice(with_speed(0.9))
+    assert slow.startswith("Plain decoding is the fastest here")
+    assert all(words in slow for words in ("the best, fixed: 0.90x", "--strategy off", "selfdraft calibrate"))
 
 
 def test_advice_says_first_what_differs_and_does_not_recommend_it() -> None:
-    head, records = with_speed(1.5).head, []
-    for number in range(6):
-        plain = Record("off", f"p{number}", "chat", number, 10, 100, 11.0, 10.0)
-        verdict = "different" if number == 4 else "equal"
-        records += [plain, replace(plain, arm="fixed", decode_seconds=5.0, verdict=verdict)]
-    said = advice(Result(head, records))
+    found = with_speed(1.5)
+    fourth = {True: "different", False: "equal"}
+    records = [replace(one, verdict=fourth[one.number == 4]) for one in found.all_of.records]
+    said = advice(Result(found.head, records))
     assert said.startswith("WARNING: fixed DIFFERS from plain decoding in 1 of 6 texts (the first: p4, chat)")
     assert "Plain decoding is the fastest here" in said
 
@@ -188,11 +163,16 @@ def report(*arguments: object) -> int:
     return main(["report", *map(str, arguments)])
 
 
-def test_the_page(tmp_path: Path) -> None:
+def page_of(*files: Path) -> str:
+    """And its pictures, in `png` beside the first."""
     pytest.importorskip("matplotlib")
-    output, pictures = tmp_path / "page.html", tmp_path / "png"
-    assert report(a_file(tmp_path), "--html", output, "--png", pictures) == 0
-    page = output.read_text(encoding="utf-8")
+    folder = files[0].parent
+    assert report(*files, "--html", folder / "page.html", "--png", folder / "png") == 0
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page(tmp_path: Path) -> None:
+    page = page_of(a_file(tmp_path))
     assert all(name in page for name in ("prune", "uniform", "oracle", PEER, "chat", "code &amp; co", "maths"))
     assert "http" not in page
     assert "<script" not in page
@@ -200,7 +180,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert "no compiler at gcc" in page
     assert "/home" not in page
     names = ["speedup", "cost", "split", "skips", "length", "stream"]
-    assert [file.stem for file in sorted(pictures.iterdir())] == sorted(names)
+    assert [file.stem for file in sorted((tmp_path / "png").iterdir())] == sorted(names)
     found = re.findall(
         r'<picture>\s*<source media="([^"]+)" srcset="([^"]+)">\s*<img id="(\w+)"[^>]* src="([^"]+)"', page
     )
@@ -211,42 +191,29 @@ def test_the_page(tmp_path: Path) -> None:
 
 
 def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     head, records = a_run()
-    file = RecordFile(tmp_path / "short.jsonl")
-    file.write(head, (replace(record, num_prompt_tokens=100, skips=None) for record in records))
-    assert report(file.path, "--html", tmp_path / "short.html", "--png", tmp_path) == 0
-    page = (tmp_path / "short.html").read_text(encoding="utf-8")
+    file = a_file(tmp_path, head, [replace(record, num_prompt_tokens=100, skips=None) for record in records])
+    page = page_of(file)
     assert "Not drawn: all prompts are of similar length, 100 to 100 tokens" in page
     assert "Not drawn: no method skipped anything" in page
-    assert not (tmp_path / "length.png").exists()
-    assert not (tmp_path / "skips.png").exists()
+    assert not {"length.png", "skips.png"} & {file.name for file in (tmp_path / "png").iterdir()}
 
 
 def test_several_results_are_sections_of_one_page(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     (tmp_path / "other").mkdir()
-    files = a_file(tmp_path), a_file(tmp_path / "other")
-    assert report(*files, "--html", tmp_path / "page.html", "--png", tmp_path / "png") == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<section ") == 2
+    assert page_of(a_file(tmp_path), a_file(tmp_path / "other")).count("<section ") == 2
     assert (tmp_path / "png" / "result-2-speedup.png").exists()
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    RecordFile(tmp_path / "begun.jsonl").write(a_run()[0], [])
-    assert report(tmp_path / "begun.jsonl", "--html", tmp_path / "begun.html") == 0
-    assert "No text has been finished yet." in (tmp_path / "begun.html").read_text(encoding="utf-8")
+    assert "No text has been finished yet." in page_of(a_file(tmp_path, a_run()[0], []))
 
 
 def test_a_run_that_goes_on_is_shown_up_to_its_last_whole_prompt(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     file = a_file(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1])[:-20])  # the last line is a peer's, which need not have finished
-    assert report(file, "--html", tmp_path / "result.html") == 0
-    assert "cut short: the first 11 texts only" in (tmp_path / "result.html").read_text(encoding="utf-8")
+    assert "cut short: the first 11 texts only" in page_of(file)
 
 
 def test_without_matplotlib_the_command_says_so(
@@ -269,32 +236,24 @@ def test_without_matplotlib_the_command_says_so(
     ],
 )
 def test_a_foreign_file_is_refused_by_name(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    content: bytes | None,
-    said: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, said: str
 ) -> None:
-    monkeypatch.setattr("selfdraft.cli.report.require_matplotlib", lambda *words: None)
     file = tmp_path / "foreign.jsonl"
     if content is not None:
         file.write_bytes(content)
-    assert report(file, "--html", tmp_path / "page.html") == 2
+    assert report(file, "--output", tmp_path / "page.md") == 2
     error = capsys.readouterr().err
     assert said in error
     assert re.search(r"must be what `selfdraft \w+ --output .*` wrote|name what `bench --output`", error)
     assert str(file) in error
-    assert not (tmp_path / "page.html").exists()
+    assert not (tmp_path / "page.md").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------- records
-
-
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    file = a_file(tmp_path)
-    whole = RecordFile(file).read()[1]
-    file.write_bytes(file.read_bytes()[:-20])
-    assert RecordFile(file).read()[1] == whole[:-1]
+def test_of_peers_calls_are_known_and_of_what_failed_nothing() -> None:
+    rows = {row["name"]: row for row in Result(*a_run()).document()["arms"]}
+    assert rows[PEER]["total"]["speedup"]["value"] is None
+    assert rows[PEER]["total"]["call_speedup"]["value"] == pytest.approx(0.55, abs=0.01)  # 11 s against 20 s
+    assert "total" not in rows["compiled"]
 
 
 def test_a_run_that_went_on_says_so() -> None:
@@ -302,21 +261,12 @@ def test_a_run_that_went_on_says_so() -> None:
     assert "resumed after 11 texts" in " ".join(as_text(Result(replace(head, resumed_at=[11]), records)).split())
 
 
-def test_a_page_shows_texts_that_peers_were_not_asked() -> None:
-    head, records = a_run()
-    asked = [record for record in records if record.arm != PEER or record.number < 3]
-    found = Result(head, asked).complete().document()
-    assert (found["num_texts"], found["is_complete"]) == (12, True)
-    assert {row["name"]: row for row in found["arms"]}[PEER]["total"]["num_prompts"] == 3
-
-
-def test_turns_of_a_conversation_are_one_prompt_and_long_contexts_are_no_part_of_the_total() -> None:
-    plain = [Record("off", f"p{n}", "chat", n, 10, 100, 11.0, 10.0, turn=n) for n in range(3)]
+def test_long_contexts_are_no_part_of_the_total() -> None:
+    plain = [Record("off", f"p{n}", "chat", n, 10, 100, 11.0, 10.0) for n in range(3)]
     plain.append(Record("off", "long", "context 4096", 3, 4096, 100, 11.0, 10.0))
     own = [replace(text, arm="a", decode_seconds=seconds) for text, seconds in zip(plain, (4, 5, 6, 1), strict=True)]
     arm = Result(a_head([an_arm("off"), an_arm("a")], 4), [*plain, *own]).document()["arms"][1]
-    assert arm["total"]["speedup"] == {"value": 2.0, "low": 2.0, "high": 2.0, "count": 1}, "nothing to resample"
-    assert arm["total"]["num_prompts"] == 3
+    assert (arm["total"]["speedup"]["value"], arm["total"]["num_prompts"]) == (2.0, 3)
     assert arm["domains"]["context 4096"]["speedup"]["value"] == 10.0
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from selfdraft.bench.papers.page import PaperFile, plots
+from selfdraft.bench.papers.page import BARE, PaperFile, beside, plots
 from selfdraft.bench.papers.recipes import RECIPES, recipe
 from selfdraft.bench.papers.run import num_outputs
+from selfdraft.bench.tables import Table
 from selfdraft.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -77,8 +78,27 @@ def test_speeds_in_paragraphs_are_measured_or_published() -> None:
             assert speed in tables, (paper, speed)
 
 
+def test_every_published_number_is_there() -> None:
+    """But for rows that say that plain decoding is as fast as itself."""
+    for file in FILES:
+        for paper in RECIPES:
+            for section in read(file).of(recipe(paper)):
+                text = page_of(paper).partition(f"### {section.title}\n")[2].partition("\n### ")[0]
+                cells = {str(cell) for row in section.published.rows for cell in row} - BARE
+                assert not [cell for cell in cells if any(map(str.isdigit, cell)) and cell not in text], section.title
+
+
 def test_pictures_are_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     linked = {(PAGE.parent / link).resolve() for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
     assert {path.name for path in linked} == {name for name, *_ in plots([read(file) for file in FILES])}
     assert all(path.exists() for path in linked)
+
+
+def test_published_rows_stand_beside_ours() -> None:
+    """By task and method; a task may say more, a method may not; what we have no row for comes last."""
+    ours = Table("", ["task", "method", "M"], [["A (code), T = 0", "x", "1"], ["A (code), T = 0", "x, ours", "2"]])
+    paper = Table("", ["task", "method", "M"], [["T = 0", "x", "3 / 4"], ["B", "y", "5"]])
+    found = beside(ours, paper, 2)
+    assert found.header == ["task", "method", "M", "paper: M"]
+    assert [row[1:] for row in found.rows] == [["x", "1", "3 / 4"], ["x, ours", "2", "-"], ["y", "-", "5"]]

@@ -15,21 +15,27 @@ import torch
 
 import selfdraft
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
-from selfdraft.cli.main import main
 from selfdraft.cli.verify import SHAPING
 from selfdraft.engine import audit
 from selfdraft.options import GenerateOptions
 from selfdraft.registry import ACCEPTANCES
 
 Document = dict[str, Any]
+Said = Callable[..., str]
+Generated = Callable[..., Document]
 NUM_TOKENS = 24
 SAMPLED = ["--temperature", "0.9", "--top-p", "0.9", "--seed", "5"]
+ALL_CHOSEN = f"{NUM_TOKENS} tokens: {NUM_TOKENS} the target's own choice, 0 ties, 0 different\n"
 
 
 @pytest.fixture(scope="module")
-def eos_folder(folder: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def engine() -> selfdraft.Engine:
+    return selfdraft.Engine(pico("llama"), letter_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def eos_folder(folder: str, engine: selfdraft.Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same model with an end-of-text token that it says after `abc`, but not at once."""
-    engine = selfdraft.Engine(pico("llama"), letter_tokenizer())
     tokens = engine.generate("abc", max_new_tokens=30).tokens
     eos = next(token for index, token in enumerate(tokens) if index >= 6 and token not in tokens[:index])
     path = tmp_path_factory.mktemp("eos") / "model"
@@ -39,23 +45,24 @@ def eos_folder(folder: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def engine() -> selfdraft.Engine:
-    return selfdraft.Engine(pico("llama"), letter_tokenizer())
+@pytest.fixture
+def generated(folder: str, said: Said) -> Generated:
+    def call(*options: str, model: str = folder) -> Document:
+        return json.loads(
+            said("generate", "--model", model, "--json", "--max-new-tokens", str(NUM_TOKENS), *options, "abc")
+        )
 
-
-def generated(folder: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> Document:
-    assert main(["generate", "--model", folder, "--json", "--max-new-tokens", str(NUM_TOKENS), *arguments, "abc"]) == 0
-    document: Document = json.loads(capsys.readouterr().out)
-    return document
+    return call
 
 
 @pytest.fixture
-def verify(tmp_path: Path, folder: str) -> Callable[..., int]:
-    def call(document: Document | str, *arguments: str, model: str = folder) -> int:
+def verify(tmp_path: Path, folder: str, said: Said) -> Said:
+    """What is said about a document or a text, with the status that is expected."""
+
+    def call(document: Document | str, *options: str, model: str = folder, status: int = 0) -> str:
         file = tmp_path / "file"
         file.write_text(document if isinstance(document, str) else json.dumps(document))
-        return main(["verify", model, str(file), *arguments])
+        return said("verify", model, str(file), *options, status=status)
 
     return call
 
@@ -71,80 +78,63 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS.keys())
-def test_a_true_document(
-    folder: str, verify: Callable[..., int], arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(folder, capsys, *arguments)
-    assert verify(document) == 0
-    captured = capsys.readouterr()
-    assert captured.out == f"{NUM_TOKENS} tokens: {NUM_TOKENS} the target's own choice, 0 ties, 0 different\n"
-    assert captured.err == ""
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+def test_a_true_document(options: list[str], generated: Generated, verify: Said) -> None:
+    assert verify(generated(*options)) == ALL_CHOSEN
 
 
-def test_the_document_says_how_it_was_made(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    document = generated(folder, capsys, *SAMPLED, "--stop", "\x00")
+@pytest.mark.parametrize("options", [[], SAMPLED, ["--min-new-tokens", "20"]], ids=["greedy", "sampled", "min"])
+def test_end_of_text(options: list[str], eos_folder: str, generated: Generated, verify: Said) -> None:
+    assert "0 different" in verify(generated(*options, model=eos_folder), model=eos_folder)
+
+
+def test_the_document_says_how_it_was_made(generated: Generated) -> None:
+    document = generated(*SAMPLED, "--stop", "\x00")
     assert document["prompt_tokens"] == letter_tokenizer()("abc").input_ids
     assert set(document["options"]) == set(SHAPING)
     assert document["options"]["seed"] == document["seed"] == 5
     assert (document["options"]["top_p"], document["options"]["stop"]) == (0.9, ["\x00"])
 
 
-def test_stop_strings(folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    text = generated(folder, capsys)["text"]
-    document = generated(folder, capsys, f"--stop={text[10:12]}")
+def test_stop_strings(generated: Generated, verify: Said) -> None:
+    whole = generated()
+    stop = whole["text"][10:12]
+    document = generated(f"--stop={stop}")
     assert document["finish_reason"] == "stop"
-    assert verify(document) == 0
-    capsys.readouterr()
-    whole = generated(folder, capsys)
-    whole["options"]["stop"] = [text[10:12]]
-    assert verify(whole) == 1
-    assert "goes on after its end: token" in (output := capsys.readouterr().out)
-    assert "completes a stop string" in output
-    whole["options"]["stop"], whole["finish_reason"] = [], "stop"
-    assert verify(whole) == 1
-    assert "the text ends by length, but its finish_reason is stop" in capsys.readouterr().out
+    verify(document)
+    whole["options"]["stop"] = [stop]
+    found = verify(whole, status=1)
+    assert "goes on after its end: token" in found
+    assert "completes a stop string" in found
 
 
-@pytest.mark.parametrize("arguments", [[], SAMPLED, ["--min-new-tokens", "20"]], ids=["greedy", "sampled", "min"])
-def test_end_of_text(
-    eos_folder: str, verify: Callable[..., int], arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(eos_folder, capsys, *arguments)
-    assert verify(document, model=eos_folder) == 0
-    assert "0 different" in capsys.readouterr().out
+def test_a_text_that_goes_on_after_its_end(eos_folder: str, generated: Generated, verify: Said) -> None:
+    num_tokens = len(generated(model=eos_folder)["tokens"])
+    found = verify(generated(), model=eos_folder, status=1)
+    assert f"goes on after its end: token {num_tokens - 1} is the end-of-text token" in found
+    assert f"but there are {NUM_TOKENS}" in found
 
 
-def test_a_text_that_goes_on_behind_its_end(
-    folder: str, eos_folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    num_tokens = len(generated(eos_folder, capsys)["tokens"])
-    assert verify(generated(folder, capsys), model=eos_folder) == 1
-    output = capsys.readouterr().out
-    assert f"goes on after its end: token {num_tokens - 1} is the end-of-text token" in output
-    assert f"but there are {NUM_TOKENS}" in output
-
-
-def test_a_text_that_stops_early(
-    eos_folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(eos_folder, capsys)
+def test_a_text_that_stops_early(eos_folder: str, generated: Generated, verify: Said) -> None:
+    document = generated(model=eos_folder)
     assert document["finish_reason"] == "eos"
     short = {**document, "tokens": document["tokens"][:-2]}
-    assert verify(short, model=eos_folder) == 1
-    output = capsys.readouterr().out
-    assert "ends too early: its finish_reason is eos, but its last token is not an end-of-text token" in output
-    assert "0 different" in output, "the tokens that are there are right"
-    assert verify({**short, "finish_reason": "length"}, model=eos_folder) == 1
-    assert f"but it has {len(short['tokens'])} tokens of {NUM_TOKENS}" in capsys.readouterr().out
-    assert verify({**short, "finish_reason": "cancelled", "text": None}, model=eos_folder) == 0
+    found = verify(short, model=eos_folder, status=1)
+    assert "ends too early: its finish_reason is eos, but its last token is not an end-of-text token" in found
+    assert "0 different" in found, "the tokens that are there are right"
+    found = verify({**short, "finish_reason": "length"}, model=eos_folder, status=1)
+    assert f"but it has {len(short['tokens'])} tokens of {NUM_TOKENS}" in found
+    verify({**short, "finish_reason": "cancelled", "text": None}, model=eos_folder)
 
 
-def test_a_text_that_is_too_long(folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    document = generated(folder, capsys)
-    document["options"]["max_new_tokens"] = NUM_TOKENS - 1
-    assert verify(document) == 1
-    assert f"context allow {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}" in capsys.readouterr().out
+def test_claims_that_are_not_true(generated: Generated, verify: Said) -> None:
+    document = generated()
+    for change, fault in (
+        ({"options": {"max_new_tokens": NUM_TOKENS - 1}}, f"allow {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}"),
+        ({"finish_reason": "stop"}, "the text ends by length, but its finish_reason is stop"),
+        ({"text": document["text"] + "!"}, "the text is not what its tokens spell"),
+    ):
+        assert fault in verify({**document, **change}, status=1)
 
 
 def test_a_text_that_overruns_the_context(engine: selfdraft.Engine) -> None:
@@ -154,83 +144,59 @@ def test_a_text_that_overruns_the_context(engine: selfdraft.Engine) -> None:
     assert f"context allow {CONTEXT_LENGTH - 3} tokens, but there are {CONTEXT_LENGTH - 1}" in found.faults[0]
 
 
-def test_a_text_its_tokens_do_not_spell(
-    folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(folder, capsys)
-    assert verify({**document, "text": document["text"] + "!"}) == 1
-    assert "the text is not what its tokens spell" in capsys.readouterr().out
+def scores_after(document: Document, num_tokens: int) -> torch.Tensor:
+    with torch.inference_mode():
+        prefix = [*document["prompt_tokens"], *document["tokens"][:num_tokens]]
+        return pico("llama")(torch.tensor([prefix])).logits[0, -1]
 
 
-def test_a_changed_token(folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    document = generated(folder, capsys)
+def test_a_changed_token(generated: Generated, verify: Said) -> None:
+    document = generated()
     choice = document["tokens"][17]
     token = document["tokens"][17] = (choice + 5) % VOCAB_SIZE
-    with torch.inference_mode():
-        prefix = torch.tensor([[*document["prompt_tokens"], *document["tokens"][:17]]])
-        scores = pico("llama")(prefix).logits[0, -1]
-    assert verify(document, "--json") == 1
-    report = json.loads(capsys.readouterr().out)
+    scores = scores_after(document, 17)
+    report = json.loads(verify(document, "--json", status=1))
     first = report["findings"][0]
     assert (first["index"], first["token"], first["choice"], first["verdict"]) == (17, token, choice, "different")
     assert (first["text"], first["choice_text"]) == (chr(33 + token), chr(33 + choice))
     assert first["gap"] == pytest.approx(float(scores[choice] - scores[token]), rel=1e-4)
     assert report["num_choices"] + report["num_different"] + report["num_ties"] == report["num_tokens"] == NUM_TOKENS
     assert (report["verdict"], report["rule"]) == ("different", "choice")
-    assert verify(document) == 1
-    line = capsys.readouterr().out.splitlines()[0]
+    line = verify(document, status=1).splitlines()[0]
     assert line.startswith("token 17    different ")
     assert f"(id {token}); the target chooses " in line
     assert f"gap {first['gap']:.3g}" in line
 
 
-@pytest.mark.parametrize("change", [{"seed": 6}, {"temperature": 1.2}, {"top_p": 0.2}], ids=str)
-def test_another_seed_or_option_is_found_out(
-    folder: str, verify: Callable[..., int], change: Document, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(folder, capsys, *SAMPLED)
-    document["options"] |= change
-    assert verify(document) == 1
+def test_another_seed_or_option_is_found_out(generated: Generated, verify: Said) -> None:
+    document = generated(*SAMPLED)
+    for change in ({"seed": 6}, {"temperature": 1.2}, {"top_p": 0.2}):
+        verify({**document, "options": {**document["options"], **change}}, status=1)
 
 
 class TestRejection:
     """A text that follows the target's distribution, but is no function of the seed."""
 
-    def test_possible_is_all_that_is_said(
-        self, folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        document = generated(folder, capsys, *SAMPLED)
+    def test_possible_is_all_that_is_said(self, generated: Generated, verify: Said) -> None:
+        document = generated(*SAMPLED)
         document["acceptance"], document["options"]["seed"] = "rejection", 77
-        assert verify(document) == 0
-        output = capsys.readouterr().out
-        assert output.startswith(
-            f"{NUM_TOKENS} tokens: {NUM_TOKENS} possible, 0 ties, 0 different\nnote: rejection sampling"
-        )
+        possible = f"{NUM_TOKENS} tokens: {NUM_TOKENS} possible, 0 ties, 0 different\nnote: rejection sampling"
+        assert verify(document).startswith(possible)
 
-    def test_an_impossible_token(
-        self, folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        document = generated(folder, capsys, "--temperature", "0.9", "--top-k", "3")
+    def test_an_impossible_token(self, generated: Generated, verify: Said) -> None:
+        document = generated("--temperature", "0.9", "--top-k", "3")
         document["acceptance"] = "rejection"
-        with torch.inference_mode():
-            prefix = torch.tensor([[*document["prompt_tokens"], *document["tokens"][:9]]])
-            order = pico("llama")(prefix).logits[0, -1].argsort(descending=True).tolist()
+        order = scores_after(document, 9).argsort(descending=True).tolist()
         document["tokens"][9] = order[3]
-        assert verify(document, "--json") == 1
-        report = json.loads(capsys.readouterr().out)
+        report = json.loads(verify(document, "--json", status=1))
         first = report["findings"][0]
         assert (first["index"], first["choice"], first["gap"], report["rule"]) == (9, order[0], None, "possible")
-        verify(document)
-        assert "likeliest is" in (output := capsys.readouterr().out)
-        assert "ruled out by the options" in output
+        found = verify(document, status=1)
+        assert "likeliest is" in found
+        assert "ruled out by the options" in found
 
-    def test_greedy_is_judged_by_choice(
-        self, folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        document = generated(folder, capsys)
-        document["acceptance"] = "rejection"
-        assert verify(document) == 0
-        assert f"{NUM_TOKENS} the target's own choice" in capsys.readouterr().out
+    def test_greedy_is_judged_by_choice(self, generated: Generated, verify: Said) -> None:
+        assert verify({**generated(), "acceptance": "rejection"}) == ALL_CHOSEN
 
     def test_every_acceptance_has_a_rule(self) -> None:
         assert set(ACCEPTANCES) <= set(audit.RULES)
@@ -295,64 +261,43 @@ class TestEngine:
         assert engine.verify("abc", [], finish_reason="cancelled").verdict == "equal"
         assert engine.verify("abc", [], finish_reason="eos").verdict == "different"
 
-    @pytest.mark.parametrize(
-        ("prompt", "tokens", "options", "message"),
-        [
-            (["a", "b"], [1], {}, "verify judges one text"),
-            ("abc", [VOCAB_SIZE], {}, f"token id {VOCAB_SIZE} is outside the vocabulary"),
-            ("abc", [1], {"acceptance": "typical"}, "unknown acceptance 'typical'. Known: coupled, rejection"),
-            ("abc", [1], {"temprature": 1}, "Did you mean 'temperature'?"),
-        ],
-        ids=["batch", "vocabulary", "acceptance", "option"],
-    )
-    def test_errors(
-        self, engine: selfdraft.Engine, prompt: Any, tokens: list[int], options: Document, message: str
-    ) -> None:
-        with pytest.raises(selfdraft.SelfdraftError) as error:
-            engine.verify(prompt, tokens, **options)
-        assert message in str(error.value)
+    def test_one_text_is_judged(self, engine: selfdraft.Engine) -> None:
+        with pytest.raises(selfdraft.PromptError, match="verify judges one text"):
+            engine.verify(["a", "b"], [1])
 
 
 class TestPlainText:
-    def test_greedy(self, folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-        text = generated(folder, capsys)["text"]
-        assert verify(text + "\n", "--prompt", "abc") == 0
-        output = capsys.readouterr().out
-        assert output.startswith(f"{NUM_TOKENS} tokens: {NUM_TOKENS} the target's own choice, 0 ties, 0 different\n")
-        assert "note: the text was tokenised again" in output
-        assert verify(text[:20] + "!" + text[21:], "--prompt", "abc", "--raw") == 1
+    def test_greedy(self, generated: Generated, verify: Said) -> None:
+        text = generated()["text"]
+        found = verify(text + "\n", "--prompt", "abc")
+        assert found.startswith(ALL_CHOSEN)
+        assert "note: the text was tokenised again" in found
+        verify(text[:20] + "!" + text[21:], "--prompt", "abc", "--raw", status=1)
 
-    def test_sampled(
-        self, folder: str, verify: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        text = generated(folder, capsys, *SAMPLED)["text"]
+    def test_sampled(self, generated: Generated, verify: Said, tmp_path: Path) -> None:
+        text = generated(*SAMPLED)["text"]
         (tmp_path / "prompt").write_text("abc")
-        arguments = ["--prompt-file", str(tmp_path / "prompt")]
-        assert verify(text, *arguments, *SAMPLED, "--min-new-tokens", "2") == 0
-        assert verify(text, *arguments) == 1
+        prompt = ["--prompt-file", str(tmp_path / "prompt")]
+        verify(text, *prompt, *SAMPLED, "--min-new-tokens", "2")
+        verify(text, *prompt, status=1)
 
-    def test_the_chat_template(
-        self, folder: str, tmp_path: Path, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_chat_template(self, folder: str, tmp_path: Path, generated: Generated, verify: Said) -> None:
         chatty = tmp_path / "chatty"
         shutil.copytree(folder, chatty)
         (chatty / "chat_template.jinja").write_text("{% for m in messages %}<{{ m['content'] }}>{% endfor %}")
-        text = generated(str(chatty), capsys)["text"]
-        assert verify(text, "--prompt", "abc", model=str(chatty)) == 0
-        assert verify(text, "--prompt", "<abc>", "--raw", model=str(chatty)) == 0
-        assert verify(text, "--prompt", "abc", "--raw", model=str(chatty)) == 1
+        text = generated(model=str(chatty))["text"]
+        verify(text, "--prompt", "abc", model=str(chatty))
+        verify(text, "--prompt", "<abc>", "--raw", model=str(chatty))
+        verify(text, "--prompt", "abc", "--raw", model=str(chatty), status=1)
 
 
-def test_standard_input(folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    document = generated(folder, capsys)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(document)))
-    assert main(["verify", folder, "-"]) == 0
+def test_standard_input(folder: str, generated: Generated, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(generated())))
+    assert said("verify", folder, "-") == ALL_CHOSEN
 
 
-def test_json_and_notes(folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    document = generated(folder, capsys)
-    assert verify({**document, "model": "another", "device": "cuda"}, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+def test_json_and_notes(generated: Generated, verify: Said) -> None:
+    report = json.loads(verify({**generated(), "model": "another", "device": "cuda"}, "--json"))
     assert report["notes"][0] == "the document names the model 'another'"
     assert report["notes"][1].startswith("made on cuda in float32, judged on cpu in float32")
     counts = {name: report[name] for name in ("num_tokens", "num_choices", "num_ties", "num_different")}
@@ -360,14 +305,10 @@ def test_json_and_notes(folder: str, verify: Callable[..., int], capsys: pytest.
     assert (report["verdict"], report["findings"], report["faults"]) == ("equal", [], [])
 
 
-def test_the_document_sets_the_dtype(
-    folder: str, verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = generated(folder, capsys, "--dtype", "float16")
-    verify(document, "--json")
-    assert json.loads(capsys.readouterr().out)["dtype"] == "float16"
-    verify(document, "--json", "--dtype", "float32")
-    assert json.loads(capsys.readouterr().out)["dtype"] == "float32"
+def test_the_document_sets_the_dtype(generated: Generated, verify: Said) -> None:
+    document = generated("--dtype", "float16")
+    assert json.loads(verify(document, "--json"))["dtype"] == "float16"
+    assert json.loads(verify(document, "--json", "--dtype", "float32"))["dtype"] == "float32"
 
 
 GOOD: Document = {
@@ -379,7 +320,7 @@ GOOD: Document = {
     "model": "big",
 }
 BAD_DOCUMENTS = [
-    ("once upon a time", [], "is not a JSON document of `selfdraft generate --json` (Expecting value"),
+    ("once upon a time", [], "is not a document of `selfdraft generate --json` (Expecting value"),
     ("once upon a time", [], "a plain text needs its prompt: --prompt or --prompt-file"),
     ("[1, 2]", [], "is not a document of `selfdraft generate --json`, got [1, 2]"),
     (
@@ -409,36 +350,27 @@ BAD_DOCUMENTS = [
     (GOOD, ["--prompt", "abc"], "is a document that has its own prompt; leave out --prompt"),
     ("\n", ["--prompt", "abc"], "is empty: there is no text to judge"),
     ("abc", ["--prompt", " "], "the prompt is empty"),
-    ("abc", ["--prompt", "a", "--prompt-file", "b"], "two prompts; leave one out"),
     ("abc", ["--prompt-file", "no-such-file"], "cannot read no-such-file: No such file or directory"),
     ("abc", ["--prompt", "abc", "--top-p", "much"], "generate.top_p must be a number, got 'much'"),
     ("abc", ["--prompt", "abc", "--device", "gpu9"], "unknown or absent device 'gpu9'"),
 ]
 
 
-@pytest.mark.parametrize(("content", "arguments", "message"), BAD_DOCUMENTS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("content", "options", "message"), BAD_DOCUMENTS, ids=lambda value: str(value)[:40])
 def test_bad_input_is_one_line_and_exit_code_2(
-    verify: Callable[..., int],
-    content: Document | str,
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    verify: Said, content: Document | str, options: list[str], message: str
 ) -> None:
-    assert verify(content, *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("selfdraft verify: error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+    error = verify(content, *options, status=2)
+    assert error.startswith("selfdraft verify: error: ")
+    assert message in error
+    assert error.count("\n") == 1
 
 
-def test_files_that_cannot_be_read(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", folder, str(tmp_path / "nothing")]) == 2
-    assert "No such file or directory" in capsys.readouterr().err
-    assert main(["verify", folder, str(tmp_path)]) == 2
-    assert "Is a directory" in capsys.readouterr().err
+def test_files_that_cannot_be_read(folder: str, tmp_path: Path, said: Said) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    assert main(["verify", folder, str(tmp_path / "bytes")]) == 2
-    assert "is not UTF-8 text" in capsys.readouterr().err
-    assert main(["verify", folder, "-", "--prompt-file", "-"]) == 2
-    assert "cannot both come from standard input" in capsys.readouterr().err
+    for file, message in [
+        ("nothing", "No such file or directory"),
+        (".", "Is a directory"),
+        ("bytes", "is not UTF-8 text"),
+    ]:
+        assert message in said("verify", folder, str(tmp_path / file), status=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,6 +152,17 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
             raise OptionError(f"cannot read --set {text!r}; write METHOD.OPTION=VALUE, for example uniform.ratio=0.3")
         settings.setdefault(method.strip(), {})[option.strip()] = value.strip()
     return settings
+
+
+def read_object(text: str, claim: str, hint: str) -> dict[str, Any]:
+    """A JSON object. Where there is none, `claim` ("FILE is not a document") is said, the reason and the hint."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{claim} ({error}); {hint}") from None
+    if not isinstance(content, dict):
+        raise OptionError(f"{claim}, got {reprlib.repr(content)}; {hint}")
+    return content
 
 
 def describe(options_class: type[Any]) -> Sequence[tuple[str, Any, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..measure.figures import Figures
+from ..measure.records import VERDICTS
 from ..measure.result import Arm, Result
 from ..prompts.arrange import is_context
 from ..registry import AXES
@@ -23,11 +24,11 @@ def warnings(result: Result) -> Iterator[str]:
     """Ours must say what plain decoding says; a peer promises nothing."""
     for arm in result.measured:
         if arm.total and arm.total.different and arm.kind != "peer":
-            total = arm.total
             first = next(record for record in arm.differences if record.verdict == "different")
+            texts = sum(getattr(arm.total, verdict) for verdict in VERDICTS)
             yield (
-                f"WARNING: {arm.name} DIFFERS from plain decoding in {total.different} of "
-                f"{total.equal + total.tie + total.different} texts (the first: {first.prompt}, {first.domain}); do not use it, and report this."
+                f"WARNING: {arm.name} DIFFERS from plain decoding in {arm.total.different} of {texts} texts (the "
+                f"first: {first.prompt}, {first.domain}); do not use it, and report this."
             )
 
 
@@ -68,32 +69,22 @@ def method_options(method: Mapping[str, Any]) -> str:
 
 
 def _choice(result: Result) -> str:
-    best, arms = best_of_ours(result), [arm for arm in result.measured if arm.kind == "ours"]
-    if not arms:
+    best = best_of_ours(result) or next((arm for arm in result.measured if arm.kind == "ours"), None)
+    if best is None:
         return "Nothing but plain decoding was measured: there is nothing to choose from yet."
-    return _use(best) if best is not None else _plain_is_fastest(result, arms[0])
-
-
-def _use(arm: Arm) -> str:
-    options = method_options(arm.asked or arm.method)
-    how = f"use it with {options}" if options else "it is the default, no option is needed"
-    found = arm.total.shown_speedup if arm.total else None
-    assert found is not None
-    return (
-        f"The fastest here is {arm.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
-        f"{found.low:.2f} to {found.high:.2f}){_spread(arm)}; {how}."
-    )
-
-
-def _plain_is_fastest(result: Result, best: Arm) -> str:
-    found = best.total.shown_speedup if best.total else None
-    speed = "-" if found is None else f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
-    said = (
-        f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
-        "Nothing is lost with --strategy off"
-    )
+    found, options = best.total.shown_speedup if best.total else None, method_options(best.asked or best.method)
+    if found and best is best_of_ours(result):
+        how = f"use it with {options}" if options else "it is the default, no option is needed"
+        return (
+            f"The fastest here is {best.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
+            f"{found.low:.2f} to {found.high:.2f}){_spread(best)}; {how}."
+        )
+    speed = f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]" if found else "-"
     hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
-    return f"{said}." if result.all_of.machine.frontier is not None else f"{said}{hint}."
+    return (
+        f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
+        f"Nothing is lost with --strategy off{hint if result.all_of.machine.frontier is None else ''}."
+    )
 
 
 def _spread(arm: Arm) -> str:

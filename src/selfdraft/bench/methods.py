@@ -1,16 +1,14 @@
-"""Which methods are compared: combinations by name, every method by itself, variants, or a preset."""
+"""Which methods are compared: combinations by name, every method by itself, or a preset."""
 
 from __future__ import annotations
 
 import itertools
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import OptionError, unknown_name
+from ..errors import unknown_name
 from ..measure.records import OFF
-from ..options import parse_settings
 from ..registry import AXES, BENCH_ONLY, DEFAULTS
 
 ALL = "all"
@@ -93,49 +91,3 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 """What `selfdraft bench --preset` knows. A new one is an entry here."""
-
-
-def check_names(methods: Methods) -> None:
-    if OFF in methods:
-        raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
-
-
-def name_method(method: Mapping[str, Any]) -> str:
-    """A row name for the method options of the command: the methods that were named."""
-    return ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
-
-
-def parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
-    """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
-    variants: Methods = {}
-    for text in texts:
-        name, method = _parse_variant(text, base)
-        if name in variants or name == OFF:
-            raise OptionError(f"two rows cannot both be named {name!r}; give --variant {text!r} another name")
-        variants[name] = method
-    return variants
-
-
-def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    name, colon, rest = (part.strip() for part in text.partition(":"))
-    try:
-        words = shlex.split(rest)
-    except ValueError as error:
-        raise OptionError(f"cannot read --variant {text!r}: {error}") from None
-    if not (name and colon and words) or not all("=" in word for word in words):
-        raise OptionError(
-            f"cannot read --variant {text!r}; write NAME: AXIS=METHOD METHOD.OPTION=VALUE ..., for example "
-            '"skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"'
-        )
-    method = dict(base)
-    settings = {key: dict(values) for key, values in base.get("settings", {}).items()}
-    for word in words:
-        key, _, value = word.partition("=")
-        if "." in key:
-            for owner, options in parse_settings([word]).items():
-                settings.setdefault(owner, {}).update(options)
-        elif key in AXES:
-            method[key] = value
-        else:
-            raise unknown_name(f"axis in --variant {text!r}:", key, AXES)
-    return name, {**method, "settings": settings}

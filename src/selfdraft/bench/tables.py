@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from ..measure.estimate import Estimate
 from ..measure.figures import PARTS, Figures, share
@@ -15,6 +17,12 @@ from .advice import advice, peer_remarks
 WIDTH = 120
 EXPECTED: Mapping[str, str] = {"measured": "c measured", "by_ratio": "c = 1 - r", "by_parts": "eq. 11"}
 """How the cost of a drafted token is stated -> what a reader sees."""
+LEGEND = (
+    "accepted (acc.): share of drafted tokens; length: tokens a round; cost: of a drafted token, a plain pass = 1; "
+    "expected: speed-up by M a / ((M - 1) c + a) with c measured, c = 1 - r, and by equation 11; o/d/v/-: optimise, "
+    "draft, verify, other in percent of decoding; =/tie/diff: outputs compared with plain decoding, tie: different by "
+    "rounding alone"
+)
 
 
 @dataclass(frozen=True)
@@ -77,42 +85,46 @@ CELLS: Mapping[str, Cell] = {
 # ---------------------------------------------------------------------------------------------------------- of bench
 
 
-def _expected(name: str) -> Cell:
-    return lambda total: times(total.expected[name])
+def _cell(field: str, name: str, spelled: Callable[[float | None], str]) -> Cell:
+    """Of figures that are several by name."""
+    return lambda total: spelled(getattr(total, field)[name])
 
 
-def _part(name: str) -> Cell:
-    return lambda total: number(total.split[name], ".1%")
-
-
-COLUMNS: Sequence[tuple[str, str, Cell]] = (
-    ("", "speed-up", CELLS["speed-up"]),
-    ("", "tokens/s", CELLS["tokens/s"]),
-    ("", "accepted", CELLS["accepted"]),
-    ("", "length", CELLS["M"]),
-    ("", "cost", lambda total: number(total.cost, ".3f")),
-    *(("expected speed-up", label, _expected(name)) for name, label in EXPECTED.items()),
-    *(("share of decoding", name, _part(name)) for name in PARTS),
-    ("", "peak memory", lambda total: size(total.peak_bytes)),
-    ("", "= / tie / ≠", outputs),
-)
-"""(what a few columns share, name, cell)."""
-PASS_COLUMNS: Sequence[tuple[str, Cell]] = (
-    ("whole calls, tokens/s", lambda total: number(total.num_tokens / total.call_seconds, ".1f")),
-    ("first token ms", lambda total: number(_first_token(total), ".1f")),
-    ("decoding, ms/token", lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f")),
-    ("bound", lambda total: times(total.bound)),
-    ("reached", lambda total: number(_reached(total), ".0%")),
-)
+COLUMNS: Mapping[str, Cell] = {
+    "speed-up": CELLS["speed-up"],
+    "tokens/s": CELLS["tokens/s"],
+    "accepted": CELLS["accepted"],
+    "length": CELLS["M"],
+    "cost": lambda total: number(total.cost, ".3f"),
+    **{f"expected speed-up, {label}": _cell("expected", name, times) for name, label in EXPECTED.items()},
+    **{f"share of decoding, {name}": _cell("split", name, partial(number, form=".1%")) for name in PARTS},
+    "peak memory": lambda total: size(total.peak_bytes),
+    "= / tie / ≠": outputs,
+}
+TERMINAL: Mapping[str, Cell] = {
+    "speed-up": CELLS["speed-up"],
+    "tok/s": CELLS["tokens/s"],
+    "acc.": lambda total: number(total.acceptance_rate, ".0%"),
+    "length": CELLS["M"],
+    "cost": CELLS["c"],
+    "expected c/r/11": lambda total: _joined([total.expected[name] for name in EXPECTED], ".2f"),
+    "o/d/v/- %": lambda total: _joined([total.split[name] for name in PARTS], ".0%").replace("%", ""),
+    "peak": COLUMNS["peak memory"],
+    "=/tie/diff": outputs,
+}
+"""Narrow: what belongs together stands in one column."""
+PASS_COLUMNS: Mapping[str, Cell] = {
+    "whole calls, tokens/s": lambda total: number(total.num_tokens / total.call_seconds, ".1f"),
+    "first token ms": lambda total: number(total.first_token_seconds and 1000 * total.first_token_seconds, ".1f"),
+    "decoding, ms/token": lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f"),
+    "bound": lambda total: times(total.bound),
+    "reached": lambda total: number(share(total.speedup.value if total.speedup else None, total.bound), ".0%"),
+}
 """Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
 
 
-def _first_token(total: Figures) -> float | None:
-    return None if total.first_token_seconds is None else 1000 * total.first_token_seconds
-
-
-def _reached(total: Figures) -> float | None:
-    return total.speedup.value / total.bound if total.speedup and total.bound else None
+def _joined(values: Sequence[float | None], form: str) -> str:
+    return "/".join(number(value, form) for value in values) if any(value is not None for value in values) else "-"
 
 
 def shown_arms(result: Result) -> list[Arm]:
@@ -125,13 +137,10 @@ def name_of(arm: Arm) -> str:
     return f"{arm.name} *" if arm.total and arm.total.is_of_calls else arm.name
 
 
-def _rows(result: Result, cells: Sequence[Cell]) -> list[list[str]]:
-    return [[name_of(arm), *(cell(arm.total) for cell in cells)] for arm in shown_arms(result) if arm.total]
-
-
-def main_table(result: Result) -> Table:
-    header = ["method", *(f"{group}, {name}" if group else name for group, name, _ in COLUMNS)]
-    return Table("methods", header, _rows(result, [cell for *_, cell in COLUMNS]))
+def main_table(result: Result, name: str = "methods", columns: Mapping[str, Cell] = COLUMNS) -> Table:
+    cells = columns.values()
+    rows = [[name_of(arm), *(cell(arm.total) for cell in cells)] for arm in shown_arms(result) if arm.total]
+    return Table(name, ["method", *columns], rows)
 
 
 def domain_table(result: Result) -> Table:
@@ -157,8 +166,6 @@ def pass_tables(result: Result) -> list[Table]:
     costs = result.all_of.machine.costs
     if costs is None:
         return []
-    rows = _rows(result, [cell for _, cell in PASS_COLUMNS])
-    calls = Table("calls", ["method", *(name for name, _ in PASS_COLUMNS)], rows)
     widths = costs["width_seconds"]
     passes = [
         ["ms", *(f"{1000 * seconds:.3f}" for seconds in widths.values())],
@@ -168,7 +175,7 @@ def pass_tables(result: Result) -> list[Table]:
         [draft["skip"] or "nothing", f"{1000 * draft['seconds']:.3f}", times(draft["seconds"] / widths["1"])]
         for draft in costs["drafts"]
     ]
-    tables = [calls, Table("passes", ["one pass, tokens", *widths], passes)]
+    tables = [main_table(result, "calls", PASS_COLUMNS), Table("passes", ["one pass, tokens", *widths], passes)]
     return [*tables, *([Table("drafts", ["one drafted token, skipped", "ms", "of a pass"], drafts)] if drafts else [])]
 
 
@@ -180,10 +187,13 @@ def title(facts: Mapping[str, object]) -> str:
     return ", ".join(str(part) for part in parts if part) or "selfdraft"
 
 
+def facts_of(result: Result) -> dict[str, Any]:
+    return {**result.head.circumstances, **result.head.question}
+
+
 def heading(result: Result) -> str:
-    facts = {**result.head.circumstances, **result.head.question}
     counts = ", ".join(f"{domain} {count}" for domain, count in result.prompts_of.items())
-    return f"{title(facts)}; {_texts(len(result.plain))} ({counts or 'none yet'})"
+    return f"{title(facts_of(result))}; {_texts(len(result.plain))} ({counts or 'none yet'})"
 
 
 def _texts(count: int) -> str:
@@ -191,14 +201,7 @@ def _texts(count: int) -> str:
 
 
 def notes(result: Result) -> Iterator[str]:
-    yield from remarks(result)
-    for arm in result.arms:
-        if arm.error:
-            yield f"{arm.name} could not run: {arm.error}"
-
-
-def remarks(result: Result) -> Iterator[str]:
-    """On the table."""
+    """On the tables."""
     totals = [(arm, arm.total) for arm in result.measured if arm.total]
     if any(total.is_of_calls for _, total in totals):
         yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
@@ -209,10 +212,11 @@ def remarks(result: Result) -> Iterator[str]:
     is_drawn = any(arm.method.get("acceptance") == "rejection" for arm, _ in totals)
     if result.head.question.get("temperature") and is_drawn:
         yield "rejection sampling promises the distribution, not the text: such outputs are not compared"
-    yield from _run_remarks(result)
+    yield from _run_notes(result)
+    yield from (f"{arm.name} could not run: {arm.error}" for arm in result.arms if arm.error)
 
 
-def _run_remarks(result: Result) -> Iterator[str]:
+def _run_notes(result: Result) -> Iterator[str]:
     for count in result.head.resumed_at:
         yield f"interrupted and resumed after {_texts(count)}: what strategies had learned by then was learned again"
     machine = result.all_of.machine
@@ -229,19 +233,8 @@ def _run_remarks(result: Result) -> Iterator[str]:
         yield f"cut short: the first {_texts(len(result.plain))} only"
 
 
-_LEGEND = (
-    "acc.: share of drafted tokens accepted; length: tokens a round; cost: of a drafted token, a plain pass = 1; "
-    "expected: speed-up by M a / ((M - 1) c + a) with c measured, c = 1 - r, and by equation 11; o/d/v/-: optimise, "
-    "draft, verify, other in percent of decoding; =/tie/diff: outputs compared with plain decoding"
-)
-_TERMINAL = (
-    *("method", "speed-up", "tok/s", "acc.", "length", "cost"),
-    *("expected c/r/11", "o/d/v/- %", "peak", "=/tie/diff"),
-)
-
-
 def as_text(result: Result) -> str:
-    paragraphs = [advice(result), *notes(result), _LEGEND]
+    paragraphs = [advice(result), *notes(result), LEGEND]
     below = "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in paragraphs)
     tables = [_terminal_table(result), *pass_tables(result)]
     return "\n\n".join([textwrap.fill(heading(result), WIDTH), *map(text_table, tables), below])
@@ -249,55 +242,35 @@ def as_text(result: Result) -> str:
 
 def as_markdown(result: Result) -> str:
     tables = map(markdown_table, (main_table(result), domain_table(result), *pass_tables(result)))
-    said = (advice(result), *notes(result), _measured_with(result))
+    said = (advice(result), *notes(result), measured_with(result))
     below = "\n".join("- " + note.replace("*", "\\*") for note in said)  # a star would begin a list
     return "\n\n".join([f"{heading(result)}.", *tables, below])
 
 
-def _measured_with(result: Result) -> str:
-    facts = {"date": "", **result.head.circumstances, **result.head.question}
+def measured_with(result: Result) -> str:
+    facts = facts_of(result)
     versions = (f"{name} {facts[name]}" for name in ("selfdraft", "commit", "torch", "transformers") if facts.get(name))
-    return f"measured with {', '.join(versions)}; {str(facts['date'])[:10]}"
+    return f"measured with {', '.join(versions)}; {str(facts.get('date', ''))[:10]}"
 
 
 def _terminal_table(result: Result) -> Table:
-    """What belongs together in one column; a long name is cut."""
-    arms = [arm for arm in shown_arms(result) if arm.total]
-    cells = [_terminal_cells(arm.total) for arm in arms if arm.total]
-    widths = [max(map(len, column)) for column in zip(_TERMINAL[1:], *cells, strict=True)]
-    room = max(8, WIDTH - sum(widths) - 2 * len(widths))
-    rows = [[_cut(arm, room), *rest] for arm, rest in zip(arms, cells, strict=True)]
-    return Table("methods", _TERMINAL, rows)
-
-
-def _terminal_cells(total: Figures) -> list[str]:
-    expected = [number(total.expected[name], ".2f") for name in EXPECTED]
-    parts = [total.split[name] for name in PARTS]
-    return [
-        *(CELLS[name](total) for name in ("speed-up", "tokens/s")),
-        number(total.acceptance_rate, ".0%"),
-        *(CELLS[name](total) for name in ("M", "c")),
-        "/".join(expected) if any(cell != "-" for cell in expected) else "-",
-        "/".join(f"{100 * part:.0f}" for part in parts if part is not None) or "-",
-        size(total.peak_bytes),
-        outputs(total),
-    ]
-
-
-def _cut(arm: Arm, width: int) -> str:
-    """The name, its mark included."""
-    mark = name_of(arm).removeprefix(arm.name)
-    room = width - len(mark)
-    return (arm.name if len(arm.name) <= room else arm.name[: room - 2] + "..") + mark
+    """A long name is cut; its mark stays."""
+    table = main_table(result, columns=TERMINAL)
+    widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+    room = max(8, WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
+    rows = []
+    for name, *rest in table.rows:
+        mark = " *" if name.endswith(" *") else ""
+        rows.append([name if len(name) <= room else f"{name[: room - 2 - len(mark)]}..{mark}", *rest])
+    return Table(table.title, table.header, rows)
 
 
 def text_table(table: Table) -> str:
+    """The first column to the left, all others to the right."""
     lines = [table.header, *table.rows]
-    widths = [max(len(row[column]) for row in lines) for column in range(len(table.header))]
-    padded = ([f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)] for row in lines)
-    return "\n".join(
-        f"{row[0]:{widths[0]}}  {'  '.join(cells[1:])}".rstrip() for row, cells in zip(lines, padded, strict=True)
-    )
+    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    padded = ([f"{cell:>{width}}" for cell, width in zip(row[1:], widths, strict=True)] for row in lines)
+    return "\n".join("  ".join([f"{row[0]:{first}}", *rest]).rstrip() for row, rest in zip(lines, padded, strict=True))
 
 
 def markdown_table(table: Table) -> str:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..bench.methods import PRESETS, Methods, Preset, check_names, crossed, name_method, parse_variants
-from ..bench.soak import Soak
+from ..bench.methods import PRESETS, Methods, Preset, crossed
+from ..bench.soak import Sample, growth, soak
 from ..bench.tables import as_text
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
 from ..measure.peers import PEERS, check_greedy
-from ..measure.records import RecordFile
+from ..measure.records import OFF, RecordFile
 from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..options import parse_settings
 from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
 from ..prompts.sets import PROMPT_SETS, select_prompts
 from ..prompts.tokens import encode
+from ..registry import AXES, DEFAULTS
 from ..types import Prompt
 from . import terminal
 from .inputs import (
@@ -157,12 +161,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
     prompts = [encode(prompt, engine) for prompt in work.plan.prompts]
-    soak = Soak(engine, [arm for arm in work.ours if arm.error is None], prompts, work.plan.max_new_tokens)
+    arms = [arm for arm in work.ours if arm.error is None]
+    samples: list[Sample] = []
     try:
-        soak.run(num_texts, terminal.say)
+        for sample in soak(engine, arms, prompts, work.plan.max_new_tokens, num_texts):
+            samples.append(sample)
+            terminal.say(f"soak: {sample['num_generations']}/{num_texts} generations")
     except KeyboardInterrupt:
         work.is_interrupted = True
-    return work.result(soak=soak.figures())
+    return work.result(soak=growth(samples))
 
 
 def _methods(options: argparse.Namespace) -> Methods:
@@ -172,13 +179,52 @@ def _methods(options: argparse.Namespace) -> Methods:
     preset = _preset(options)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
-    methods |= parse_variants(options.variant, base)
+    methods |= _parse_variants(options.variant, base)
     if not (methods or any(chosen.values())):
-        methods = {name_method(base): base}
-    check_names(methods)
+        methods = {_name_method(base): base}
     for method in methods.values():
         check_method_names({**method, "lookahead": None} if is_bound(method) else method)
     return methods
+
+
+def _name_method(method: Mapping[str, Any]) -> str:
+    """A row name for the method options of the command: the methods that were named."""
+    name = ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
+    if name == OFF:
+        raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
+    return name
+
+
+def _parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
+    """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
+    variants: Methods = {}
+    for text in texts:
+        name, method = _parse_variant(text, base)
+        if name in variants or name == OFF:
+            raise OptionError(f"two rows cannot both be named {name!r}; give --variant {text!r} another name")
+        variants[name] = method
+    return variants
+
+
+def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise OptionError(f"cannot read --variant {text!r}: {error}") from None
+    if not (name and colon and words) or not all("=" in word for word in words):
+        raise OptionError(
+            f"cannot read --variant {text!r}; write NAME: AXIS=METHOD METHOD.OPTION=VALUE ..., for example "
+            '"skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"'
+        )
+    own = [word for word in words if "." in word.partition("=")[0]]
+    named = dict(word.split("=", 1) for word in words if word not in own)
+    for axis in named.keys() - AXES.keys():
+        raise unknown_name(f"axis in --variant {text!r}:", axis, AXES)
+    settings = dict(base.get("settings", {}))
+    for owner, options in parse_settings(own).items():
+        settings[owner] = {**settings.get(owner, {}), **options}
+    return name, {**base, **named, "settings": settings}
 
 
 _PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}

@@ -65,7 +65,7 @@ def _set_strip(learned: KnownSets, one: KnownSet, number: int) -> Strip:
     if one.measured is not None:
         facts.append(_measured(one))
     choice = f"\nchosen after {learned.costs.num_context} tokens" if is_chosen else ""
-    return Strip(one.skip, _counts(one.skip), "   ".join(facts) + choice, is_chosen, badge=str(number))
+    return Strip(one.skip, f"{_counts(one.skip)}   {number}", "   ".join(facts) + choice, is_chosen)
 
 
 def _measured(one: KnownSet) -> str:
@@ -177,7 +177,7 @@ def knn_picture(found: KnownDomains, clouds: tuple[Cloud, Cloud], num_layers: in
     by_length = any(one.found and one.found.match is not None for one in found.rows)
     where = f", chosen for {found.num_context} tokens of text" if by_length else ""
     label, head = f"layer (sets by {found.search}{where})", "Which sub-layers draft, by domain"
-    strips = SkipStrips(domain_strips(found), num_layers, label, head)
+    strips = SkipStrips(domain_strips(found), num_layers, label, title=head)
     draw = Stack([anchors_chart([one.name for one in found.domains], *clouds), strips], [5.6, 8.9], is_row=True)
     return render(draw, (14.5, 1.6 + 0.58 * max(6, len(found.rows))), title=title)
 
@@ -191,25 +191,25 @@ def anchors_chart(names: Sequence[str], anchors: Cloud, samples: Cloud) -> Scatt
     for domain, name in enumerate(names):
         of_anchors, of_samples = ([(float(x), float(y)) for x, y in flat[owner == domain]] for owner, flat in parts)
         groups.append(Group("", of_samples, color=domain, look="pale"))
-        groups.append(Group("", of_anchors, [name], color=domain))
+        groups.append(Group(name, of_anchors, color=domain))
     labels = f"first principal component ({shares[0]:.0%} of the variance)", f"second ({shares[1]:.0%})"
     return Scatter(groups, *labels, title="Which prompts are alike (pale: prompts; full: anchors)")
 
 
 def domain_strips(found: KnownDomains) -> list[Strip]:
-    return [_domain_strip(one, None if one is found.general else place) for place, one in enumerate(found.rows)]
+    return [_domain_strip(one, is_general=one is found.general) for one in found.rows]
 
 
-def _domain_strip(one: KnownDomain, group: int | None) -> Strip:
-    left = f"{one.name}\n{'for strangers' if group is None else f'{one.num_vectors} vectors'}"
+def _domain_strip(one: KnownDomain, is_general: bool) -> Strip:
+    left = f"{one.name}\n{'for strangers' if is_general else f'{one.num_vectors} vectors'}"
     if one.found is None or not one.found.skip:
-        return Strip(None, left, "plain decoding was fastest" if one.is_searched else "not searched yet", group=group)
+        return Strip(None, left, "plain decoding was fastest" if one.is_searched else "not searched yet")
     found = one.found
     told = {"predicted": found.predicted, "measured": found.measured}
     facts = [f"match {found.match:.1%}"] if found.match is not None else []
     facts += [f"{name} {value:.2f}x" for name, value in told.items() if value is not None]
     plainly = "decodes plainly; best set:\n" if one.is_outdone else ""
-    return Strip(found.skip, left, f"{plainly}{_counts(found.skip)}\n{'   '.join(facts)}", group=group)
+    return Strip(found.skip, left, f"{plainly}{_counts(found.skip)}\n{'   '.join(facts)}")
 
 
 # ------------------------------------------------------------------------------------------------ swift

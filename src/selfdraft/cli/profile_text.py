@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..bench.tables import Table, text_table, times
+from ..bench.tables import number as cell
 from ..calibrate.calibrate import thinned
 from ..economics import MAX_DRAFTED, LatencyFit
 from ..lookahead.disco import artefact_name
@@ -106,7 +108,7 @@ def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None) 
     rows = []
     for point in thinned(points, MAX_ROWS):
         known = None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted
-        rows.append((f"  {_counts(point.skip)}", f"{point.match:.1%}", _times(known)))
+        rows.append((f"  {_counts(point.skip)}", f"{point.match:.1%}", times(known)))
     note = f"predicted speed-up after {SHORT} tokens, up to {MAX_DRAFTED} drafted"
     found = _table(("  skipped sub-layers", "match", "predicted"), rows)
     return f"{found}\n  ({number(len(points), 'skip set')}; {note})"
@@ -119,8 +121,8 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
             f"  {trial['strategy']}",
             _counts(SkipSet.parse(trial["skip"])),
             f"{trial['match']:.1%}",
-            _times(trial["predicted"]),
-            _times(trial["measured"]),
+            times(trial["predicted"]),
+            times(trial["measured"]),
             f"{trial['acceptance_rate']:.0%}",
             f"{trial['mean_generated_length']:.2f}",
         )
@@ -165,10 +167,9 @@ def _domain_row(one: KnownDomain) -> tuple[str, ...]:
     if found is None or not found.skip:
         figures = (_instead_of_a_set(one), "-", "-", "-")
     else:
-        figures = (_counts(found.skip), _percent(found.match), _times(found.predicted), _times(found.measured))
-    vectors = "-" if one.num_vectors is None else str(one.num_vectors)
-    threshold = "-" if one.threshold is None else f"{one.threshold:.3f}"
-    return (f"  {one.name}{' *' if one.is_outdone else ''}", vectors, threshold, *figures)
+        figures = (_counts(found.skip), cell(found.match, ".1%"), times(found.predicted), times(found.measured))
+    name = f"  {one.name}{' *' if one.is_outdone else ''}"
+    return (name, cell(one.num_vectors, "d"), cell(one.threshold, ".3f"), *figures)
 
 
 def _instead_of_a_set(one: KnownDomain) -> str:
@@ -186,8 +187,8 @@ def _swift_text(values: Mapping[str, Any], where: Where) -> str:
     lines = [f"  {told}", f"  skipped sub-layers: {_counts(found.skip)}{f' ({found.skip})' if found.skip else ''}"]
     if found.texts:
         amount = f"{number(len(found.texts), 'text')}, {found.texts[-1].end} tokens"
-        spent = f"{_percent(found.optimise_share)} of the time on optimising"
-        lines.append(f"  {amount}: {spent}, overall speed-up {_times(found.overall[-1])}")
+        spent = f"{cell(found.optimise_share, '.1%')} of the time on optimising"
+        lines.append(f"  {amount}: {spent}, overall speed-up {times(found.overall[-1])}")
     return "\n".join(lines)
 
 
@@ -202,7 +203,7 @@ def _draft_verify_text(values: Mapping[str, Any], where: Where) -> str:
             _counts(one.skip),
             f"{one.tokens_per_second:.1f}",
             f"{one.plain:.1f}",
-            _times(one.speed_up),
+            times(one.speed_up),
             str(one.num_tried),
         )
         for name, one in found.items()
@@ -223,19 +224,5 @@ def _counts(skip: SkipSet) -> str:
     return f"{len(skip.attention)} attention, {len(skip.mlp)} MLP" if skip else "none: decodes plainly"
 
 
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, all others to the right."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = (
-        [f"{row[0]:{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))]
-        for row in (header, *rows)
-    )
-    return "\n".join("  ".join(line) for line in lines)
+    return text_table(Table("", header, rows))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.charts import render, require_matplotlib
-from ..bench.page.charts import charts_of, pictures
+from ..bench.page.charts import CHARTS
 from ..bench.page.html import Charts, page
 from ..bench.papers.page import PaperFile, plots
 from ..bench.papers.page import page as papers_page
@@ -110,7 +110,7 @@ def _report_bench(options: argparse.Namespace, files: Sequence[Path]) -> int:
         _write(options, "\n\n".join(show(result) for result in results) + "\n")
     if not (options.html or options.png):
         return 0
-    charts = [charts_of(result) for result in results]
+    charts = [{name: make(result) for name, make in CHARTS.items()} for result in results]
     if options.html:
         write_file(options.html, page(list(zip(results, charts, strict=True))).encode())
         print(f"wrote {options.html}")
@@ -143,8 +143,9 @@ def _prefixes(files: Sequence[Path]) -> list[str]:
 def _write_pictures(folder: Path, prefixes: Sequence[str], charts: Sequence[Charts]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for prefix, some in zip(prefixes, charts, strict=True):
-        for name, content in pictures(some).items():
-            write_file(str(folder / f"{prefix}{name}.png"), content)
+        for name, chart in some.items():
+            if chart.draw:
+                write_file(str(folder / f"{prefix}{name}.png"), render(chart.draw, chart.size))
     print(f"wrote pictures to {folder}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -16,7 +17,7 @@ from ..engine.audit import Finding, Verification, rule_for
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError, SelfdraftError
-from ..options import GenerateOptions, make
+from ..options import GenerateOptions, make, read_object
 from ..types import FinishReason
 from . import terminal
 from .inputs import (
@@ -228,16 +229,15 @@ class Document:
 
 
 def is_document(text: str) -> bool:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and {"prompt_tokens", "tokens"} <= set(content)
+    with contextlib.suppress(OptionError):
+        return {"prompt_tokens", "tokens"} <= set(read_object(text, "", ""))
+    return False
 
 
 def read_document(text: str, file: str) -> Document:
     """Raise, naming the file and what is wrong with it, unless everything a judge needs is there."""
-    content: Any = _parse(text, file)
+    claim = f"{file} is not a document of `selfdraft generate --json`"
+    content = read_object(text, claim, "a plain text needs its prompt: --prompt or --prompt-file")
     missing = [key for key in _NEEDED if key not in content]
     if missing:
         wanted = "it must be a document that this version's `selfdraft generate --json` printed"
@@ -259,17 +259,6 @@ def read_document(text: str, file: str) -> Document:
             raise OptionError(f"{key} in {file} must be text, got {_short(content[key])}")
     values: dict[str, Any] = {key: content.get(key) for key in (*_NEEDED, *_OPTIONAL)}
     return Document(**values)
-
-
-def _parse(text: str, file: str) -> dict[str, Any]:
-    hint = "a plain text needs its prompt: --prompt or --prompt-file"
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{file} is not a JSON document of `selfdraft generate --json` ({error}); {hint}") from None
-    if not isinstance(content, dict):
-        raise OptionError(f"{file} is not a document of `selfdraft generate --json`, got {_short(content)}; {hint}")
-    return content
 
 
 def _short(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ..errors import OptionError
+from ..options import read_object
 from ..types import Prompt
 from .arrange import in_turn
 
@@ -50,12 +50,7 @@ def read_prompts(
 
 def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:
     where = f"line {number} of {file}"
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where} is not JSON ({error}); write one object a line: {_EXAMPLE}") from None
-    if not isinstance(row, dict):
-        raise OptionError(f"{where} must be an object like {_EXAMPLE}")
+    row = read_object(line, f"{where} is not a JSON object", f"write one object a line: {_EXAMPLE}")
     is_ours = row.get("prompt") is not None or "turns" not in row
     # A field of domains that the line has, or that was asked for, goes before Spec-Bench's own.
     is_own_field = is_ours or labels.field != _MUST_HAVE.field or labels.field in row

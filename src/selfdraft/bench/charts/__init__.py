@@ -2,24 +2,24 @@
 
 A chart is a value. It says what is drawn and can be compared and tested without matplotlib:
 
-    draw = Bars(["code", "chat"], {"prune": [1.4, Estimate(1.2, 1.1, 1.3)], "swift": [1.1, None]},
+    draw = Bars(["code", "chat"], {"prune": [1.4, Estimate(1.2, 1.1, 1.3, 8)], "swift": [1.1, None]},
                 y_label="speed-up", unit="x", baseline=1.0)
     render(draw, (8, 4))                    # a PNG; theme=DARK, form="svg"
     draw(figure)                            # onto an empty matplotlib figure
 
-Numbers are floats, None (nothing there), or anything with `.value`, `.low` and `.high`. A new kind is a frozen
-dataclass with one method, `on`; its base, `Panel`, brings the legend, the title and the figure.
+Numbers are floats, an `Estimate` with its interval, or None: nothing there. A new kind is a frozen dataclass with one
+method, `on`; its base, `Panel`, brings the legend, the title and the figure.
 """
 
-from .bars import Bar, Bars, BarTable, StackedBars
+from .bars import Bar, BarColumn, Bars, StackedBars
 from .lines import Band, Lines, Mark, Series
-from .panels import Drawing, Interval, Panel, Panels, Stack
-from .scatter import Group, Names, Scatter, plane
-from .skip_chart import Grid, SkipStrips, Strip
-from .theme import DARK, LIGHT, Chart, Draw, Missing, Theme, render, require_matplotlib, short
+from .panels import Drawing, Panel, Panels, Stack, render, require_matplotlib
+from .scatter import Group, Names, Point, Scatter, plane
+from .skip_chart import SkipStrips, Strip
+from .theme import DARK, LIGHT, Theme
 
 __all__ = [
-    "DARK", "LIGHT", "Band", "Bar", "BarTable", "Bars", "Chart", "Draw", "Drawing", "Grid", "Group", "Interval",
-    "Lines", "Mark", "Missing", "Names", "Panel", "Panels", "Scatter", "Series", "SkipStrips", "Stack", "StackedBars",
-    "Strip", "Theme", "plane", "render", "require_matplotlib", "short",
+    "DARK", "LIGHT", "Band", "Bar", "BarColumn", "Bars", "Drawing", "Group", "Lines", "Mark", "Names", "Panel",
+    "Panels", "Point", "Scatter", "Series", "SkipStrips", "Stack", "StackedBars", "Strip", "Theme", "plane", "render",
+    "require_matplotlib",
 ]  # fmt: skip

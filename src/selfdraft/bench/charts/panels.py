@@ -1,80 +1,59 @@
-"""What charts are made of: numbers with intervals, panels and their arrangement, legends, axes."""
+"""What charts are made of: numbers with intervals, panels and their arrangement, legends, axes; and files of charts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from .theme import LIGHT, Theme
+import numpy as np
+import numpy.typing as npt
 
+from ...errors import MissingExtraError
+from ...measure.estimate import Estimate
+from .theme import LIGHT, Theme, short
+
+Array = npt.NDArray[np.float64]
+Number = float | Estimate | None
+Limits = tuple[float | None, float | None]
+_DPI = 150
 _CHARACTER_INCHES = 0.078  # of a legend's text
 
 
-class Valued(Protocol):
-    """A value and its interval, as `Estimate` has them."""
-
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
+def split(numbers: Sequence[Number], most: float = np.inf) -> tuple[Array, Array]:
+    """[numbers] values, and [2, numbers] how far intervals reach below and above them, up to `most`; NaN: nothing."""
+    found = [(one.value, one.low, one.high) if isinstance(one, Estimate) else (one, None, None) for one in numbers]
+    values, lows, highs = np.array(found, dtype=float).reshape(-1, 3).T
+    return values, np.maximum([values - lows, np.minimum(highs, most) - values], 0.0)
 
 
-@dataclass(frozen=True)
-class Interval:
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-
-Number = float | Valued | None
-Limits = tuple[float | None, float | None]
-Later = Callable[[], None]
-"""Places labels, once the layout is known."""
-
-
-def interval(number: Number) -> Interval:
-    if number is None or isinstance(number, float | int):
-        return Interval(number)
-    return Interval(number.value, number.low, number.high)
+def whiskers(theme: Theme) -> dict[str, Any]:
+    """How intervals look."""
+    return {"ecolor": theme.ink, "elinewidth": 1.4, "zorder": 5}
 
 
 class Drawing:
-    """Base of what draws: `lay` draws all but what needs to know the layout, which it returns."""
-
-    def lay(self, figure: Any, theme: Theme) -> list[Later]:
-        raise NotImplementedError
+    """Base of what draws onto an empty figure."""
 
     def __call__(self, figure: Any, theme: Theme = LIGHT) -> None:
-        later = self.lay(figure, theme)
-        if later:
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # labels are placed where the panels are now
-        for place in later:
-            place()
+        raise NotImplementedError
 
 
+@dataclass(frozen=True)
 class Panel(Drawing):
     """Base of charts with one pair of axes. A new kind is a frozen dataclass with `on`."""
 
-    title: str = ""
+    title: str = field(default="", kw_only=True)
 
-    @property
-    def num_above(self) -> int:
-        """Lines of text that the panel itself has above it."""
-        return 0
-
-    def on(self, axes: Any, theme: Theme) -> Later | None:
-        """Draw; artists with a label come into the legend."""
+    def on(self, axes: Any, theme: Theme) -> int | None:
+        """Draw; artists with a label come into the legend. Returns how many lines of text stand above the axes."""
         raise NotImplementedError
 
-    def lay(self, figure: Any, theme: Theme) -> list[Later]:
+    def __call__(self, figure: Any, theme: Theme = LIGHT) -> None:
         axes = figure.subplots()
-        later = self.on(axes, theme)
-        add_head(axes, self)
-        return [later] if later else []
+        _add_head(axes, self.title, self.on(axes, theme))
 
 
 @dataclass(frozen=True)
@@ -84,29 +63,27 @@ class Panels(Drawing):
     panels: Sequence[Panel]
     columns: int | None = None
     heights: Sequence[float] | None = None
+    widths: Sequence[float] | None = None
     share_x: bool = False
     share_y: bool = False
 
-    def lay(self, figure: Any, theme: Theme) -> list[Later]:
+    def __call__(self, figure: Any, theme: Theme = LIGHT) -> None:
         columns = self.columns or len(self.panels)
         rows = -(-len(self.panels) // columns)
-        shape = {"sharex": self.share_x, "sharey": self.share_y, "height_ratios": self.heights}
-        grid = figure.subplots(rows, columns, squeeze=False, **shape)
-        for axes in grid.flat[len(self.panels) :]:
+        shape = {"sharex": self.share_x, "sharey": self.share_y}
+        ratios = {"height_ratios": self.heights, "width_ratios": self.widths}
+        grid = list(figure.subplots(rows, columns, squeeze=False, **shape, **ratios).flat)
+        for axes in grid[len(self.panels) :]:
             axes.set_visible(False)
-        all_axes = list(grid.flat[: len(self.panels)])
-        later = [panel.on(axes, theme) for axes, panel in zip(all_axes, self.panels, strict=True)]
-        handles, labels = all_axes[0].get_legend_handles_labels()
-        is_shared = all(axes.get_legend_handles_labels()[1] == labels for axes in all_axes)
+        above = [panel.on(axes, theme) for axes, panel in zip(grid, self.panels, strict=False)]
+        handles, labels = grid[0].get_legend_handles_labels()
+        is_shared = all(axes.get_legend_handles_labels()[1] == labels for axes in grid[: len(self.panels)])
         if is_shared and labels:
-            figure.legend(handles, labels, loc="outside lower left", ncols=num_columns(figure, labels), fontsize=9)
-        for axes, panel in zip(all_axes, self.panels, strict=True):
-            add_head(axes, panel, columns, has_legend=not is_shared)
-            if self.share_x and axes.get_subplotspec().rowspan.stop < rows:
-                axes.set_xlabel("")
-            if self.share_y and axes.get_subplotspec().colspan.start > 0:
-                axes.set_ylabel("")
-        return [place for place in later if place]
+            figure.legend(handles, labels, loc="outside lower left", ncols=_num_columns(figure, labels), fontsize=9)
+        for axes, panel, lines in zip(grid, self.panels, above, strict=False):
+            _add_head(axes, panel.title, lines, columns, has_legend=not is_shared)
+            if self.share_x or self.share_y:
+                axes.label_outer()
 
 
 @dataclass(frozen=True)
@@ -117,45 +94,68 @@ class Stack(Drawing):
     sizes: Sequence[float]
     is_row: bool = False
 
-    def lay(self, figure: Any, theme: Theme) -> list[Later]:
+    def __call__(self, figure: Any, theme: Theme = LIGHT) -> None:
         shape = {"width_ratios" if self.is_row else "height_ratios": self.sizes}
-        count = len(self.parts)
-        places = figure.subfigures(*((1, count) if self.is_row else (count, 1)), squeeze=False, **shape).flat
-        return [later for place, part in zip(places, self.parts, strict=True) for later in part.lay(place, theme)]
+        rows, columns = (1, len(self.parts)) if self.is_row else (len(self.parts), 1)
+        for place, part in zip(figure.subfigures(rows, columns, squeeze=False, **shape).flat, self.parts, strict=True):
+            part(place, theme)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def require_matplotlib(what: str, instead: str) -> None:
+    """Refuse, before any work, when nothing can draw."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError(f"drawing {what} needs matplotlib. Install with: pip install matplotlib. Or {instead}")
+
+
+def render(
+    draw: Drawing, size: tuple[float, float], *, theme: Theme = LIGHT, form: str = "png", title: str = ""
+) -> bytes:
+    """`size`: inches; `form`: svg or png. The same drawing gives the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    with rc_context(_style(theme)):
+        figure = Figure(figsize=size, layout="constrained")
+        if title:
+            figure.suptitle(title, fontsize=9, color=theme.soft)
+        draw(figure, theme)
+        metadata = {"Date": None} if form == "svg" else {"Software": None}
+        figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _style(theme: Theme) -> dict[str, Any]:
+    inks = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), theme.ink)
+    lines = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), theme.grid)
+    grounds = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), theme.ground)
+    legend = {"legend.frameon": False, "legend.borderaxespad": 0.4}
+    text = {"font.size": 9.5, "font.family": "DejaVu Sans", "svg.hashsalt": "selfdraft", "svg.fonttype": "path"}
+    return {**inks, **lines, **grounds, **legend, **text}
 
 
 # ------------------------------------------------------------------------------------------------ parts of panels
 
 
-def add_head(axes: Any, panel: Panel, num_beside: int = 1, has_legend: bool = True) -> None:
-    """Above what the panel has there: the legend, then the title. `num_beside`: panels that share the width."""
-    lines = 1.3 * panel.num_above
+def _add_head(axes: Any, title: str, above: int | None, num_beside: int = 1, has_legend: bool = True) -> None:
+    """Over the lines above the axes: the legend, then the title. `num_beside`: panels that share the width."""
+    lines = 1.3 * (above or 0)
     handles, labels = axes.get_legend_handles_labels()
     if labels and has_legend:
-        columns = num_columns(axes.figure, labels, num_beside)
+        columns = _num_columns(axes.figure, labels, num_beside)
         place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.4 + lines}
         axes.legend(handles, labels, ncols=columns, fontsize=9, **place)
         lines += 1.9 * -(-len(labels) // columns)
-    if panel.title:
-        axes.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", pad=6 + 9 * lines)
+    if title:
+        axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", pad=6 + 9 * lines)
 
 
-def num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
-    root = figure.get_figure(root=True)
-    inches = figure.bbox.width / root.dpi / num_beside - 0.9
+def _num_columns(figure: Any, labels: Sequence[str], num_beside: int = 1) -> int:
+    inches = figure.bbox.width / figure.get_figure(root=True).dpi / num_beside - 0.9
     return max(1, min(len(labels), int(inches / (_CHARACTER_INCHES * (max(map(len, labels)) + 6)))))
-
-
-def key(axes: Any, label: str, color: str, is_hollow: bool = False) -> None:
-    """An entry of the legend for what has no artist of its own."""
-    face = "none" if is_hollow else color
-    axes.plot([], [], "s", label=label, color=color, markersize=8, markerfacecolor=face, markeredgecolor=color)
-
-
-def whisker(axes: Any, theme: Theme, xs: Sequence[float], ys: Sequence[float]) -> None:
-    """An interval that is seen on any bar."""
-    axes.plot(xs, ys, color=theme.ground, linewidth=3.0, zorder=4)
-    axes.plot(xs, ys, color=theme.ink, linewidth=1.4, zorder=5)
 
 
 def dress(axes: Any, theme: Theme, x_label: str = "", y_label: str = "", unit: str = "", axis: str = "y") -> None:
@@ -169,11 +169,20 @@ def dress(axes: Any, theme: Theme, x_label: str = "", y_label: str = "", unit: s
         axes.yaxis.set_major_formatter(lambda value, place: spelled(value, unit))
 
 
+def dress_rows(axes: Any, names: Sequence[str]) -> None:
+    """Rows from above, each with its name, and nothing around them."""
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
 def spelled(value: float, unit: str, digits: str = "g") -> str:
     return f"{value:.0%}" if unit == "%" else f"{value:{digits}}{unit}"
 
 
-def baseline(axes: Any, theme: Theme, height: float | None, name: str) -> None:
+def baseline(axes: Any, theme: Theme, height: float | None) -> None:
     """A dashed line to hold values against."""
     if height is not None:
-        axes.axhline(height, color=theme.ink, linestyle=(0, (3, 2)), linewidth=0.9, zorder=2, label=name)
+        style = {"color": theme.ink, "linestyle": (0, (3, 2)), "linewidth": 0.9, "zorder": 2}
+        axes.axhline(height, label="plain decoding", **style)

@@ -1,35 +1,30 @@
-"""Points in a plane, in groups, with names that do not lie upon each other and lines of equal height behind them."""
+"""Points in a plane, in groups, with names that do not lie upon each other and lines of equal height below them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .panels import Later, Limits, Panel, dress
+from .panels import Array, Limits, Panel, dress
 from .theme import Theme, short
 
-Array = npt.NDArray[np.float64]
 Point = tuple[float, float]
 LEVELS = (0.8, 1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-_AWAY = (3.0, 7.0, 13.0, 20.0, 29.0, 40.0, 54.0, 72.0)
-"""Points between a marker and its label, the nearest that is free first."""
-_ANGLES = tuple(math.radians(angle) for angle in (20, 160, -20, -160, 60, 120, -60, -120, 90, -90, 0, 180))
 _MARKER = 5.0
-_LEADER = 8.0
-"""Points of distance from which on a line leads from the label to its marker."""
+_AWAY = (3, 7, 13, 20, 29, 40, 54, 72)
+"""Points between a marker and its label, the nearest that is free first."""
+_ANGLES = np.radians([20, 160, -20, -160, 60, 120, -60, -120, 90, -90, 0, 180])
+_DIRECTIONS = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Points of one colour and marker. `labels`: one for each, or a single one for all of them.
-
-    `look`: "full", "pale" (small, unlabelled crowds), "outline".
-    """
+    """Points of one colour and marker, with `labels`. `look`: "full", "pale" (small, for crowds), "outline"."""
 
     name: str
     points: Sequence[Point]
@@ -52,13 +47,8 @@ class Scatter(Panel):
     field: Callable[[Array, Array], Array] | None = None
     x_limits: Limits = (None, None)
     y_limits: Limits = (None, None)
-    title: str = ""
 
-    @property
-    def num_above(self) -> int:
-        return int(self.field is not None)
-
-    def on(self, axes: Any, theme: Theme) -> Later | None:
+    def on(self, axes: Any, theme: Theme) -> int:
         for place, group in enumerate(self.groups):
             _draw_group(axes, theme, place if group.color is None else group.color, group)
         if self.line:
@@ -72,20 +62,10 @@ class Scatter(Panel):
         if self.field is not None:
             axes.grid(visible=False)
             _draw_field(axes, theme, self.field)
-        named = list(self._labels())
-        return (lambda: label_points(axes, named, self._crowd(), theme, self.line)) if named else None
-
-    def _labels(self) -> Iterator[tuple[Point, str]]:
-        for group in self.groups:
-            if len(group.labels) == 1 < len(group.points):
-                x, y = np.median(np.array(group.points), 0)
-                yield (float(x), float(y)), group.labels[0]
-            else:
-                yield from zip(group.points, group.labels, strict=False)
-
-    def _crowd(self) -> Array:
-        points = [point for group in self.groups if group.look != "pale" for point in group.points]
-        return np.array(points, dtype=float).reshape(-1, 2)
+        named = [one for group in self.groups for one in zip(group.points, group.labels, strict=False)]
+        crowd = [point for group in self.groups if group.look != "pale" for point in group.points]
+        _draw_labels(axes, theme, named, [*self.line, *crowd])
+        return int(self.field is not None)
 
 
 def _draw_group(axes: Any, theme: Theme, place: int, group: Group) -> None:
@@ -99,9 +79,6 @@ def _draw_group(axes: Any, theme: Theme, place: int, group: Group) -> None:
     axes.scatter(xs, ys, marker=marker, clip_on=False, label=group.name or None, **looks[group.look])
 
 
-# ------------------------------------------------------------------------------------------------ equal heights
-
-
 def _draw_field(axes: Any, theme: Theme, field: Callable[[Array, Array], Array]) -> None:
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     xs, ys = np.linspace(left, right, 120), np.linspace(low, high, 120)
@@ -111,77 +88,55 @@ def _draw_field(axes: Any, theme: Theme, field: Callable[[Array, Array], Array])
     if levels:
         shades = [theme.soft if level == 1 else theme.grid for level in levels]
         axes.contour(xs, ys, heights, levels=levels, colors=shades, linewidths=1.0, zorder=1)
-    edge = heights[-1][::-1]  # ascending from right to left
-    places = {level: float(np.interp(level, edge, xs[::-1])) for level in levels if edge[0] < level < edge[-1]}
-    named: list[float] = []
-    for level, place in places.items():
-        if all(abs(place - other) >= 0.06 * (right - left) for other in named):
-            named.append(place)
+    edge, named = heights[-1][::-1], math.inf  # ascending from right to left
+    for level in levels:
+        place = float(np.interp(level, edge, xs[::-1]))
+        if edge[0] < level < edge[-1] and named - place >= 0.06 * (right - left):
+            named = place
             style = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "color": theme.soft}
             axes.annotate(f"{level:g}x", (place, 1.0), (0, 2), ha="center", va="bottom", fontsize=8, **style)
 
 
-# ------------------------------------------------------------------------------------------------ labels
-
-
-def label_points(
-    axes: Any, named: Sequence[tuple[Point, str]], crowd: Array, theme: Theme, line: Sequence[Point] = ()
-) -> None:
-    """Beside each point, not upon another label, a marker or the line as far as there is room. The layout is known."""
+def _draw_labels(axes: Any, theme: Theme, named: Sequence[tuple[Point, str]], crowd: Sequence[Point]) -> None:
+    """Beside each point, not upon another label or marker as far as there is room."""
+    if not named:
+        return
     axes.autoscale(False)
-    scale = axes.figure.dpi / 72
-    to_pixels = axes.transData.transform
-    middles = [*to_pixels(crowd), *to_pixels(_along(line))]
-    sizes = [np.full(2, 2 * _MARKER * scale)] * len(crowd) + [np.full(2, 2 * scale)] * (len(middles) - len(crowd))
-    inside = axes.get_window_extent()
+    axes.figure.get_figure(root=True).draw_without_rendering()  # from now on it is known where panels are, about
+    scale, to_pixels = axes.figure.dpi / 72, axes.transData.transform
+    taken = [(place, np.full(2, _MARKER * scale)) for place in to_pixels(crowd)]
     for point, text in named:
-        pixel = to_pixels(point)
-        shown = axes.text(0, 0, text, ha="center", va="center", fontsize=8.5, color=theme.ink, zorder=6)
-        size = shown.get_window_extent().size + 2 * scale
-        place = _free_place(pixel, size, inside, scale, np.array(middles), np.array(sizes))
-        middles.append(place)
-        sizes.append(size)
-        ends = axes.transData.inverted().transform([pixel, place])
-        shown.set_position(ends[1])
-        if np.linalg.norm(np.maximum(np.abs(pixel - place) - size / 2, 0.0)) > _LEADER * scale:
-            axes.plot(*ends.T, color=theme.soft, linewidth=0.6, zorder=2)
+        half = np.array([2.6 * len(text), 5.0]) * scale
+        offset = _free_place(to_pixels(point), half, axes.get_window_extent(), scale, taken)
+        taken.append((to_pixels(point) + offset, half))
+        style = {"ha": "center", "va": "center", "fontsize": 8.5, "color": theme.ink, "zorder": 6}
+        leader = {"arrowstyle": "-", "color": theme.soft, "linewidth": 0.6, "shrinkA": 0, "shrinkB": _MARKER}
+        axes.annotate(text, point, offset / scale, textcoords="offset points", arrowprops=leader, **style)
 
 
-def _along(line: Sequence[Point]) -> Array:
-    """A line of ascending points as many, close to each other."""
-    if not line:
-        return np.zeros((0, 2))
-    xs = np.linspace(line[0][0], line[-1][0], 200)
-    return np.stack([xs, np.interp(xs, *np.array(line).T)], -1)
+def _free_place(middle: Array, half: Array, inside: Any, scale: float, taken: Sequence[tuple[Array, Array]]) -> Array:
+    """How far from `middle`: the nearest place inside with the fewest things below it."""
+
+    def badness(offset: Array) -> tuple[bool, int]:
+        place = middle + offset
+        is_outside = bool((place - half < inside.min).any() or (place + half > inside.max).any())
+        return is_outside, sum(bool((abs(place - other) < half + size).all()) for other, size in taken)
+
+    offsets = [direction * (half + (_MARKER + away) * scale) for away in _AWAY for direction in _DIRECTIONS]
+    return min(offsets, key=badness)
 
 
-def _free_place(pixel: Array, size: Array, inside: Any, scale: float, middles: Array, sizes: Array) -> Array:
-    """The first of those inside with the fewest things below it."""
-    directions = [(away, np.array([math.cos(angle), math.sin(angle)])) for away in _AWAY for angle in _ANGLES]
-    places = [pixel + direction * (size / 2 + (_MARKER + away) * scale) for away, direction in directions]
-    low, high = inside.min + size / 2, inside.max - size / 2
-    free = [place for place in places if (place >= low).all() and (place <= high).all()] or [pixel]
-    return min(free, key=lambda place: int((np.abs(place - middles) < (size + sizes) / 2).all(-1).sum()))
+# ------------------------------------------------------------------------------------------------ vectors, names
 
 
-# ------------------------------------------------------------------------------------------------ vectors
-
-
-class Plane(NamedTuple):
-    """`points`: in the plane of largest spread; `shares`: of the whole spread, along its two axes."""
-
-    points: Array
-    shares: tuple[float, float]
-
-
-def plane(vectors: npt.NDArray[Any]) -> Plane:
-    """The first two principal components."""
+def plane(vectors: npt.NDArray[Any]) -> tuple[Array, tuple[float, float]]:
+    """Points in the plane of largest spread (principal components), and the shares of the spread along its axes."""
     centred = vectors.astype(np.float64) - vectors.astype(np.float64).mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
     flat = np.zeros((len(vectors), 2))
     flat[:, : len(axes[:2])] = centred @ axes[:2].T
     first, second = np.append(sizes**2, [0.0, 0.0])[:2] / max(float((sizes**2).sum()), 1e-12)
-    return Plane(flat, (float(first), float(second)))
+    return flat, (float(first), float(second))
 
 
 @dataclass(frozen=True)
@@ -192,10 +147,5 @@ class Names(Panel):
 
     def on(self, axes: Any, theme: Theme) -> None:
         axes.set_axis_off()
-        step = 1 / max(len(self.rows), 18)
-        style = {"xycoords": "axes fraction", "va": "center", "fontsize": 8.5, "annotation_clip": False}
-        for place, (name, note) in enumerate(self.rows):
-            height = 1 - (place + 0.5) * step
-            axes.annotate(str(place + 1), (0.06, height), ha="right", weight="bold", **style)
-            axes.annotate(short(name), (0.1, height), **style)
-            axes.annotate(note, (1.0, height), ha="right", color=theme.soft, **style)
+        lines = [f"{place:>2}  {short(name):<38} {note:>6}" for place, (name, note) in enumerate(self.rows, start=1)]
+        axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=7.5, linespacing=1.6, in_layout=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,11 @@ from ...passes import PassRequest
 from ...prompts.tokens import encode
 from ...protocols import Runner
 from ..tables import Table, number
-from .claims import faster, is_above, judged_by
-from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values, prompts_a_task
+from .claims import Side, faster, is_above
+from .experiment import Experiment, Found, Judgement, Recipe, Values
 from .forms import by_arm, by_unit
 from .swift_methods import self_sd_fit
-from .workbench import Methods, Task, Workbench
+from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
 
 DRAFT_VERIFY, ASD, SIMILARITIES = "D&V", "ASD", "cnn-dm"
 USUAL_LENGTH, LOOKED_AT = 512, 4
@@ -52,12 +52,8 @@ def cosines(runner: Runner, tokens: Sequence[int]) -> torch.Tensor:
     return torch.stack(means).cpu()
 
 
-MEASURES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "minimum": min,
-    "maximum": max,
-    "mean": statistics.mean,
-    "median": statistics.median,
-}
+Measure = Callable[[Sequence[float]], float]
+MEASURES: Mapping[str, Measure] = {"minimum": min, "maximum": max, "mean": statistics.mean, "median": statistics.median}
 
 
 def _similarity_table(found: Found) -> Table:
@@ -71,31 +67,27 @@ def _similarity_table(found: Found) -> Table:
 
 def _similarity_claims(found: Found) -> Iterator[Judgement | None]:
     """Each prompt is a draw."""
-    kinds = found.get(SIMILARITIES, "cosines") or {"attention": (), "MLP": ()}
+    pairs = list(zip(*(found.get(SIMILARITIES, "cosines") or {"": ()}).values(), strict=True))
     for name in ("mean", "median"):
-        gaps = [MEASURES[name](one) - MEASURES[name](other) for one, other in zip(*kinds.values(), strict=True)]
-        yield is_above(f"attentions are more similar than MLPs, by the {name}", mean(gaps), 0.0, "difference")
-    ranges = [[max(one) - min(one) for one in kind] for kind in kinds.values()]
-    gaps = [one - other for one, other in zip(*ranges, strict=True)]
-    yield is_above("attentions differ more from each other than MLPs", mean(gaps), 0.0, "difference of ranges")
+        gap = mean([MEASURES[name](attentions) - MEASURES[name](mlps) for attentions, mlps in pairs])
+        yield is_above(f"attentions are more similar than MLPs, by the {name}", gap, 0.0, "difference")
+    gap = mean([max(one) - min(one) - (max(other) - min(other)) for one, other in pairs])
+    yield is_above("attentions differ more from each other than MLPs", gap, 0.0, "difference of ranges")
 
 
 # ------------------------------------------------------------------------------------------------- tables 3 and 4
 
 
-def _against_draft_verify(
-    names: Sequence[str], temperatures: Sequence[float], rules: Mapping[str, int], bench: Workbench
-) -> Iterable[Unit]:
+def _against_draft_verify(names: Sequence[str], temperatures: Sequence[float], rules: Mapping[str, int]) -> UnitsOf:
     """Draft & verify searches once, on prompts of the first task: one skip set for all."""
 
-    def measure(temperature: float, task: Task) -> Values:
+    def measure(temperature: float, bench: Workbench, task: Task) -> Values:
         first = bench.task(names[0]) or task
         searched = self_sd_fit(bench, first.name, first.fitting)
-        found = bench.measure(task, _methods(searched["skip"], rules), temperature=temperature)
-        return {**found, "searched": searched, "task": f"{task.label}, T = {temperature}"}
+        methods, told = _methods(searched["skip"], rules), f"T = {temperature}"
+        return {**bench.measure(task, methods, told, temperature=temperature), "searched": searched}
 
-    for temperature in temperatures:
-        yield from bench.for_each(names, partial(measure, temperature), prefix=f"T={temperature} ")
+    return joined(*(each(names, partial(measure, one), f"T={one} ") for one in temperatures))
 
 
 def _methods(skip: str | None, rules: Mapping[str, int]) -> Methods:
@@ -106,8 +98,8 @@ def _methods(skip: str | None, rules: Mapping[str, int]) -> Methods:
     return {**({DRAFT_VERIFY: fixed} if skip else {}), ASD: asd}
 
 
-def _too_few_sets(found: Found, unit: str) -> str | None:
-    count = found.get(unit, "searched", "num_steps") or 0
+def _too_few_sets(found: Found, one: Side, _: Side) -> str | None:
+    count = found.get(one.unit, "searched", "num_steps") or 0
     return f"draft & verify tried few sets: {count}" if count < FEW_SETS else None
 
 
@@ -125,7 +117,7 @@ def _search_notes(found: Found) -> Iterator[str]:
     )
 
 
-SPEEDS = by_unit("speed-up", {DRAFT_VERIFY: DRAFT_VERIFY, ASD: ASD})
+SPEEDS = by_unit(["speed-up"], [DRAFT_VERIFY, ASD])
 PAYS = faster("ASD is faster than plain decoding on {task}", ASD)
 
 
@@ -137,53 +129,44 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "rules 1 and 2": {"similarity": 2.0},
     "all three": {},
 }
-RULE_NAMES = {name: name for name in RULES}
 METHODS = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
 
 RECIPE = Recipe(
     "asd",
     [
-        Experiment(
-            "table-1",
-            "similarities and times of sub-layers",
-            lambda bench: bench.for_each([SIMILARITIES], partial(_similarities, bench)),
-            [_similarity_table],
-            [judged_by(_similarity_claims)],
-            [Effort("prompts", lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ()), 1000)],
-            [f"seconds are those of one token after {USUAL_LENGTH} others, the paper's those of a prompt"],
-        ),
+        Experiment("table-1", each([SIMILARITIES], _similarities), [_similarity_table], [_similarity_claims]),
         Experiment(
             "table-3",
-            "against draft & verify, summaries",
-            partial(_against_draft_verify, ("cnn-dm", "xsum"), (0.0, 0.2), {}),
+            _against_draft_verify(("cnn-dm", "xsum"), (0.0, 0.2), {}),
             [SPEEDS],
             [faster(KEEPS_UP, ASD, DRAFT_VERIFY, bound=0.95, unless=_too_few_sets), PAYS],
-            [prompts_a_task(1000)],
             [_search_notes],
         ),
         Experiment(
             "table-4",
-            "against draft & verify, code",
-            partial(_against_draft_verify, ("humaneval",), (0.0, 0.6), {"every": 4, "last": 3}),
+            _against_draft_verify(("humaneval",), (0.0, 0.6), {"every": 4, "last": 3}),
             [SPEEDS],
             [faster("ASD is faster than draft & verify on {task}", ASD, DRAFT_VERIFY, unless=_too_few_sets), PAYS],
-            [prompts_a_task(164)],
             [_search_notes],
         ),
         Experiment(
             "table-5",
-            "its three rules",
-            lambda bench: bench.for_each(["cnn-dm"], lambda task: bench.measure(task, METHODS)),
-            [by_arm(["speed-up", "attention skipped", "MLP skipped", "accepted", "c", "recording"], RULE_NAMES)],
+            each(["cnn-dm"], lambda bench, task: bench.measure(task, METHODS)),
+            [
+                by_arm(
+                    ["speed-up", "attention skipped", "MLP skipped", "accepted", "c", "recording"],
+                    list(RULES),
+                    first="",
+                )
+            ],
             [
                 faster("the similarity alone is faster than rules 1 and 2", "similarity", "rules 1 and 2"),
                 faster("rule 2 helps the similarity", "similarity and rule 2", "similarity"),
                 faster("rule 1 helps both", "all three", "similarity and rule 2"),
                 faster("rules 1 and 2 alone pay", "rules 1 and 2"),
             ],
-            [prompts_a_task(1000)],
-            ["skipped: shares of all layers; `-`: no attention was similar enough, nothing is skipped, plain decoding"],
         ),
     ],
     quick_prompts=8,
+    efforts={"prompts": lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ())},
 )

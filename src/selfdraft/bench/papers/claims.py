@@ -1,27 +1,28 @@
-"""Claims about what units found, by three verbs over estimates: faster, larger, at_least.
+"""Claims about what units found, by three verbs over estimates: faster, larger, above.
 
 Two arms of one unit took turns on the same prompts and are compared paired: the estimate is of their ratio, and its
 interval resamples prompts with both together. A claim is confirmed or not where the interval is clear of the bound;
 else, and where there are too few prompts, it is inconclusive. `unless` makes claims that say nothing (the option had
-no effect, ...) inconclusive: it returns the reason.
+no effect, ...) inconclusive: it returns the reason. Any function of what was found may be a claim as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...measure.estimate import Estimate, Quantity, estimate, length, ratio, ratio_of_ratios, speed, unpaired_ratio
 from ...measure.estimate import acceptance as acceptance_of
 from ...measure.records import OFF, Record
-from .experiment import Claim, Found, Judgement
+from .experiment import Found, Judgement
 
-TOO_FEW = "too few prompts"
-QUANTITIES: dict[str, Quantity] = {"M": length, "alpha": acceptance_of, "speed": speed}
-"""What `larger` and `at_least` can be about."""
+TOO_FEW, SPEEDUP = "too few prompts", "speed-up"
+QUANTITIES: dict[str, Quantity] = {"M": length, "alpha": acceptance_of, SPEEDUP: speed}
+"""What claims can be about."""
 Units = Sequence[str] | None
-Unless = Callable[[Found, str], str | None] | None
-"""Of a unit: why the claim says nothing there; None: it does say something."""
+EachClaim = Callable[[Found], list[Judgement]]
+EstimateOf = Callable[[Found, str], Estimate | None]
+"""Of a unit."""
 
 
 @dataclass(frozen=True)
@@ -51,65 +52,82 @@ class Side:
         return (self.unit, self.domain, self.where) == (other.unit, other.domain, other.where)
 
 
+Unless = Callable[[Found, Side, Side], str | None]
+"""Why a claim about two sides says nothing; None: it does say something."""
+
 # ------------------------------------------------------------------------------------------------------- three verbs
 
 
 def faster(
-    text: str, one: str, other: str = OFF, *, bound: float = 1.0, units: Units = None, unless: Unless = None
-) -> Claim:
-    """In each unit (or those named) that has both arms; `{task}` in the text is the unit's task.
-
-    `bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %.
-    """
-
-    def judge(found: Found, unit: str) -> Judgement | None:
-        return is_faster(_told(text, found, unit), found, Side(unit, one), Side(unit, other), bound)
-
-    return _in_each(judge, units, unless)
+    text: str,
+    one: str | Side,
+    other: str | Side = OFF,
+    bound: float = 1.0,
+    units: Units = None,
+    unless: Unless | None = None,
+) -> EachClaim:
+    """`bound`: of the ratio of the two speeds; 0.95: one is slower by less than 5 %."""
+    return larger(text, SPEEDUP, one, other, bound=bound, units=units, unless=unless)
 
 
-def larger(text: str, quantity: str, one: str, other: str, *, units: Units = None) -> Claim:
-    """That a quantity ("M", "alpha") of one arm is above that of another."""
+def larger(
+    text: str,
+    quantity: str,
+    one: str | Side,
+    other: str | Side,
+    *,
+    bound: float = 1.0,
+    units: Units = None,
+    unless: Unless | None = None,
+) -> EachClaim:
+    """That a quantity of one arm is above that of another, in each unit (or those named) that has both arms."""
 
-    def judge(found: Found, unit: str) -> Judgement | None:
-        return is_larger(_told(text, found, unit), found, quantity, Side(unit, one), Side(unit, other))
+    def judge(told: str, found: Found, unit: str) -> Judgement | None:
+        first, second = (Side(unit, side) if isinstance(side, str) else side for side in (one, other))
+        judgement = is_larger(told, found, quantity, first, second, bound)
+        reason = unless(found, first, second) if unless and judgement else None
+        return Judgement(told, None, reason) if reason else judgement
 
-    return _in_each(judge, units)
+    return in_each(text, judge, units if isinstance(one, str) else [one.unit])
 
 
-def at_least(text: str, quantity: str, arm: str, bound: float, *, units: Units = None) -> Claim:
+def above(text: str, value: EstimateOf, bound: float, label: str, *, units: Units = None, unit: str = "") -> EachClaim:
+    """That an estimate of a unit is above a number; `unit`: of the number."""
+    return in_each(text, lambda told, found, name: is_above(told, value(found, name), bound, label, unit=unit), units)
+
+
+def at_least(text: str, quantity: str, arm: str, bound: float, *, units: Units = None) -> EachClaim:
     """That a quantity of an arm is above a number."""
-
-    def judge(found: Found, unit: str) -> Judgement | None:
-        side = Side(unit, arm)
-        return is_above(_told(text, found, unit), estimate_of(found, quantity, side), bound, side.name)
-
-    return _in_each(judge, units)
+    return above(text, lambda found, unit: estimate_of(found, quantity, Side(unit, arm)), bound, arm, units=units)
 
 
-def judged_by(judge: Callable[[Found], Judgement | Iterable[Judgement | None] | None]) -> Claim:
-    """Any other claim: a function of what was found; None: it was not measured."""
+def below_formula(text: str, arm: str, *, units: Units = None) -> EachClaim:
+    """That less is gained than by the paper's formula with c = 1 - r, of the same records."""
 
-    def claim(found: Found) -> Iterator[Judgement]:
-        made = judge(found)
-        yield from (one for one in ([made] if isinstance(made, Judgement | None) else made) if one is not None)
+    def judge(told: str, found: Found, unit: str) -> Judgement | None:
+        figures = found.figures(unit, arm)
+        expected = figures.expected["by_ratio"] if figures else None
+        return is_below(told, figures.speedup, round(expected, 2), arm, unit="x") if figures and expected else None
+
+    return in_each(text, judge, units)
+
+
+def denied(claim: EachClaim) -> EachClaim:
+    """The contrary."""
+    return lambda found: [one for judgement in claim(found) if (one := negated(judgement))]
+
+
+def in_each(text: str, judge: Callable[[str, Found, str], Judgement | None], units: Units = None) -> EachClaim:
+    """`{task}` in the text is the task of the unit, `{unit}` its name: from the word before it on, it says where."""
+    what = text.partition("{")[0].rstrip().rpartition(" ")[0] if "{" in text else text
+
+    def claim(found: Found) -> list[Judgement]:
+        names = found.units if units is None else units
+        told = [text.replace("{task}", found.label(unit)).replace("{unit}", unit) for unit in names]
+        made = [judge(one, found, unit) for one, unit in zip(told, names, strict=True)]
+        return [replace(one, where=one.claim.removeprefix(what)) for one in made if one]
 
     return claim
-
-
-def _in_each(judge: Callable[[Found, str], Judgement | None], units: Units, unless: Unless = None) -> Claim:
-    def claim(found: Found) -> Iterator[Judgement]:
-        for unit in found.units if units is None else units:
-            judgement = judge(found, unit)
-            if judgement is not None:
-                reason = unless(found, unit) if unless else None
-                yield judgement if reason is None else replace(judgement, outcome=None, because=reason)
-
-    return claim
-
-
-def _told(text: str, found: Found, unit: str) -> str:
-    return text.replace("{task}", found.label(unit)).replace("{unit}", unit)
 
 
 # -------------------------------------------------------------------------------------------------- what they stand on
@@ -117,24 +135,35 @@ def _told(text: str, found: Found, unit: str) -> str:
 
 def is_faster(text: str, found: Found, one: Side, other: Side, bound: float = 1.0) -> Judgement | None:
     """None: one of them was not measured. In different units each is held against plain decoding of its own."""
-    if other.arm == OFF and one.unit == other.unit:
-        return is_above(text, speedup(found, one), bound, one.name, unit="x")
-    known = {side: speedup(found, side) for side in (one, other)}
-    return _compared(text, _ratio_of(found, one, other, speed), known, "x", bound)
+    return is_larger(text, found, SPEEDUP, one, other, bound)
 
 
-def is_larger(text: str, found: Found, quantity: str | Quantity, one: Side, other: Side) -> Judgement | None:
+def is_larger(
+    text: str, found: Found, quantity: str | Quantity, one: Side, other: Side, bound: float = 1.0
+) -> Judgement | None:
     """`quantity`: one of QUANTITIES by its name, or any other."""
+    unit = "x" if quantity == SPEEDUP else ""
     known = {side: estimate_of(found, quantity, side) for side in (one, other)}
-    return _compared(text, _ratio_of(found, one, other, _quantity(quantity)), known, "")
+    if unit and other.arm == OFF and one.unit == other.unit:
+        return is_above(text, known[one], bound, one.name, unit=unit)
+    compared = _ratio_of(found, one, other, QUANTITIES[quantity] if isinstance(quantity, str) else quantity)
+    if compared is None or None in known.values():
+        return None
+    is_one_arm = len({side.name for side in known}) == 1
+    parts = [
+        f"{side.unit if is_one_arm else side.name} {value.value:.2f}{unit}" for side, value in known.items() if value
+    ]
+    because = f"{', '.join(parts)}; ratio {compared}" + ("" if bound == 1.0 else f", against {bound:g}")
+    return _judgement(text, compared.is_above(bound), compared, because)
 
 
 def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
     """Of any estimate; None: there is none."""
     if found is None:
         return None
-    because = f"{label} {shown(found, unit)}" + ("" if bound == 1.0 and unit else f", against {bound:g}{unit}")
-    return _judgement(text, found.is_above(bound), found, because)
+    value = f"{label} {found.value:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
+    against = "" if bound == 1.0 and unit else f", against {bound:g}{unit}"
+    return _judgement(text, found.is_above(bound), found, value + against)
 
 
 def is_below(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -153,16 +182,10 @@ def speedup(found: Found, side: Side) -> Estimate | None:
 
 
 def estimate_of(found: Found, quantity: str | Quantity, side: Side) -> Estimate | None:
-    return estimate(side.records(found), _quantity(quantity), _seed(found, side))
-
-
-def _quantity(quantity: str | Quantity) -> Quantity:
-    return QUANTITIES[quantity] if isinstance(quantity, str) else quantity
-
-
-def shown(found: Estimate, unit: str = "") -> str:
-    """`1.20x [1.15, 1.26]`."""
-    return f"{found.value:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
+    if quantity == SPEEDUP:
+        return speedup(found, side)
+    wanted = QUANTITIES[quantity] if isinstance(quantity, str) else quantity
+    return estimate(side.records(found), wanted, _seed(found, side))
 
 
 def _ratio_of(found: Found, one: Side, other: Side, quantity: Quantity) -> Estimate | None:
@@ -179,17 +202,6 @@ def _ratio_of(found: Found, one: Side, other: Side, quantity: Quantity) -> Estim
 def _seed(found: Found, side: Side) -> int:
     measured = found.measured(side.unit)
     return measured.seed if measured else 0
-
-
-def _compared(
-    text: str, found: Estimate | None, known: Mapping[Side, Estimate | None], unit: str, bound: float = 1.0
-) -> Judgement | None:
-    if found is None or None in known.values():
-        return None
-    is_one_arm = len({side.name for side in known}) == 1
-    parts = [f"{side.unit if is_one_arm else side.name} {one.value:.2f}{unit}" for side, one in known.items() if one]
-    because = f"{', '.join(parts)}; ratio {found}" + ("" if bound == 1.0 else f", against {bound:g}")
-    return _judgement(text, found.is_above(bound), found, because)
 
 
 def _judgement(text: str, outcome: bool | None, found: Estimate, because: str) -> Judgement:

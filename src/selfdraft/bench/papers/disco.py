@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,11 +22,11 @@ from ...measure.records import OFF
 from ..charts import Lines, Panels, Series
 from ..tables import Table, number
 from . import disco_fit as fit
-from .claims import Side, faster, is_above, is_below, judged_by
+from .claims import EachClaim, Side, Units, above, denied, faster, in_each, is_above
 from .disco_fit import DISCO, FITTED, HEURISTIC, ORACLE, PERPLEXITY, STATIC_5, STATIC_OPT, TASKS, per_task
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, prompts_a_task
-from .forms import by_arm
-from .workbench import Workbench
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe
+from .forms import TableOf, by_arm
+from .workbench import UnitsOf, joined
 
 NUM_BUCKETS, MOST_SHOWN = 20, 16  # longer drafts share the last row of the histogram
 WEAK = 0.3  # a correlation below it
@@ -54,8 +54,6 @@ def _draw_example(found: Found) -> Plot | None:
 
 # ------------------------------------------------------------------------------------------ table 3, figures 3 to 5
 
-Names = Callable[[Found], Sequence[str]]
-
 
 def kept(found: Found, unit: str) -> list[list[int]]:
     """Of each text, round by round: how many drafted tokens were kept."""
@@ -70,17 +68,16 @@ def _claim(
     text: str,
     sums_of: Callable[[Sequence[int]], Sequence[float]],
     value_of: Callable[[Floats], Floats],
-    judge: Callable[[str, Estimate | None], Judgement | None],
-    names: Names = _all,
-) -> Claim:
+    bound: float,
+    label: str,
+    units: Units = None,
+) -> EachClaim:
     """Of each task, by sums over its texts."""
 
-    def claim(found: Found) -> Iterator[Judgement | None]:
-        for unit in names(found):
-            estimate = resampled([sums_of(lengths) for lengths in kept(found, unit)], value_of)
-            yield judge(f"{found.label(unit)}: {text}", estimate)
+    def value(found: Found, unit: str) -> Estimate | None:
+        return resampled([sums_of(lengths) for lengths in kept(found, unit)], value_of)
 
-    return judged_by(claim)
+    return above(f"{text} on {{task}}", value, bound, label, units=units)
 
 
 def _spread(found: Found) -> Table:
@@ -96,13 +93,17 @@ VARIES = _claim(
     "lengths vary widely, by at least half of their mean",
     lambda text: (len(text), sum(text), sum(length**2 for length in text)),
     lambda of: np.sqrt(np.maximum(of[:, 2] * of[:, 0] / of[:, 1] ** 2 - 1, 0)),
-    lambda text, found: is_above(text, found, 0.5, "standard deviation over mean"),
+    0.5,
+    "standard deviation over mean",
 )
-NO_USUAL_LENGTH = _claim(
-    "lengths vary widely, no one of them is right in half of the iterations",
-    lambda text: [text.count(length) for length in range(MAX_TOKENS + 1)],
-    lambda of: of.max(1) / of.sum(1),
-    lambda text, found: is_below(text, found, 0.5, "share of the most frequent length"),
+NO_USUAL_LENGTH = denied(
+    _claim(
+        "lengths vary widely, no one of them is right in half of the iterations",
+        lambda text: [text.count(length) for length in range(MAX_TOKENS + 1)],
+        lambda of: of.max(1) / of.sum(1),
+        0.5,
+        "share of the most frequent length",
+    )
 )
 
 
@@ -138,59 +139,54 @@ def _correlation(of: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Numbers of each task, as a table and as bars. `rows`: by place on x."""
+class Course:
+    """Numbers of each task, as a table and as bars. `places`: on x, each with its heading."""
 
     values_of: Callable[[Sequence[Sequence[int]]], Sequence[float | None]]
-    rows: Mapping[float, str]
+    places: Mapping[float, str]
     form: str
     x_label: str
     y_label: str
-    names: Names = _all
+    units: Units = None
+
+    def rows(self, found: Found) -> dict[str, Sequence[float | None]]:
+        names = [unit for unit in _all(found) if self.units is None or unit in self.units]
+        return {found.label(unit): self.values_of(kept(found, unit)) for unit in names}
 
     def table(self, found: Found) -> Table:
-        columns = [self.values_of(kept(found, unit)) for unit in self.names(found)]
-        lines = zip(self.rows.values(), *columns, strict=False)
-        rows = [[row, *(number(one, self.form) for one in numbers)] for row, *numbers in lines if set(numbers) - {None}]
-        return Table(f"{self.y_label} by the oracle", [self.x_label, *map(found.label, self.names(found))], rows)
+        rows = self.rows(found)
+        shown = [place for place, values in enumerate(zip(*rows.values(), strict=True)) if {*values} - {None}]
+        cells = [[name, *(number(values[place], self.form) for place in shown)] for name, values in rows.items()]
+        headings = list(self.places.values())
+        return Table(f"{self.y_label} by the oracle", [self.x_label, *(headings[place] for place in shown)], cells)
 
     def draw(self, found: Found) -> Plot | None:
-        panels = []
-        for place, unit in enumerate(self.names(found)):
-            points = list(zip(self.rows, self.values_of(kept(found, unit)), strict=True))
-            panels.append(
-                Lines([Series("", points, "bars", place)], self.x_label, self.y_label, title=found.label(unit))
-            )
+        bars = {name: list(zip(self.places, values, strict=True)) for name, values in self.rows(found).items()}
+        series = [Series("", points, "bars", color) for color, points in enumerate(bars.values())]
+        panels = [Lines([one], self.x_label, self.y_label, title=name) for name, one in zip(bars, series, strict=True)]
         size = (8.0, 4.0) if len(panels) == 1 else (10.0, 6.5)
         alt = f"{self.y_label.capitalize()} by the oracle, over {self.x_label}"
         return Plot(Panels(panels, columns=min(2, len(panels))), alt, size) if panels else None
 
 
 LENGTHS = {float(length): f"{length}{'+' * (length == MOST_SHOWN)}" for length in range(MOST_SHOWN + 1)}
-PLACES = {(n + 0.5) / NUM_BUCKETS: f"{n / NUM_BUCKETS:.2f}-{(n + 1) / NUM_BUCKETS:.2f}" for n in range(NUM_BUCKETS)}
-HISTOGRAM = Columns(shares, LENGTHS, ".1%", "tokens kept", "share of iterations")
+PLACES = {(n + 0.5) / NUM_BUCKETS: f"{n / NUM_BUCKETS:.2f}" for n in range(NUM_BUCKETS)}
+HISTOGRAM = Course(shares, LENGTHS, ".1%", "tokens kept", "share of iterations")
 ORACLE_UNITS = per_task(TASKS, fit.run_oracle)
 
 
-def _figure(name: str, title: str, shown: Columns, claim: Claim, notes: Sequence[str] = ()) -> Experiment:
-    parts = (ORACLE_UNITS, [shown.table], [claim])
-    return Experiment(name, title, *parts, notes=notes, chart=shown.draw, shares="table-3")
+def _figure(name: str, shown: Course, claim: Claim) -> Experiment:
+    return Experiment(name, ORACLE_UNITS, [shown.table], [claim], chart=shown.draw, shares="table-3")
 
 
-def _course(name: str, title: str, names: Names) -> Experiment:
-    shown = Columns(course, PLACES, ".2f", "place in the text", "mean of tokens kept", names)
-    claim = _claim(
-        "the place in the text goes only weakly with the length",
-        _moments,
-        _correlation,
-        lambda text, found: is_below(text, found, WEAK, "correlation"),
-        names,
-    )
-    notes = [f"by twentieths of a text's iterations (paper: buckets of 0.0001); weak: a correlation below {WEAK}"]
-    return _figure(name, title, shown, claim, notes)
+def _course(name: str, units: Units = None) -> Experiment:
+    text = "the place in the text goes only weakly with the length"
+    claim = denied(_claim(text, _moments, _correlation, WEAK, "correlation", units))
+    return _figure(name, Course(course, PLACES, ".2f", "place in the text", "mean of tokens kept", units), claim)
 
 
 F1_RULES = {"static": "F1 static-SL", "disco": "F1 DISCO", "any static": "any static length", "at half": "DISCO at 0.5"}
+HIGHER_F1 = "DISCO's F1 is above that of"
 F1_BASES = {"static": "the static length that is fastest", "any static": "any static length"}
 
 
@@ -202,13 +198,11 @@ def _f1_table(found: Found) -> Table:
     return Table("", ["dataset", *F1_RULES.values(), "tokens"], rows)
 
 
-def _tells_better(found: Found) -> Iterator[Judgement | None]:
-    for (unit, one), (base, title) in itertools.product(found.units.items(), F1_BASES.items()):
-        own, other = one["hits"]["disco"], one["hits"][base]
-        rows = [(*mine, *theirs) for mine, theirs in zip(own, other, strict=True)]
-        over = resampled(rows, lambda of: of[:, 0] / of[:, 1] * of[:, 3] / of[:, 2])
-        told = f"{f1(own):.2f} and {f1(other):.2f}, ratio"
-        yield is_above(f"{found.label(unit)}: DISCO's F1 is above that of {title}", over, 1.0, told, unit="x")
+def _tells_better(base: str, told: str, found: Found, unit: str) -> Judgement | None:
+    own, other = (found.get(unit, "hits", rule) for rule in ("disco", base))
+    rows = [(*mine, *theirs) for mine, theirs in zip(own, other, strict=True)]
+    over = resampled(rows, lambda of: of[:, 0] / of[:, 1] * of[:, 3] / of[:, 2])
+    return is_above(told, over, 1.0, f"{f1(own):.2f} and {f1(other):.2f}, ratio", unit="x")
 
 
 # -------------------------------------------------------------------------------------------------- tables 1, 6 and 2
@@ -220,13 +214,12 @@ SAMPLED, GREEDY = "T=1 cnn-dm", "T=0 cnn-dm"
 LATENCY_UNITS = per_task(TASKS, partial(fit.compare, rules=RULES))
 
 
-def _sampled_units(bench: Workbench) -> list[Unit]:
-    measure = partial(fit.compare, rules=SAMPLED_RULES)
-    each = [per_task(["cnn-dm"], partial(measure, temperature=t), f"T={t:g} ") for t in (1.0, 0.0)]
-    return [unit for units in each for unit in units(bench)]
+def _at(temperature: float) -> UnitsOf:
+    measure = partial(fit.compare, rules=SAMPLED_RULES, temperature=temperature)
+    return per_task(["cnn-dm"], measure, f"T={temperature:g} ")
 
 
-def _latencies(rules: Sequence[str]) -> Callable[[Found], Table]:
+def _latencies(rules: Sequence[str]) -> TableOf:
     arms = {OFF: "Target", **{rule: rule for rule in rules}}
     return by_arm(("ms/token", "speed-up", "c"), arms, first="benchmark")
 
@@ -258,46 +251,36 @@ def _saves(found: Found, base: str) -> Judgement | None:
     return is_above(f"on average DISCO takes less time than {base}", average(found, base), 0.0, "percent saved")
 
 
-def _fewest(name: str) -> Callable[[Found], float | None]:
+def _fewest(name: str) -> Effort:
     return lambda found: min((one["fit"][name] for one in found.units.values()), default=None)
 
 
-TRAINING = Effort("prompts to train with", _fewest("num_train"), 374)
-CHOOSING = Effort("prompts to choose settings with", _fewest("num_validation"), 80)
+EFFORTS = {"prompts to train with": _fewest("num_train"), "prompts to choose settings with": _fewest("num_validation")}
 RECIPE = Recipe(
     "disco",
     [
         Experiment(
             "figure-2",
-            "oracle and static lookahead in one text",
             per_task(["mbpp"], partial(fit.run_oracle, most=1, others={STATIC_5: fit.FIVE})),
             [_passes],
-            notes=[fit.draft_note, "the last token of the oracle's drafts is the one that is refused"],
+            notes=[fit.draft_note],
             chart=_draw_example,
         ),
-        Experiment(
-            "table-3",
-            "how far the oracle drafts",
-            ORACLE_UNITS,
-            [_spread],
-            [VARIES],
-            notes=[fit.draft_note, f"an iteration drafts at most {MAX_TOKENS} tokens; the last one ends with its text"],
-        ),
-        _course("figure-3", "the oracle over the iterations, Alpaca", lambda found: list({"alpaca"} & {*_all(found)})),
-        _figure("figure-4", "histogram of the oracle's lookahead", HISTOGRAM, NO_USUAL_LENGTH),
-        _course("figure-5", "the oracle over the iterations", _all),
+        Experiment("table-3", ORACLE_UNITS, [_spread], [VARIES], notes=[fit.draft_note]),
+        _course("figure-3", ["alpaca"]),
+        _figure("figure-4", HISTOGRAM, NO_USUAL_LENGTH),
+        _course("figure-5"),
         Experiment(
             "table-5",
-            "how well the classifier tells",
             per_task(FITTED, fit.count_hits),
             [_f1_table],
-            [judged_by(_tells_better)],
-            [TRAINING, CHOOSING],
-            ["in percent, at the length and the threshold that promised most speed; the prompts chose neither of them"],
+            [
+                in_each(f"{HIGHER_F1} {text} on {{task}}", partial(_tells_better, base))
+                for base, text in F1_BASES.items()
+            ],
         ),
         Experiment(
             "table-1",
-            "latency of each rule, greedy",
             LATENCY_UNITS,
             [_latencies(RULES)],
             [
@@ -305,22 +288,14 @@ RECIPE = Recipe(
                 faster("the oracle is faster than DISCO on {task}", ORACLE, DISCO),
                 faster("DISCO is faster than plain decoding on {task}", DISCO),
             ],
-            [prompts_a_task(80), TRAINING, CHOOSING],
             [fit.draft_note, fit.fit_notes],
         ),
         Experiment(
-            "table-6",
-            "what DISCO saves",
-            LATENCY_UNITS,
-            [_gains],
-            [judged_by(lambda found: [_saves(found, base) for base in BASES])],
-            notes=["made of what table 1 measured; the interval of an average is by how tasks differ"],
-            shares="table-1",
+            "table-6", LATENCY_UNITS, [_gains], [*(partial(_saves, base=base) for base in BASES)], shares="table-1"
         ),
         Experiment(
             "table-2",
-            "with a temperature, and by perplexity",
-            _sampled_units,
+            joined(_at(1.0), _at(0.0)),
             [_latencies(SAMPLED_RULES)],
             [
                 faster(f"DISCO is faster than {STATIC_5} on {{task}}", DISCO, STATIC_5, units=[SAMPLED]),
@@ -328,9 +303,8 @@ RECIPE = Recipe(
                 faster("DISCO is faster than going by perplexity on {task}", DISCO, PERPLEXITY, units=[GREEDY]),
                 faster(f"{STATIC_5} is faster than {PERPLEXITY} on {{task}}", STATIC_5, PERPLEXITY, units=[GREEDY]),
             ],
-            [prompts_a_task(80)],
-            ["the published speed-up of the perplexity rule is over the greedy target of table 1: read it at T = 0"],
         ),
     ],
     quick_prompts=3,
+    efforts=EFFORTS,
 )

@@ -23,7 +23,7 @@ from ...prompts.arrange import digest, hold_out, in_turn
 from ...prompts.tokens import encoded
 from ...types import FrontierPoint, Prompt
 from .experiment import Found, Unit, Values
-from .workbench import Task, Workbench, why_missing
+from .workbench import Task, UnitsOf, Workbench, why_missing
 
 TASKS = ("mbpp", "humaneval", "cnn-dm", "alpaca")
 TEACHERS = {"humaneval": "mbpp"}
@@ -55,9 +55,7 @@ def unseen(bench: Workbench, name: str) -> Task:
     return replace(task, measured=[one for one in task.measured if one.id not in known][: bench.scale.prompts])
 
 
-def per_task(
-    names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = ""
-) -> Callable[[Workbench], list[Unit]]:
+def per_task(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
     """A unit of each task; of one that cannot be fitted and measured why."""
 
     def unit(bench: Workbench, name: str) -> Unit:

@@ -13,12 +13,13 @@ from typing import Any
 
 from ...measure.figures import Figures, Measured
 from ...measure.records import OFF
-from ..charts import Draw
+from ..charts import Drawing
 from ..tables import Table
 
 Values = Mapping[str, Any]
 """What a unit found, as JSON can say it; records of arms that took turns are a `Measured` under MEASURED."""
-MEASURED = "measured"
+MEASURED, FAILED = "measured", "failed"
+"""Keys: the records; of arms that could not run why, by arm."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Found:
-    """What was kept of one experiment, by unit, and of the paper's others (`others`, by experiment, then unit)."""
+    """What was kept of one experiment, by unit."""
 
     units: Mapping[str, Values]
     missing: Mapping[str, str] = field(default_factory=dict)
     scale: Mapping[str, Any] = field(default_factory=dict)
-    others: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    _measured: dict[tuple[str, str], Measured] = field(default_factory=dict, compare=False, repr=False)
+    _measured: dict[str, Measured] = field(default_factory=dict, compare=False, repr=False)
 
     def get(self, unit: str, *path: str) -> Any:
         """A value inside of what a unit found; None where it is not there."""
@@ -47,11 +47,11 @@ class Found:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
-    def measured(self, unit: str, key: str = MEASURED) -> Measured | None:
+    def measured(self, unit: str) -> Measured | None:
         """The records of a unit."""
-        if (unit, key) not in self._measured and (found := self.get(unit, key)) is not None:
-            self._measured[unit, key] = found if isinstance(found, Measured) else Measured.from_json(found)
-        return self._measured.get((unit, key))
+        if unit not in self._measured and (found := self.get(unit, MEASURED)) is not None:
+            self._measured[unit] = found if isinstance(found, Measured) else Measured.from_json(found)
+        return self._measured.get(unit)
 
     def figures(self, unit: str, arm: str, domain: str | None = None) -> Figures | None:
         """None: it was not measured."""
@@ -67,55 +67,51 @@ class Found:
         """Of its task, for rows and claims."""
         return str(self.get(unit, "task") or unit)
 
-    def experiment(self, name: str) -> Found:
-        """Another experiment of the same file."""
-        return Found(self.others.get(name, {}), {}, self.scale, self.others)
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much was done (`ours`), and how much the paper did; None: it does not say."""
-
-    what: str  # "prompts a task"
-    ours: Callable[[Found], float | None]
-    paper: float | None = None
-
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim of the paper in our words. `outcome`: confirmed, not confirmed; None: inconclusive."""
+    """A claim of the paper in our words. `outcome`: confirmed, not confirmed; None: inconclusive.
+
+    `where`: the end of a claim that is made in several places ("on GSM8K").
+    """
 
     claim: str
     outcome: bool | None
     because: str
+    where: str = ""
+
+    @property
+    def what(self) -> str:
+        return self.claim.removesuffix(self.where)
 
 
-Claim = Callable[[Found], Iterable[Judgement]]
-"""claims.py makes them: `faster`, `larger`, `at_least`, ..."""
+Claim = Callable[[Found], Judgement | Iterable[Judgement | None] | None]
+"""claims.py makes them: `faster`, `larger`, `above`, ... None: it was not measured."""
 
 
 @dataclass(frozen=True)
 class Plot:
     """`draw`: one of bench/charts; `size` in inches."""
 
-    draw: Draw
+    draw: Drawing
     alt: str
     size: tuple[float, float] = (8.0, 4.0)
 
 
-Note = str | Callable[[Found], Iterable[str]]
+Note = Callable[[Found], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`id` as in the published data: `table-2`, `figure-6`. `shares`: the experiment whose units it shows as well."""
+    """`id` as in the published data, which has its title and fixed notes: `table-2`, `figure-6`.
+
+    `notes`: those that are made of what was found; `shares`: the experiment whose units it shows as well.
+    """
 
     id: str
-    title: str
     units: Callable[[Any], Iterable[Unit]]  # of a Workbench
     tables: Sequence[Callable[[Found], Table]]
     claims: Sequence[Claim] = ()
-    efforts: Sequence[Effort] = ()
     notes: Sequence[Note] = ()
     chart: Callable[[Found], Plot | None] | None = None
     shares: str = ""
@@ -126,36 +122,46 @@ class Experiment:
         return self.shares or self.id
 
     def judge(self, found: Found) -> list[Judgement]:
-        return [judgement for claim in self.claims for judgement in claim(found)]
+        made = [claim(found) for claim in self.claims]
+        parts = [[one] if isinstance(one, Judgement | None) else one for one in made]
+        return [judgement for part in parts for judgement in part if judgement is not None]
 
     def remarks(self, found: Found) -> list[str]:
-        return [text for note in self.notes for text in ([note] if isinstance(note, str) else note(found))]
+        return [text for note in self.notes for text in note(found)]
+
+
+Effort = Callable[[Found], float | None]
+"""How much was done; None: that is not known."""
+
+
+def fewest_prompts(found: Found) -> float | None:
+    """In the unit that has fewest."""
+    figures = (found.figures(unit, OFF) for unit in found.units)
+    return min((one.num_prompts for one in figures if one), default=None)
+
+
+def most_tokens(found: Found) -> float | None:
+    """New ones of a text; a unit may have fewer than the scale."""
+    known = [values["tokens"] for values in found.units.values() if "tokens" in values]
+    return max(known, default=found.scale.get("tokens"))
+
+
+EFFORTS: Mapping[str, Effort] = {
+    "prompts a task": fewest_prompts,
+    "new tokens of a text at most": most_tokens,
+    "models": lambda found: 1,
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One paper. `name` is that of the command and of the file of published numbers.
 
-    `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes.
+    `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes. `efforts`:
+    how much was done, by the names that the published data has; what the paper did stands there.
     """
 
     name: str
     experiments: Sequence[Experiment]
     quick_prompts: int = 1
-
-
-# ------------------------------------------------------------------------------------------------------------ efforts
-
-
-def prompts_a_task(paper: float | None, what: str = "prompts a task") -> Effort:
-    """In the unit that has fewest."""
-    return Effort(what, _fewest_prompts, paper)
-
-
-def new_tokens(paper: float | None) -> Effort:
-    return Effort("new tokens of a text at most", lambda found: found.scale.get("tokens"), paper)
-
-
-def _fewest_prompts(found: Found) -> float | None:
-    figures = (found.figures(unit, OFF) for unit in found.units)
-    return min((one.num_prompts for one in figures if one), default=None)
+    efforts: Mapping[str, Effort] = field(default_factory=dict)

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ...measure.estimate import Estimate
 from ...measure.figures import Measured
 from ..charts import Bars, Lines, Panel, Panels, Series
 from ..tables import CELLS, Table, number
-from .claims import Side, Units, estimate_of, speedup
+from .claims import SPEEDUP, Side, Units, estimate_of
 from .experiment import MEASURED, Found, Plot
 
 CellOf = Callable[[Found, str, str], str]
 Column = str | tuple[str, CellOf]
 """One of CELLS by its name; or a heading, and the cell by unit and arm."""
-Arms = Mapping[str, str]
-"""Arm -> what it is called."""
+Arms = Mapping[str, str] | Sequence[str]
+"""Arms; or arm -> what it is called."""
 Domains = Callable[[Found], Mapping[str, str]]
 """Domain -> heading."""
+Places = Mapping[tuple[str, str | None], str]
+"""Unit and domain -> heading."""
 TableOf = Callable[[Found], Table]
 Shown = TypeVar("Shown")
 
@@ -45,7 +48,7 @@ def by_arm(
         rows = [
             [*([found.label(unit)] if first else []), name, *(cell(found, unit, arm, column) for column in columns)]
             for unit in (found.units if units is None else units)
-            for arm, name in (arms or {arm: arm for arm in found.arms(unit)}).items()
+            for arm, name in _named(arms or found.arms(unit)).items()
             if found.figures(unit, arm)
         ]
         return Table(title, [*([first] if first else []), "method", *map(_heading, columns)], rows)
@@ -53,32 +56,38 @@ def by_arm(
     return table
 
 
-def by_unit(column: Column, arms: Arms, *, first: str = "method", title: str = "") -> TableOf:
-    """One row per arm that was measured, a column per unit."""
+def by_unit(columns: Sequence[Column], arms: Arms, first: str = "method") -> TableOf:
+    """One row per figure and arm that was measured, a column per unit."""
+
+    def places(found: Found) -> Places:
+        return {(unit, None): found.label(unit) for unit in found.units if found.measured(unit)}
+
+    return _across(columns, arms, places, first)
+
+
+def by_domain(columns: Sequence[Column], unit: str, arms: Arms, domains: Domains) -> TableOf:
+    """One row per figure and arm, a column per domain of one unit, and one for all of them."""
+
+    def places(found: Found) -> Places:
+        named: Places = {(unit, domain): heading for domain, heading in domains(found).items()}
+        return {**named, (unit, None): "all"}
+
+    return _across(columns, arms, places)
+
+
+def _across(columns: Sequence[Column], arms: Arms, places: Callable[[Found], Places], first: str = "method") -> TableOf:
+    def name_of(arm: str, column: Column) -> str:
+        return f"{arm}, {_heading(column)}" if len(columns) > 1 else arm
 
     def table(found: Found) -> Table:
-        names = [unit for unit in found.units if found.measured(unit)]
+        headings = places(found)
         rows = [
-            [name, *(cell(found, unit, arm, column) for unit in names)]
-            for arm, name in arms.items()
-            if any(found.figures(unit, arm) for unit in names)
+            [name_of(name, column), *(cell(found, unit, arm, column, domain) for unit, domain in headings)]
+            for column in columns
+            for arm, name in _named(arms).items()
+            if any(found.figures(unit, arm) for unit, _ in headings)
         ]
-        return Table(title, [first, *map(found.label, names)], rows)
-
-    return table
-
-
-def by_domain(column: Column, unit: str, arms: Arms, domains: Domains, *, title: str = "") -> TableOf:
-    """One row per arm, a column per domain of one unit, and one for all of them."""
-
-    def table(found: Found) -> Table:
-        headings = domains(found)
-        rows = [
-            [name, *(cell(found, unit, arm, column, domain) for domain in (*headings, None))]
-            for arm, name in arms.items()
-            if found.figures(unit, arm)
-        ]
-        return Table(title, ["method", *headings.values(), "all"], rows)
+        return Table("", [first, *headings.values()], rows)
 
     return table
 
@@ -100,38 +109,47 @@ def _heading(column: Column) -> str:
     return column if isinstance(column, str) else column[0]
 
 
+def _named(arms: Arms) -> Mapping[str, str]:
+    return arms if isinstance(arms, Mapping) else {arm: arm for arm in arms}
+
+
 # ----------------------------------------------------------------------------------------------------------- charts
 
-SPEEDUP = "speed-up"
 ChartOf = Callable[[Found], Plot | None]
-
-
-def value_of(found: Found, quantity: str, side: Side) -> Estimate | None:
-    """A speed-up, or one of `claims.QUANTITIES`."""
-    return speedup(found, side) if quantity == SPEEDUP else estimate_of(found, quantity, side)
+ValueOf = Callable[[Found, Side], Estimate | None]
 
 
 def curves(
-    quantities: Sequence[str], sides: Callable[[Found], Mapping[str, Mapping[float, Side]]], x_label: str, alt: str
+    quantities: Sequence[str | tuple[str, ValueOf]],
+    sides: Callable[[Found], Mapping[str, Mapping[float, Side]]],
+    x_label: str,
+    alt: str,
+    log: str = "",
 ) -> ChartOf:
-    """A panel for each quantity; in it a line for each name, over x."""
+    """A panel for each quantity; in it a line for each name, over x. On a logarithmic axis every x has a tick."""
 
-    def panel(found: Found, quantity: str) -> Lines:
+    def panel(found: Found, label: str, value: ValueOf) -> Lines:
+        lines = sides(found)
         series = [
-            Series(name, [(x, value_of(found, quantity, side)) for x, side in sorted(places.items())])
-            for name, places in sides(found).items()
+            Series(name, [(x, value(found, places[x])) for x in sorted(places)]) for name, places in lines.items()
         ]
-        return Lines(series, x_label, quantity, **_look(quantity))
+        ticks = {x: f"{x:g}" for places in lines.values() for x in places} if log else None
+        return Lines(series, x_label, label, log=log, ticks=ticks, **_look(label))
 
-    return lambda found: _plot([panel(found, quantity) for quantity in quantities], alt) if found.units else None
+    known = [one if isinstance(one, tuple) else (one, partial(_value, one)) for one in quantities]
+    return lambda found: _plot([panel(found, *one) for one in known], alt) if found.units else None
 
 
-def domain_bars(quantities: Sequence[str], unit: str, arms: Sequence[str], domains: Domains, alt: str) -> ChartOf:
+def _value(quantity: str, found: Found, side: Side) -> Estimate | None:
+    return estimate_of(found, quantity, side)
+
+
+def domain_bars(quantities: Sequence[str], unit: str, arms: Arms, domains: Domains, alt: str) -> ChartOf:
     """A panel for each quantity; in it a bar for each arm in a group for each domain of one unit."""
 
     def panel(found: Found, quantity: str) -> Bars:
         names, known = domains(found), [arm for arm in arms if found.figures(unit, arm)]
-        series = {arm: [value_of(found, quantity, Side(unit, arm, name)) for name in names] for arm in known}
+        series = {arm: [estimate_of(found, quantity, Side(unit, arm, name)) for name in names] for arm in known}
         return Bars(list(names.values()), series, quantity, **_look(quantity))
 
     return lambda found: _plot([panel(found, one) for one in quantities], alt) if found.measured(unit) else None

@@ -7,7 +7,7 @@ and published is only what the summary states.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,42 +19,35 @@ from ...measure.records import OFF, Machine, Record
 from ...prompts.arrange import context_prompts
 from ...strategies.knapspec import KnapSpec
 from ...types import Prompt, SkipSet
-from ..charts import Lines, Panels, Series
 from ..tables import Table
-from . import forms
-from .claims import Side, estimate_of, faster, is_below, is_faster, is_larger, judged_by, speedup
-from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Recipe, Unit, Values, prompts_a_task
-from .forms import Column, by_arm, formatted, kept
-from .knapspec_states import CORRELATION, EFFORTS, LEMMA, MIN_COSINE, References, num_looked_at, with_references
-from .workbench import Methods, Task, Workbench, why_missing
+from .claims import Side, above, denied, estimate_of, faster, is_below, is_faster, is_larger, speedup
+from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Recipe, Unit, Values
+from .forms import Column, by_arm, cell, curves, formatted, kept
+from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
+from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
 
 SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
 ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
 RIVALS = {OFF: "plain decoding", SWIFT: SWIFT, CLASP: CLASP}
-TASKS, QUICK_TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), ("gsm8k",), (0.0, 0.7)
+TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), (0.0, 0.7)
 NO_LOSS = 0.95
 """What reaches this share of a speed is as fast."""
 
 # ------------------------------------------------------------------------------------------------------- methods
 
 
-def _tasks(bench: Workbench) -> Sequence[str]:
-    return QUICK_TASKS if bench.scale.is_quick else TASKS
-
-
 def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
-    """It plans whatever that costs."""
-    settings = {"budget": 1.0, "min_tokens": num_looked_at(bench), **changed}
+    settings = {"min_tokens": num_looked_at(bench), **changed}
     return {"strategy": "knapspec", "settings": {"knapspec": settings}}
 
 
 def _methods(bench: Workbench, *names: str) -> Methods:
-    """Each as its paper has it, and with what that pairs it with; FRUGAL is our default, with a budget for planning."""
+    """Each as its paper has it, whatever planning costs; FRUGAL is our default, with a budget for it."""
     known: dict[str, Mapping[str, Any]] = {
         SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
         CLASP: {"strategy": "clasp", "settings": {"clasp": {"budget": 1.0}}},
-        KNAPSPEC: _knapspec(bench),
-        FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {"min_tokens": num_looked_at(bench)}}},
+        KNAPSPEC: _knapspec(bench, budget=1.0),
+        FRUGAL: _knapspec(bench),
     }
     return {name: known[name] for name in names or known}
 
@@ -68,6 +61,18 @@ def _always(skip: str) -> dict[str, Any]:
 def _measure(bench: Workbench, methods: Methods, task: Task, **asked: Any) -> dict[str, Any]:
     """With what passes take, for tokens per time."""
     return {**bench.measure(task, methods, **asked), "latency": bench.latency.to_json()}
+
+
+def _in_turn(num_references: int, measures: Mapping[str, Callable[[Workbench, Task], Values]]) -> UnitsOf:
+    """Of each task all, by the prefixes of their names; at quick scale one task."""
+
+    def units(bench: Workbench) -> Iterator[Unit]:
+        bench = with_references(bench, num_references)
+        for name in TASKS[:1] if bench.scale.is_quick else TASKS:
+            for prefix, measure in measures.items():
+                yield from each([name], measure, prefix)(bench)
+
+    return units
 
 
 # ------------------------------------------------------------------------------------------------ tokens per time
@@ -97,21 +102,21 @@ REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording
 # ---------------------------------------------------------------------------------------------------------- main
 
 
-def _main_units(bench: Workbench) -> Iterable[Unit]:
+def _main(bench: Workbench, task: Task, **asked: Any) -> Values:
+    return _measure(bench, _methods(bench), task, **asked)
+
+
+def _main_units(bench: Workbench) -> Iterator[Unit]:
     """At quick scale one task is sampled: reading long prompts takes most of the time."""
-
-    def measure(temperature: float, task: Task) -> Values:
-        found = _measure(bench, _methods(bench), task, temperature=temperature)
-        return {**found, "task": f"{task.label}, T = {temperature}"}
-
-    for name in TASKS:
-        for temperature in TEMPERATURES if name in _tasks(bench) else TEMPERATURES[:1]:
-            yield from bench.for_each([name], partial(measure, temperature), prefix=f"T={temperature} ")
+    for name, temperature in itertools.product(TASKS, TEMPERATURES):
+        if not (bench.scale.is_quick and temperature and name != TASKS[0]):
+            measure = partial(_main, temperature=temperature, told=f"T = {temperature}")
+            yield from each([name], measure, f"T={temperature} ")(bench)
 
 
 def _main_claims(found: Found) -> Iterator[Judgement | None]:
     for unit in found.units:
-        yield from against(found, f"on {found.label(unit)}", partial(Side, unit))
+        yield from against(found, f" on {found.label(unit)}", partial(Side, unit))
     for name in TASKS:
         yield _stays(found, *(Side(f"T={temperature} {name}", KNAPSPEC) for temperature in TEMPERATURES))
 
@@ -119,45 +124,42 @@ def _main_claims(found: Found) -> Iterator[Judgement | None]:
 def against(found: Found, where: str, side: Callable[[str], Side]) -> Iterator[Judgement | None]:
     """`side`: of an arm, with the unit that it was measured in."""
     own, others = side(KNAPSPEC), [replace(side(arm), label=title) for arm, title in RIVALS.items()]
-    made = [is_faster(f"KnapSpec is faster than {one.name} {where}", found, own, one) for one in others]
+    made = [is_faster(f"KnapSpec is faster than {one.name}{where}", found, own, one) for one in others]
     known = [(one.value, other) for other in others if (one := _tpt(found, other))]
     if len(known) == len(others):
-        claim, (_, best) = f"KnapSpec has the most tokens per time {where}", max(known, key=lambda one: one[0])
+        claim, (_, best) = f"KnapSpec has the most tokens per time{where}", max(known, key=lambda one: one[0])
         made.append(is_larger(claim, found, per_time(found, own.unit), own, best))
     figures = found.figures(own.unit, own.arm)
     remark = "; it chose not to draft" if figures and figures.acceptance_rate is None else ""
-    yield from (one and replace(one, because=one.because + remark) for one in made)
+    yield from (one and replace(one, because=one.because + remark, where=where) for one in made)
 
 
 def _stays(found: Found, greedy: Side, sampled: Side) -> Judgement | None:
     """Where there is a speed-up when it does not sample."""
-    claim = f"KnapSpec's speed-up stays when sampling, within 5 %, on {found.label(greedy.unit).split(',')[0]}"
+    where = f" on {found.label(greedy.unit).split(',')[0]}"
+    claim = f"KnapSpec's speed-up stays when sampling, within 5 %,{where}"
     made, known = is_faster(claim, found, sampled, greedy, NO_LOSS), speedup(found, greedy)
     if made and known and not known.is_above(1.0):
-        return replace(made, outcome=None, because=f"there is none to stay: {made.because}")
-    return made
+        made = replace(made, outcome=None, because=f"there is none to stay: {made.because}")
+    return made and replace(made, where=where)
 
 
 # ------------------------------------------------------------------------------------------- pruning, decoupling
 
 PRUNED, UNPRUNED, DECOUPLED, BOUND = "pruned", "not pruned", "decoupled", "bound"
 COSINES, KINDS = {PRUNED: MIN_COSINE, UNPRUNED: -1.0}, {DECOUPLED: False, BOUND: True}
-KINDS_SHOWN = {kind: kind for kind in KINDS}
 PLAN, DECODED, BEST, PLANNED = (
     [f"{what} {name}" for name in TASKS] for what in ("plan", "decoded", "best set", "planned")
 )
+NOT_MISSED = "what is pruned is not missed (less than 1 % of the expected TPT is lost)"
 NUM_TEXTS = 3
 """After which both kinds plan."""
 
 
-def _pruning_units(bench: Workbench) -> Iterable[Unit]:
+def _decoded(bench: Workbench, task: Task) -> Values:
     """At quick scale the main table alone has our default."""
-    bench = with_references(bench, NUM_TEXTS)
-    methods: Methods = {kind: _knapspec(bench, min_cosine=cosine) for kind, cosine in COSINES.items()}
-    ours = {} if bench.scale.is_quick else _methods(bench, FRUGAL)
-    for name in _tasks(bench):
-        yield from bench.for_each([name], partial(_plans, bench), prefix="plan ")
-        yield from bench.for_each([name], partial(_measure, bench, {**methods, **ours}), prefix="decoded ")
+    kinds = {kind: _knapspec(bench, budget=1.0, min_cosine=cosine) for kind, cosine in COSINES.items()}
+    return _measure(bench, {**kinds, **({} if bench.scale.is_quick else _methods(bench, FRUGAL))}, task)
 
 
 def _plans(bench: Workbench, task: Task) -> Values:
@@ -185,29 +187,20 @@ def _promised(found: Found, unit: str, kind: str) -> list[float]:
     return [max(one[kind], default=0.0) for one in found.get(unit, "promised") or () if kind in one]
 
 
-def _plain_passes(found: Found, unit: str, kind: str) -> float | None:
-    known = speedup(found, Side(unit, kind))
-    return 1 / known.value if known else None
+def _lost(found: Found, unit: str) -> Estimate | None:
+    """Percent of the expected tokens per time."""
+    pairs = zip(*(_promised(found, unit, kind) for kind in COSINES), strict=True)
+    return mean([100 * (1 - one / other) for one, other in pairs if other])
 
 
-def _not_missed(found: Found) -> Iterator[Judgement | None]:
-    for unit in PLAN:
-        pairs = zip(*(_promised(found, unit, kind) for kind in COSINES), strict=True)
-        lost = mean([100 * (1 - one / other) for one, other in pairs if other])
-        claim = f"what is pruned is not missed (less than 1 % of the expected TPT is lost) on {found.label(unit)}"
-        yield is_below(claim, lost, 1.0, "lost", unit="%")
+def _nothing_pruned(found: Found, one: Side, _: Side) -> str | None:
+    plans = found.get(one.unit, "promised")
+    return None if any(plan[PRUNED] != plan[UNPRUNED] for plan in plans) else "nothing was pruned"
 
 
-def _nothing_pruned(found: Found, unit: str) -> str | None:
-    return None if any(one[PRUNED] != one[UNPRUNED] for one in found.get(unit, "promised")) else "nothing was pruned"
-
-
-def _decoupling_units(bench: Workbench) -> Iterable[Unit]:
-    bench = with_references(bench)
-    planned: Methods = {kind: _knapspec(bench, bound=is_bound) for kind, is_bound in KINDS.items()}
-    for name in _tasks(bench):
-        yield from bench.for_each([name], partial(_best_sets, bench), prefix="best set ")
-        yield from bench.for_each([name], partial(_measure, bench, planned), prefix="planned ")
+def _planned(bench: Workbench, task: Task) -> Values:
+    kinds = {kind: _knapspec(bench, budget=1.0, bound=is_bound) for kind, is_bound in KINDS.items()}
+    return _measure(bench, kinds, task)
 
 
 def _best_sets(bench: Workbench, task: Task) -> Values:
@@ -218,9 +211,8 @@ def _best_sets(bench: Workbench, task: Task) -> Values:
     return {**_measure(bench, {kind: _always(one["skip"]) for kind, one in sets.items()}, task), "sets": sets}
 
 
-def _neither_drafts(found: Found, unit: str) -> str | None:
-    rates = [figures.acceptance_rate for kind in KINDS if (figures := found.figures(unit, kind))]
-    return None if any(rate is not None for rate in rates) else "neither drafts"
+def _neither_drafts(found: Found, *sides: Side) -> str | None:
+    return None if any(record.num_draft_steps for side in sides for record in side.records(found)) else "neither drafts"
 
 
 # ------------------------------------------------------------------------------------------------------ contexts
@@ -229,7 +221,7 @@ LENGTHS, QUICK_LENGTHS, MAX_PROMPTS = (1024, 2048, 4096, 8192, 16384), (256, 512
 ARTICLES, QUESTION = "cnn-dm", "Summarise the texts above, one sentence for each."
 
 
-def _context_units(bench: Workbench) -> Iterable[Unit]:
+def _context_units(bench: Workbench) -> Iterator[Unit]:
     """Two for each length, each beside plain decoding: KnapSpec, and those it is held against."""
     articles, limit = bench.task(ARTICLES, len(bench.prompts), 0), bench.engine.context_length
     lengths, own = (QUICK_LENGTHS, [KNAPSPEC]) if bench.scale.is_quick else (LENGTHS, [KNAPSPEC, FRUGAL])
@@ -275,33 +267,27 @@ def _context_table(found: Found) -> Table:
 
 def _context_claims(found: Found) -> Iterator[Judgement | None]:
     for length in _lengths(found):
-        yield from against(found, f"after {length} tokens", partial(_side, length))
+        yield from against(found, f" after {length} tokens", partial(_side, length))
     claim = "SWIFT, which knows nothing of lengths, is slower than plain decoding after the longest texts"
     known = {length: one for length in _lengths(found) if (one := speedup(found, _side(length, SWIFT)))}
     for length in list(known)[-1:]:
         yield is_below(claim, known[length], 1.0, f"after {length} tokens SWIFT", unit="x")
 
 
-def _context_chart(found: Found) -> Plot | None:
-    lengths = _lengths(found)
-
-    def panel(label: str, value: Callable[[Found, Side], Estimate | None]) -> Lines:
-        points = {
-            title: [(length, value(found, _side(length, arm))) for length in lengths] for arm, title in ARMS.items()
-        }
-        ticks = {float(length): f"{length}" for length in lengths}
-        return Lines([Series(*one) for one in points.items()], "tokens of the text", label, log="x", ticks=ticks)
-
-    panels = Panels([panel("speed-up", speedup), panel("TPT (tokens/s)", _tpt)])
-    return Plot(panels, "speed-up and tokens per time by length of the text") if lengths else None
+def _context_sides(found: Found) -> dict[str, dict[float, Side]]:
+    return {title: {length: _side(length, arm) for length in _lengths(found)} for arm, title in ARMS.items()}
 
 
 # -------------------------------------------------------------------------------------------------------- recipe
 
-NUM_TASKS = Effort("tasks", lambda found: len({unit.split()[-1] for unit in found.units}), 6)
+EFFORTS: Mapping[str, Effort] = {
+    "tasks": lambda found: len({unit.split()[-1] for unit in found.units}),
+    "longest text, tokens": lambda found: max(_lengths(found), default=None),
+    "tokens": lambda found: found.get(STATES, "num_tokens"),
+}
 PLAN_COLUMNS: Sequence[Column] = (
-    ("ms", lambda found, unit, arm: forms.cell(found, unit, arm, "ms/token")),
-    ("in plain passes", formatted(".1f", _plain_passes)),
+    ("ms", lambda found, unit, arm: cell(found, unit, arm, "ms/token")),
+    ("in plain passes", formatted(".1f", lambda *of: (one := speedup(of[0], Side(*of[1:]))) and 1 / one.value)),
     ("expected TPT", formatted(".2f", lambda *of: mean(_promised(*of)))),
 )
 SET_COLUMNS: Sequence[Column] = (
@@ -310,39 +296,27 @@ SET_COLUMNS: Sequence[Column] = (
     ("drafts", kept("d", "sets", "num_drafted")),
     ("expected TPT", kept(".2f", "sets", "tokens_per_time")),
 )
-MAIN = Experiment(
-    "main",
-    "against SWIFT and CLaSp, greedy and at temperature 0.7",
-    _main_units,
-    [by_arm([*REACHED, "c"], ARMS)],
-    [judged_by(_main_claims)],
-    [*EFFORTS, NUM_TASKS],
-    ["the paper has four baselines, and nucleus sampling with a top-p that the summary does not state"],
-)
+MAIN = Experiment("main", _main_units, [by_arm([*REACHED, "c"], ARMS)], [_main_claims])
 PRUNING = Experiment(
     "pruning",
-    "pruning on and off, and the share of time in the DP",
-    _pruning_units,
+    _in_turn(NUM_TEXTS, {"plan ": _plans, "decoded ": _decoded}),
     [
         by_arm(PLAN_COLUMNS, title="a plan alone (off: a plain pass)", units=PLAN),
         by_arm(REACHED, title="decoding", units=DECODED),
     ],
     [
         faster("a plan is faster with pruning on {task}", PRUNED, UNPRUNED, units=PLAN, unless=_nothing_pruned),
-        judged_by(_not_missed),
+        denied(above(f"{NOT_MISSED} on {{task}}", _lost, 1.0, "lost", units=PLAN, unit="%")),
         faster("a plan takes less than ten plain passes on {task}", PRUNED, bound=0.1, units=PLAN),
         faster("decoding is no slower with pruning on {task}", PRUNED, UNPRUNED, bound=NO_LOSS, units=DECODED),
     ],
-    EFFORTS,
-    [f"pruned: states with a cosine below {MIN_COSINE}; in both cases at most half of all seconds are skipped"],
 )
 DECOUPLING = Experiment(
     "decoupling",
-    "attention and MLP apart, or bound to each other",
-    _decoupling_units,
+    _in_turn(2, {"best set ": _best_sets, "planned ": _planned}),
     [
-        by_arm([*SET_COLUMNS, *REACHED[:3]], KINDS_SHOWN, title="best set", units=BEST),
-        by_arm(REACHED, KINDS_SHOWN, title="as planned", units=PLANNED),
+        by_arm([*SET_COLUMNS, *REACHED[:3]], list(KINDS), title="best set", units=BEST),
+        by_arm(REACHED, list(KINDS), title="as planned", units=PLANNED),
     ],
     [
         faster("the best set of single sub-layers is faster on {task}", DECOUPLED, BOUND, units=BEST),
@@ -354,23 +328,21 @@ DECOUPLING = Experiment(
             unless=_neither_drafts,
         ),
     ],
-    EFFORTS,
-    ["best set: what either knapsack finds best on a text that is not measured; it always drafts"],
 )
 CONTEXTS = Experiment(
     "contexts",
-    "speed-up and tokens per time against the length",
     _context_units,
     [_context_table],
     [
-        judged_by(_context_claims),
+        _context_claims,
         faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
     ],
-    [Effort("longest text, tokens", lambda found: max(_lengths(found), default=None)), prompts_a_task(None)],
-    [
-        f"{ALWAYS}: the knapsack's best set after another text of that length; it drafts whether it pays or not",
-        "a length counts the new tokens; attention : MLP are the whole numbers that the knapsack weighs them with",
-    ],
-    _context_chart,
+    chart=curves(
+        ["speed-up", ("TPT (tokens/s)", _tpt)],
+        _context_sides,
+        "tokens of the text",
+        "speed-up and tokens per time by length of the text",
+        log="x",
+    ),
 )
-RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3)
+RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3, efforts=EFFORTS)

@@ -36,10 +36,10 @@ from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
 from ..charts import Group, Panels, Scatter
 from ..tables import Table
-from .claims import Side, is_above, judged_by, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
+from .claims import Side, is_above, speedup
+from .experiment import Experiment, Found, Judgement, Plot, Unit, Values, fewest_prompts
 from .forms import Column, by_arm, kept
-from .workbench import Task, Workbench
+from .workbench import Task, Workbench, each, joined
 
 MAX_DRAFTED, MIN_COSINE, SHARE = 10, 0.5, 0.5
 """The paper's: tokens of a draft, the cosine below which states are pruned, how much may be skipped, each at most."""
@@ -73,11 +73,11 @@ class References:
 
     @cached_property
     def first(self) -> Text:
-        return written(self._bench.engine, self._prompts[0], self._num_tokens)
+        return self._bench.write(self._prompts[:1], self._num_tokens)[0]
 
     @cached_property
     def others(self) -> ScoredTexts:
-        texts = [written(self._bench.engine, prompt, self._num_tokens) for prompt in self._prompts[1:]]
+        texts = self._bench.write(self._prompts[1:], self._num_tokens)
         return ScoredTexts(self._bench.engine.runner, texts or [self.first])
 
     @cached_property
@@ -102,11 +102,6 @@ class References:
         return max(self.networks(**asked), key=lambda one: one.tokens_per_time, default=None)
 
 
-def written(engine: Engine, prompt: Prompt, num_tokens: int) -> Text:
-    tokens = encode(prompt, engine)
-    return Text((*tokens, *engine.generate(tokens, strategy="off", max_new_tokens=num_tokens).tokens), len(tokens))
-
-
 def num_looked_at(bench: Workbench) -> int:
     """Tokens that a plan looks at, at least."""
     return 16 if bench.scale.is_quick else 32
@@ -125,13 +120,9 @@ NUM_DRAFTED, RATIOS, BUDGETS = 4, (0.12, 0.25, 0.4), (0.3, 0.6, 1.0)
 PREDICTORS = {"tpt": "TPT", "by_width": "TPT, verification by its width", "tpl": "TPL", "match": "match"}
 
 
-def _correlation_units(bench: Workbench) -> Iterable[Unit]:
+def _family(family: str, bench: Workbench, task: Task) -> Values:
     bench = with_references(bench)
-    for family in FAMILIES:
-        yield from bench.for_each(["gsm8k"], partial(_family, bench, family), prefix=f"{family} ")
-
-
-def _family(bench: Workbench, family: str, task: Task) -> Values:
+    task = bench.task(task.name) or task
     texts = References(bench, task.fitting)
     lengths = [len(encode(prompt, bench.engine)) for prompt in task.measured]
     costs = bench.latency.at(sum(lengths) / len(lengths) + bench.scale.tokens / 2)
@@ -187,7 +178,7 @@ def _correlations(found: Found) -> Table:
 def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
     for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
         claim, above = f"TPT is more highly correlated with throughput than {title}", _r(found, "tpt", other)
-        num_prompts = int(NUM_PROMPTS.ours(found) or 0)  # speeds of few prompts are chance, however many sets there are
+        num_prompts = int(fewest_prompts(found) or 0)  # speeds of few prompts are chance, however many sets there are
         yield is_above(claim, above and replace(above, count=num_prompts), 0.0, "difference of r")
 
 
@@ -201,20 +192,12 @@ def _correlation_chart(found: Found) -> Plot | None:
 
 
 PREDICTED: Sequence[Column] = [(title, kept(".4g", "predicted", name)) for name, title in PREDICTORS.items()]
-NUM_PROMPTS = prompts_a_task(None)
-EFFORTS = [Effort("models", lambda found: 1, 8), NUM_PROMPTS]
 CORRELATION = Experiment(
     "correlation",
-    "what predicts throughput: tokens per time or others",
-    _correlation_units,
+    joined(*(each(["gsm8k"], partial(_family, family), f"{family} ") for family in FAMILIES)),
     [_correlations, by_arm([*PREDICTED, "accepted", "speed-up"], first="sets", title="the sets")],
-    [judged_by(_is_best_predictor)],
-    EFFORTS,
-    [
-        f"{NUM_DRAFTED} tokens are drafted in every round; match, the acceptance rate as it is known beforehand: the "
-        "share of the target's choices that a set meets on prompts which are not measured"
-    ],
-    _correlation_chart,
+    [_is_best_predictor],
+    chart=_correlation_chart,
 )
 
 # ---------------------------------------------------------------------------------------------------- the lemma
@@ -302,7 +285,7 @@ NUM_TEXTS, NUM_TOKENS, STEPS = 6, 16, 10
 
 
 def _examined(bench: Workbench) -> Values:
-    texts = (written(bench.engine, prompt, NUM_TOKENS) for prompt in bench.prompts[:NUM_TEXTS])
+    texts = bench.write(bench.prompts[:NUM_TEXTS], NUM_TOKENS)
     return summary([examine(bench.engine, text) for text in texts], 2 * bench.engine.runner.num_layers)
 
 
@@ -345,15 +328,4 @@ def _is_kept(found: Found) -> Judgement | None:
     return Judgement(claim, not violations if close else None, because)
 
 
-LEMMA = Experiment(
-    "lemma",
-    "lemma 4.1: a state close enough to the target's drafts its token",
-    lambda bench: [Unit(STATES, lambda: _examined(bench))],
-    [_table],
-    [judged_by(_is_kept)],
-    efforts=[Effort("tokens", lambda found: found.get(STATES, "num_tokens"))],
-    notes=[
-        "a pair is one sub-network at one token; the dynamic programme finds one for every number of sub-layers "
-        "skipped, up to half of them; where the premise does not hold the lemma says nothing"
-    ],
-)
+LEMMA = Experiment("lemma", lambda bench: [Unit(STATES, lambda: _examined(bench))], [_table], [_is_kept])

@@ -6,7 +6,8 @@ What is measured is in knn_ssd_units.py; here is how it is shown: tables, claims
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,21 +17,21 @@ from ...prompts.arrange import RATIOS
 from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
-from .claims import TOO_FEW, Side, faster, is_above, is_below, is_faster, judged_by, larger, negated, speedup
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe, new_tokens, prompts_a_task
+from .claims import TOO_FEW, Side, above, below_formula, denied, faster, in_each, is_above, is_faster, larger, speedup
+from .experiment import Claim, Effort, Experiment, Found, Judgement, Note, Plot, Recipe, Unit, fewest_prompts
 from .forms import any_value, by_arm, by_domain, by_unit, domain_bars, kept, of, only, together
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
+from .workbench import joined
 
-ARMS = {arm: arm for arm in (FIXED, MIXED, KNN)}
-ALL_ARMS = {OFF: OFF, **ARMS}
-UNSEEN_ARMS = {arm: arm for arm in (OFF, MIXED, FIXED, KNN, OWN)}
-SETS = {name: name for name in TASKS}
-BAYES = {arm: arm for arm in (f"{FIXED}, Bayesian", f"{MIXED}, Bayesian")}
+ARMS, UNSEEN_ARMS = [FIXED, MIXED, KNN], [OFF, MIXED, FIXED, KNN, OWN]
+ALL_ARMS = [OFF, *ARMS]
+BAYES = [f"{FIXED}, Bayesian", f"{MIXED}, Bayesian"]
 COUNTED, ACCEPTED = ("M", "alpha", "speed-up"), {"M": "accepted length", "alpha": "acceptance rate"}
 STREAMS = [f"r={ratio}" for ratio in RATIOS]
 FIRST, LAST, ALL = STREAMS[0], STREAMS[-1], "all"
 LENGTHS = {128: 2.5, 512: 0.77, 1024: 0.41}
 """New tokens -> percent of the time that the paper's decision takes."""
+QUICKER = "deciding takes a smaller share of the time than the paper's"
 NO_STRUCTURE = 0.25
 """Groups whose silhouette is no larger do not stand apart, by the usual reading."""
 MATCH = ("match", kept(".3f", "match"))
@@ -69,13 +70,22 @@ def _vectors(found: Found) -> float | None:
     return round(statistics.fmean(map(len, points.values())), 1) if points else None
 
 
-FIT = [new_tokens(128), Effort("steps of a domain's search", _steps, 1000)]
-PROMPTS = Effort("prompts a task", lambda found: found.scale.get("prompts"), 40)
+EFFORTS: Mapping[str, Effort] = {
+    "prompts a task": lambda found: found.scale.get("prompts") if FIRST in found.units else fewest_prompts(found),
+    "steps of a domain's search": _steps,
+    "vectors a domain": _vectors,
+    "vectors a subtopic": _vectors,
+}
 
 
 def set_notes(found: Found) -> Iterator[str]:
     if nothing := [name for name, skip in (any_value(found, "sets") or {}).items() if not skip]:
         yield f"no set was found in the time for {', '.join(nothing)}: plain decoding instead"
+
+
+def all_sets(found: Found) -> Iterator[str]:
+    if sets := any_value(found, "sets"):
+        yield f"sub-layers skipped: {'; '.join(f'{name} `{skip}`' for name, skip in sets.items() if skip)}"
 
 
 def ratio_notes(found: Found) -> Iterator[str]:
@@ -106,26 +116,23 @@ def vector_notes(found: Found) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ tables and charts
 
 
-def sets_table(found: Found) -> Table:
-    sets = any_value(found, "sets") or {}
-    return Table("sets", ["set of", "sub-layers skipped"], [[name, skip or "nothing"] for name, skip in sets.items()])
-
-
 def routes_table(found: Found) -> Table:
     labels, routes = found.get(VECTORS, "labels") or {}, found.get(VECTORS, "routes") or {}
     rows = [[labels[name], *(str(sent.get(other, 0)) for other in labels)] for name, sent in routes.items()]
     return Table("where prompts are sent", ["prompts of", *labels], rows)
 
 
-def percent_of_time(found: Found, length: int) -> Estimate | None:
-    token = found.get(VECTORS, "token_seconds")
-    return mean([100 * one / (one + length * token) for one in found.get(VECTORS, "decision_seconds") or ()])
+def percent_of_time(length: int, found: Found, unit: str) -> Estimate | None:
+    token = found.get(unit, "token_seconds")
+    return mean([100 * one / (one + length * token) for one in found.get(unit, "decision_seconds") or ()])
 
 
 def subtopic_table(found: Found) -> Table:
     points = found.get(MATH_VECTORS, "points") or {}
     first = "subtopic" if found.get(MATH_VECTORS, "is_labelled") else "cluster"
-    return Table("vectors", [first, "prompts"], [[name, str(len(own))] for name, own in points.items()])
+    return Table(
+        "vectors", [first, *points], [["prompts", *(str(len(own)) for own in points.values())]] if points else []
+    )
 
 
 def routes_cell(found: Found, unit: str, arm: str) -> str:
@@ -164,13 +171,6 @@ def accepts_more(unit: str) -> list[Claim]:
     return [larger(f"{texts[one]} {arm}", one, KNN, arm, units=[unit]) for one in texts for arm in (FIXED, MIXED)]
 
 
-def formula_is_larger(found: Found) -> Judgement | None:
-    """The interval of the clock's speed-up against the formula's value."""
-    figures, text = found.figures(LAST, KNN), "the formula promises more than the clock shows"
-    expected = figures.expected["by_ratio"] if figures else None
-    return is_below(text, figures.speedup, round(expected, 2), KNN, unit="x") if figures and expected else None
-
-
 def first_is_faster(text: str, unit: str, parts: Callable[[Found], Mapping[str, str]]) -> Claim:
     """That `ssd-fixed` is faster on the first part of a stream, whose set it has, than on the others."""
 
@@ -179,13 +179,14 @@ def first_is_faster(text: str, unit: str, parts: Callable[[Found], Mapping[str, 
         others = Side(unit, FIXED, label="others", where=lambda record: record.domain != first)
         return is_faster(text, found, Side(unit, FIXED, first, parts(found).get(first)), others)
 
-    return judged_by(judge)
+    return judge
 
 
 def is_faster_by_task(found: Found) -> Iterator[Judgement | None]:
     for task, label in list(tasks(found).items())[1:]:
-        knn, fixed = Side(FIRST, KNN, task), Side(FIRST, FIXED, task)
-        yield is_faster(f"knn is faster than ssd-fixed on {label}", found, knn, fixed)
+        knn, fixed = (Side(FIRST, arm, task) for arm in (KNN, FIXED))
+        made = is_faster(f"knn is faster than ssd-fixed on {label}", found, knn, fixed)
+        yield made and replace(made, where=f" on {label}")
 
 
 def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
@@ -207,31 +208,23 @@ def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
     yield is_above("a task's own set is faster than the others'", mean(list(gains(speed))), 0.0, label)
 
 
-def routing_claims(found: Found) -> Iterator[Judgement | None]:
+def every_prompt_is_sent_home(found: Found) -> Judgement | None:
     routes = found.get(VECTORS, "routes") or {}
     own, count = sum(sent.get(name, 0) for name, sent in routes.items()), sum(sum(s.values()) for s in routes.values())
-    if count:
-        yield Judgement("every prompt is sent to its own domain", own == count, f"{own} of {count}")
-    for length, paper in LENGTHS.items():
-        text = f"deciding takes a smaller share of the time than the paper's, of {length} new tokens"
-        yield is_below(text, percent_of_time(found, length), paper, "share", unit="%")
+    return Judgement("every prompt is sent to its own domain", own == count, f"{own} of {count}") if count else None
 
 
-def most_are_sent(found: Found) -> Iterator[Judgement | None]:
-    for unit, likely in units.NEW_TASKS.items():
-        routes = found.get(unit, "routes") or {}
-        sent, count = routes.get(likely, 0), sum(routes.values())
-        text, share = f"most prompts of {found.label(unit)} are sent to {likely}", [1.0] * sent + [0.0] * (count - sent)
-        yield is_above(text, mean(share), 0.5, f"{sent} of {count}, share") if likely else None
+def most_are_sent(told: str, found: Found, unit: str) -> Judgement | None:
+    routes, likely = found.get(unit, "routes") or {}, units.NEW_TASKS[unit]
+    sent, count = routes.get(likely, 0), sum(routes.values())
+    share = mean([1.0] * sent + [0.0] * (count - sent))
+    return is_above(f"{told} are sent to {likely}", share, 0.5, f"{sent} of {count}, share") if likely else None
 
 
-def cluster_claims(found: Found) -> Iterator[Judgement | None]:
-    names = [name for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
-    if len(names) > 1:
-        most, fewest = Side(names[-1], KNN), Side(names[0], KNN)
-        yield is_faster(f"{most.unit} are faster than {fewest.unit}", found, most, fewest)
-    seven, five = Side("7 clusters", KNN), Side("5 clusters", KNN)
-    yield negated(is_faster("seven clusters are not faster than five", found, seven, five))
+def more_clusters_are_faster(found: Found) -> Judgement | None:
+    sides = [Side(name, KNN) for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
+    text = f"{sides[-1].unit} are faster than {sides[0].unit}" if len(sides) > 1 else ""
+    return is_faster(text, found, sides[-1], sides[0]) if text else None
 
 
 def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
@@ -257,93 +250,90 @@ def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
 # ----------------------------------------------------------------------------------------------------- experiments
 
 
-def of_streams(name: str, title: str, tables: Any, claims: Any, *notes: Any, **more: Any) -> Experiment:
+def of_streams(name: str, tables: Any, claims: Any, *notes: Note, **more: Any) -> Experiment:
     """What is shown of streams that are measured once."""
-    shared = {"units": units.stream_units, "efforts": [PROMPTS, *FIT], "notes": [*notes, set_notes]}
-    return Experiment(name, title, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
+    shared = {"units": units.stream_units(), "notes": [*notes, set_notes]}
+    return Experiment(name, tables=tables, claims=claims, shares="table-2", **{**shared, **more})
 
 
-def of_fit(name: str, title: str, measured: Any, tables: Any, claims: Any, **more: Any) -> Experiment:
+def of_fit(name: str, measured: Any, table: Any, claims: Any, note: Note = set_notes, **more: Any) -> Experiment:
     """What is shown of methods with fitted sets."""
-    efforts = [prompts_a_task(None), *FIT]
-    return Experiment(name, title, measured, tables, claims, efforts, [set_notes], **more)
+    return Experiment(name, measured, [table], claims, [note], **more)
 
 
+def of_vectors(name: str, measured: Any, table: Any, claims: Any, alt: str) -> Experiment:
+    parts = f"{alt}, first two principal components"
+    return Experiment(name, measured, [table], claims, [vector_notes], partial(scatter, alt=parts))
+
+
+def first_stream(name: str, columns: Sequence[str], claims: Any, alt: str) -> Experiment:
+    """The stream that goes task by task."""
+    measured, chart = units.stream_units([0.0]), domain_bars(columns, FIRST, ARMS, tasks, alt)
+    return of_streams(name, [by_domain(columns, FIRST, ARMS, tasks)], claims, units=measured, chart=chart)
+
+
+UNSEEN = joined(units.each_task(units.new_task, names=units.NEW_TASKS), units.each_task(units.left_out, units.WITHOUT))
+"""Data sets that are not among the tasks, then each task as if it were not."""
 MATH = units.math_units(MATH_STREAM, units.math_stream)
 RECIPE = Recipe(
     "knn-ssd",
     [  # where time is short: a fit, then a stream for each table that shares them, last what is left of them
-        Experiment(
+        of_vectors(
             "figure-5",
-            "vectors of domains, and routing",
-            units.vector_units,
-            tables=[routes_table],
-            claims=[judged_by(routing_claims)],
-            efforts=[Effort("vectors a domain", _vectors, 1000)],
-            notes=[vector_notes],
-            chart=partial(scatter, alt="vectors of prompts by domain, first two principal components"),
+            units.of_tasks(VECTORS, lambda bench: [Unit(VECTORS, partial(units.vectors, bench))]),
+            routes_table,
+            [
+                every_prompt_is_sent_home,
+                *(
+                    denied(above(f"{QUICKER}, of {n} new tokens", partial(percent_of_time, n), most, "share", unit="%"))
+                    for n, most in LENGTHS.items()
+                ),
+            ],
+            "vectors of prompts by domain",
         ),
         of_streams(
             "table-1",
-            "all mix ratios",
             of(streams, by_arm(("tokens/s", "expected", "speed-up"), ALL_ARMS, first="", units=[ALL])),
             of(streams, *knn_is_faster(ALL)),
-            "expected: speed-up by M a / ((M - 1)(1 - r) + a)",
         ),
-        of_streams(
-            "table-7",
-            "what is accepted, by mix ratio",
-            of(streams, *(by_unit(name, ALL_ARMS, title=name) for name in ACCEPTED)),
-            of(streams, *accepts_more(ALL)),
-        ),
+        of_streams("table-7", of(streams, by_unit(list(ACCEPTED), ALL_ARMS)), of(streams, *accepts_more(ALL))),
         of_streams(
             "table-3",
-            "the mix ratio 1, by the clock",
-            [by_arm((*COUNTED, "c"), {**ALL_ARMS, **BAYES}, first="stream", units=[LAST, units.PAPERS_SEARCH])],
-            [*accepts_more(LAST), *knn_is_faster(LAST), judged_by(formula_is_larger)],
+            [by_arm((*COUNTED, "c"), [*ALL_ARMS, *BAYES], first="stream", units=[LAST, units.PAPERS_SEARCH])],
+            [
+                *accepts_more(LAST),
+                *knn_is_faster(LAST),
+                below_formula("the formula promises more than the clock shows", KNN, units=[LAST]),
+            ],
             search_notes,
-            units=units.both_searches_units,
+            units=joined(units.stream_units([1.0]), units.papers_search_unit),
         ),
-        of_streams(
+        first_stream(
             "figure-1",
-            "speed-ups task by task",
-            [by_domain("speed-up", FIRST, ARMS, tasks)],
+            ["speed-up"],
             [
                 first_is_faster("ssd-fixed is faster on its own task than on the others", FIRST, tasks),
-                judged_by(is_faster_by_task),
+                is_faster_by_task,
             ],
-            units=partial(units.stream_units, ratios=[0.0]),
-            chart=domain_bars(["speed-up"], FIRST, list(ARMS), tasks, "speed-ups on a stream that goes task by task"),
+            "speed-ups on a stream that goes task by task",
         ),
-        of_streams(
-            "figure-4",
-            "what is accepted, task by task",
-            [by_domain(name, FIRST, ARMS, tasks, title=name) for name in ACCEPTED],
-            accepts_more(FIRST),
-            units=partial(units.stream_units, ratios=[0.0]),
-            chart=domain_bars(list(ACCEPTED), FIRST, list(ARMS), tasks, "M and acceptance rate, task by task"),
-        ),
+        first_stream("figure-4", list(ACCEPTED), accepts_more(FIRST), "M and acceptance rate, task by task"),
         of_fit(
             "figure-2",
-            "the set of each task on every task",
-            units.matrix_units,
-            [
-                by_unit("speed-up", SETS, first="set of", title="speed-up"),
-                by_unit(MATCH, SETS, first="set of", title="share of the target's choices met"),
-                sets_table,
-            ],
-            [judged_by(own_sets_are_better)],
+            units.of_tasks("sets", units.each_task(units.on_task)),
+            by_unit(["speed-up", MATCH], TASKS, first="set of"),
+            [own_sets_are_better],
+            all_sets,
             chart=matrix_chart,
         ),
         of_fit(
             "table-5",
-            "domains that were not fitted to",
-            units.unseen_units,
-            [by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of")],
+            units.of_tasks("unseen", UNSEEN, [*units.NEW_TASKS, *TASKS]),
+            by_arm((*COUNTED, ("sent to", routes_cell)), UNSEEN_ARMS, first="prompts of"),
             [
                 faster("knn is faster than ssd-mixed on {task}", KNN, MIXED, units=list(units.NEW_TASKS)),
                 faster("knn is faster than plain decoding on {task}", KNN, units=list(units.NEW_TASKS)),
-                judged_by(most_are_sent),
+                in_each("most prompts of {task}", most_are_sent, list(units.NEW_TASKS)),
                 *of(
                     left_out,
                     faster("knn is faster than another task's set where a task is left out", KNN, FIXED),
@@ -354,44 +344,38 @@ RECIPE = Recipe(
         ),
         of_fit(
             "table-6",
-            "the number of clusters, on chat",
             units.cluster_units,
-            [by_arm((*COUNTED, SIZES), {KNN: KNN}, first="clusters")],
-            [judged_by(cluster_claims)],
+            by_arm((*COUNTED, SIZES), [KNN], first="clusters"),
+            [
+                more_clusters_are_faster,
+                denied(
+                    faster("seven clusters are not faster than five", Side("7 clusters", KNN), Side("5 clusters", KNN))
+                ),
+            ],
         ),
-        Experiment(
+        of_vectors(
             "figure-6",
-            "vectors of MATH",
             units.math_units(MATH_VECTORS, units.math_vectors),
-            tables=[subtopic_table],
-            claims=[judged_by(subtopic_claims)],
-            efforts=[Effort("vectors a subtopic", _vectors, 100)],
-            notes=[vector_notes],
-            chart=partial(scatter, alt="vectors of MATH prompts by subtopic, first two principal components"),
+            subtopic_table,
+            [subtopic_claims],
+            "vectors of MATH prompts by subtopic",
         ),
-        of_fit(
-            "table-4",
-            "MATH, which has several subtopics",
-            MATH,
-            [by_arm(COUNTED, ALL_ARMS, first="")],
-            knn_is_faster(MATH_STREAM),
-        ),
+        of_fit("table-4", MATH, by_arm(COUNTED, ALL_ARMS, first=""), knn_is_faster(MATH_STREAM)),
         of_fit(
             "figure-7",
-            "MATH, subtopic by subtopic",
             MATH,
-            [by_domain("speed-up", MATH_STREAM, ARMS, subtopics)],
+            by_domain(["speed-up"], MATH_STREAM, ARMS, subtopics),
             [first_is_faster("ssd-fixed is faster on the first subtopic than on others", MATH_STREAM, subtopics)],
-            chart=domain_bars(["speed-up"], MATH_STREAM, list(ARMS), subtopics, "speed-ups on MATH by subtopic"),
+            chart=domain_bars(["speed-up"], MATH_STREAM, ARMS, subtopics, "speed-ups on MATH by subtopic"),
             shares="table-4",
         ),
         of_streams(
             "table-2",
-            "speed-ups by mix ratio",
-            of(streams, *(by_unit(name, ALL_ARMS, title=name) for name in ("expected", "speed-up"))),
+            of(streams, by_unit(["expected", "speed-up"], ALL_ARMS)),
             [faster("knn is faster than ssd-mixed at {unit}", KNN, MIXED, units=[FIRST, LAST])],
             ratio_notes,
         ),
     ],
     quick_prompts=3,
+    efforts=EFFORTS,
 )

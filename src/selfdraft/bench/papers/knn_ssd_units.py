@@ -17,7 +17,6 @@ import numpy as np
 
 from ...calibrate.fit_once import Fitted
 from ...calibrate.fit_session import ScoredTexts
-from ...calibrate.texts import Told, write
 from ...engine.state import State, TextSequence, prefill
 from ...errors import ProfileError
 from ...measure.estimate import FEW_PROMPTS
@@ -25,16 +24,15 @@ from ...measure.figures import Measured
 from ...measure.records import OFF
 from ...profiles.profile import Artefact
 from ...profiles.searches import Where, read_domains
-from ...progress import no_progress
 from ...prompts.arrange import by_domain, change_share, in_turn, mixed_prompts
-from ...prompts.tokens import encode, encoded
+from ...prompts.tokens import encode
 from ...strategies.anchors import NO_THRESHOLD, Domain, pack, unpack
 from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
 from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
 from .swift_methods import self_sd_fit
-from .workbench import Methods, Task, Workbench, why_missing
+from .workbench import Methods, Task, UnitsOf, Workbench, labels, why_missing
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
 """A stream begins with the first."""
@@ -66,10 +64,10 @@ def missing_units(bench: Workbench, names: Iterable[str]) -> list[Unit]:
     return [Unit(name, missing=why_missing(name)) for name in names if bench.task(name) is None]
 
 
-def with_tasks(bench: Workbench, name: str, units: Iterable[Unit], names: Iterable[str] = TASKS) -> list[Unit]:
+def of_tasks(name: str, units: UnitsOf, names: Iterable[str] = TASKS) -> UnitsOf:
     """`units`, if there are two of the five tasks at least; else `name` is missing."""
     too_few = Unit(name, missing=f"it needs prompts of two at least of {', '.join(TASKS)}")
-    return [*missing_units(bench, names), *(units if len(tasks_of(bench)) > 1 else [too_few])]
+    return lambda bench: [*missing_units(bench, names), *(units(bench) if len(tasks_of(bench)) > 1 else [too_few])]
 
 
 # ------------------------------------------------------------------------------------------------ fits and methods
@@ -157,24 +155,26 @@ def routes(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> dict[s
 # ------------------------------------------------------------------------- streams: tables 1, 2, 3 and 7, figures 1, 4
 
 
-def stream_units(bench: Workbench, ratios: Sequence[float] = RATIOS_IN_TURN) -> list[Unit]:
-    wanted = ratios[:2] if bench.scale.is_quick else ratios
-    return with_tasks(bench, "streams", [Unit(f"r={ratio}", partial(_stream, bench, ratio)) for ratio in wanted])
+def stream_units(ratios: Sequence[float] = RATIOS_IN_TURN) -> UnitsOf:
+    def units(bench: Workbench) -> list[Unit]:
+        wanted = ratios[:2] if bench.scale.is_quick else ratios
+        return [Unit(f"r={ratio}", partial(_stream, bench, ratio)) for ratio in wanted]
+
+    return of_tasks("streams", units)
 
 
 def _stream(bench: Workbench, ratio: float) -> Values:
     tasks, known = tasks_of(bench), fit_tasks(bench)
     prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
-    measured = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
-    labels, changes = {task.name: task.label for task in tasks}, change_share([one.domain for one in prompts])
-    return {MEASURED: measured, "changes": changes, "labels": labels, **known.values}
+    found = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
+    changes = change_share([one.domain for one in prompts])
+    return {**found, "changes": changes, "labels": labels(tasks), **known.values}
 
 
-def both_searches_units(bench: Workbench) -> list[Unit]:
-    """The ratio 1 with our search; then with the paper's, which finds nothing in the seconds of a quick run."""
+def papers_search_unit(bench: Workbench) -> list[Unit]:
+    """The paper's search finds nothing in the seconds of a quick run."""
     has_more = not bench.scale.is_quick and len(tasks_of(bench)) > 1
-    units = [Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))] if has_more else []
-    return [*stream_units(bench, [1.0]), *units]
+    return [Unit(PAPERS_SEARCH, partial(_by_papers_search, bench))] if has_more else []
 
 
 def _by_papers_search(bench: Workbench) -> Values:
@@ -184,32 +184,31 @@ def _by_papers_search(bench: Workbench) -> Values:
     tried = {arm: self_sd_fit(bench, f"knn-{arm}", own) for arm, own in prompts.items()}
     methods = {f"{arm}, Bayesian": one_set(tried[arm]["skip"]) for arm in tried}
     stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
-    return {MEASURED: bench.compare(methods, stream), "tried": tried}
+    return {**bench.compare(methods, stream), "tried": tried}
 
 
 # ----------------------------------------------------------------------------------------- domains: figures 2 and 5
 
 
-def matrix_units(bench: Workbench) -> list[Unit]:
-    """The set of each task on every task."""
-    return with_tasks(bench, "sets", [Unit(task.name, partial(_on_task, bench, task)) for task in tasks_of(bench)])
+def each_task(measure: Callable[[Workbench, Task], Values], prefix: str = "", names: Iterable[str] = TASKS) -> UnitsOf:
+    return lambda bench: [Unit(prefix + one.name, partial(measure, bench, one)) for one in tasks_of(bench, names)]
 
 
-def _on_task(bench: Workbench, task: Task) -> Values:
+def on_task(bench: Workbench, task: Task) -> Values:
     """An arm by the name of each set; sets that are the same are measured once.
 
     `match`: how often each meets the target's choice, given the text.
     """
     known = fit_tasks(bench)
     skips = {one.name: skip for one in known.domains if (skip := known.sets[one.name])}
-    found = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
+    compared = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
+    found: Measured = compared[MEASURED]
     named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
-    prompts = [encoded(prompt, bench.engine) for prompt in task.measured]
-    texts = write(bench.engine, prompts, bench.scale.tokens, Told(no_progress, 0, 0, ""))
-    scored = ScoredTexts(bench.engine.runner, [text for text in texts if text.num_generated])
+    texts = [text for text in bench.write(task.measured, bench.scale.tokens) if text.num_generated]
+    scored = ScoredTexts(bench.engine.runner, texts)
     match = {name: scored.match(SkipSet.parse(skip)) for name, skip in skips.items() if scored.texts}
     measured = Measured([*found.of(OFF), *named], found.machine, found.seed)
-    return {MEASURED: measured, "task": task.label, "match": match, **known.values}
+    return {**compared, MEASURED: measured, "task": task.label, "match": match, **known.values}
 
 
 def num_routed(bench: Workbench) -> int:
@@ -217,11 +216,7 @@ def num_routed(bench: Workbench) -> int:
     return max(MORE, bench.scale.prompts) if bench.scale.is_quick else MORE * bench.scale.prompts
 
 
-def vector_units(bench: Workbench) -> list[Unit]:
-    return with_tasks(bench, VECTORS, [Unit(VECTORS, partial(_vectors, bench))])
-
-
-def _vectors(bench: Workbench) -> Values:
+def vectors(bench: Workbench) -> Values:
     """Vectors that were fitted to, and where other prompts are sent. The first decision has something to set up."""
     known, tasks = fit_tasks(bench), tasks_of(bench, num_measured=num_routed(bench))
     prompts = [one for task in tasks for one in task.measured]
@@ -234,7 +229,7 @@ def _vectors(bench: Workbench) -> Values:
         "routes": sent,
         "decision_seconds": [seconds for _, seconds in routed[1:]],
         "token_seconds": bench.latency.at(USUAL_LENGTH).plain,
-        "labels": {task.name: task.label for task in tasks},
+        "labels": labels(tasks),
         **known.values,
     }
 
@@ -243,23 +238,16 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
     """For a picture; `silhouettes`: of each vector, 1: domains stand apart, 0: they do not."""
     vectors = np.concatenate([one.samples for one in domains]).astype(np.float32)
     owners = np.repeat(np.arange(len(domains)), [len(one.samples) for one in domains])
-    flat = plane(vectors)
-    points = {one.name: flat.points[owners == place].round(5).tolist() for place, one in enumerate(domains)}
+    flat, explained = plane(vectors)
+    points = {one.name: flat[owners == place].round(5).tolist() for place, one in enumerate(domains)}
     apart = silhouettes(vectors, owners).tolist() if len(domains) > 1 else []
-    return {"points": points, "explained": sum(flat.shares), "silhouettes": apart}
+    return {"points": points, "explained": sum(explained), "silhouettes": apart}
 
 
 # -------------------------------------------------------------------------- unseen prompts and clusters: tables 5, 6
 
 
-def unseen_units(bench: Workbench) -> list[Unit]:
-    """Data sets that are not among the tasks, then each task as if it were not."""
-    new = [Unit(task.name, partial(_new_task, bench, task)) for task in tasks_of(bench, NEW_TASKS)]
-    left_out = [Unit(WITHOUT + task.name, partial(_left_out, bench, task)) for task in tasks_of(bench)]
-    return with_tasks(bench, "unseen", [*new, *left_out], [*NEW_TASKS, *TASKS])
-
-
-def _new_task(bench: Workbench, task: Task) -> Values:
+def new_task(bench: Workbench, task: Task) -> Values:
     known = fit_tasks(bench)
     methods = {MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
     (more,) = tasks_of(bench, [task.name], num_routed(bench))
@@ -267,12 +255,12 @@ def _new_task(bench: Workbench, task: Task) -> Values:
     return {**bench.measure(task, methods, knows=[known.knows()]), "routes": sent, **known.values}
 
 
-def _left_out(bench: Workbench, task: Task) -> Values:
+def left_out(bench: Workbench, task: Task) -> Values:
     """`knn` without the task's anchors and set; `ssd-fixed`: the set of the first other task."""
     known = fit_tasks(bench)
     knows, other = known.knows(task.name), next(one.name for one in known.domains if one.name != task.name)
     methods = {FIXED: one_set(known.sets[other]), KNN: KNN_METHOD, OWN: one_set(known.sets[task.name])}
-    found = {**bench.measure(task, methods, knows=[knows]), "task": f"{task.label}, left out"}
+    found = bench.measure(task, methods, "left out", knows=[knows])
     return {**found, "routes": routes(bench, knows, task.measured), **known.values}
 
 
@@ -294,15 +282,15 @@ def _clustered(bench: Workbench, task: Task, count: int) -> Values:
     num_domains = max(count, NUM_CLUSTERS[1])
     known = fit(bench, f"knn-ssd-chat-{num_domains}", task.fitting, num_domains, clusters=num_domains)
     method = KNN_METHOD if count > 1 else one_set(known.sets[GENERAL])
-    measured = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
+    found = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
     sizes = [one.num_vectors for one in known.domains]
-    return {MEASURED: measured, "sizes": sizes if count > 1 else [sum(sizes)], **known.values}
+    return {**found, "sizes": sizes if count > 1 else [sum(sizes)], **known.values}
 
 
 # ---------------------------------------------------------------------- MATH and its subtopics: table 4, figures 6, 7
 
 
-def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values]) -> Callable[[Workbench], list[Unit]]:
+def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values]) -> UnitsOf:
     """Subtopics are the prompts' domains where these name them (algebra, geometry, ...); else K-means finds as many."""
 
     def units(bench: Workbench) -> list[Unit]:
@@ -331,7 +319,7 @@ def math_stream(bench: Workbench, task: Task, known: Domains) -> Values:
     order = [one.name for one in known.domains if one.name in found]
     stream = [one for name in order for one in found[name]]
     measured = bench.compare(three_methods(known, order[0]), stream, knows=[known.knows()])
-    return {MEASURED: measured, "subtopics": {name: len(found[name]) for name in order}, **known.values}
+    return {**measured, "subtopics": {name: len(found[name]) for name in order}, **known.values}
 
 
 def math_vectors(bench: Workbench, task: Task, known: Domains) -> Values:

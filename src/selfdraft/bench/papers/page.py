@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...measure.records import VERDICTS
 from ..tables import Table, markdown_table, number, text_table, title
 from .claims import TOO_FEW
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Recipe
-from .recipes import ALL, published, recipes
+from .experiment import EFFORTS, FAILED, Experiment, Found, Judgement, Plot, Recipe
+from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
 
 OUTCOMES: Mapping[bool | None, str] = {True: "confirmed", False: "not confirmed", None: "inconclusive"}
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a table is written, and a word that stands out."""
-
-    table: Callable[[Table], str]
-    mark: Callable[[str], str]
-
-
-TEXT = Form(text_table, str)
-MARKDOWN = Form(markdown_table, lambda word: f"**{word}**")
+BARE = {"-", "1.0", "1.00", "1.00x", "1.00x [1.00, 1.00]"}
+MARK = "**{}**".format
 
 
 @dataclass(frozen=True)
@@ -44,6 +33,14 @@ class Section:
         return [table for table in made if table.rows]
 
     @property
+    def published(self) -> PublishedTable:
+        return published(self.recipe.name).tables[self.experiment.id]
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}"
+
+    @property
     def judgements(self) -> list[Judgement]:
         return self.experiment.judge(self.found)
 
@@ -54,61 +51,80 @@ def sections(
     """Experiments of which something was measured, or asked and not to be had. `wanted`: ids, none: all."""
     for recipe in recipes:
         own = [line for line in lines if line.paper == recipe.name]
-        by_experiment: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for line in own:
-            if line.missing is None:
-                by_experiment.setdefault(line.experiment, {})[line.unit] = line.values
         for experiment in recipe.experiments:
             here = [line for line in own if line.experiment == experiment.kept_as]
             if not here or (wanted and experiment.id not in wanted):
                 continue
             missing = {line.unit: line.missing for line in here if line.missing is not None}
-            units = by_experiment.get(experiment.kept_as, {})
-            found = Found(units, missing, head.question.get("scale", {}), by_experiment)
+            units = {line.unit: line.values for line in here if line.missing is None}
+            found = Found(units, missing, head.question.get("scale", {}))
             yield Section(recipe, experiment, found, max(line.date for line in here)[:10])
 
 
 def as_text(section: Section, head: ReproduceHead) -> str:
-    title = f"== {section.recipe.name} {section.experiment.id}: {section.experiment.title}"
-    return "\n\n".join([title, *_ours(section, head, TEXT), *_published(section, TEXT), *_remarks(section, TEXT)])
+    where, tables = f"({where_of(head)}, {section.date})", section.tables
+    ours = [f"{', '.join(filter(None, ('ours', table.title)))} {where}:\n\n{text_table(table)}" for table in tables]
+    paper = section.published
+    theirs = [f"published ({paper.source}; {paper.setup}):\n\n{text_table(paper.table)}"] if paper.rows else []
+    parts = [f"== {section.title}", *(ours or [f"ours {where}: nothing was measured"]), *theirs]
+    return "\n\n".join([*parts, "\n".join(_remarks(section, str))])
 
 
-def as_markdown(section: Section, head: ReproduceHead, picture: str | None = None) -> Iterator[str]:
-    """`picture`: where its chart is."""
-    yield from _ours(section, head, MARKDOWN)
-    chart = section.experiment.chart
-    if picture and chart and (plot := chart(section.found)):
-        yield f"![{plot.alt} ({where_of(head)}, {section.date})]({picture})"
-    yield from _remarks(section, MARKDOWN)
-    yield from _published(section, MARKDOWN)
+def as_markdown(section: Section, picture: str | None = None) -> str:
+    """What the paper published stands beside ours where the rows are the same. `picture`: where its chart is."""
+    experiment, ours, paper = section.experiment, section.tables, section.published
+    plot = experiment.chart(section.found) if picture and experiment.chart else None
+    drawn, remarks = [f"![{plot.alt}]({picture})"] if plot else [], list(_remarks(section, MARK))
+    if paper.rows:
+        table, models = paper.folded()
+        source = "; ".join(filter(None, (paper.source, paper.setup, models)))
+        said = f"published: {source}"
+        if paper.is_beside and ours:
+            ours = [beside(ours[0], table, paper.num_keys), *ours[1:]]
+        elif len(table.header) > paper.num_keys + 1:
+            ours = [*ours, replace(table, title=said)]
+        else:
+            numbers = "; ".join(f"{', '.join(row[:-1])} {row[-1]}" for row in table.rows)
+            said = f"published: {numbers} ({source})"
+        remarks += [] if ours and ours[-1].title == said else [f"* {said}"]
+    tables = [part for one in ours for part in (one.title, markdown_table(without_bare(one))) if part]
+    first, *rest = [*drawn, *tables, "\n".join(remarks)]
+    return "\n\n".join([f"### {section.title}\n{first}", *rest])
 
 
-def _ours(section: Section, head: ReproduceHead, form: Form) -> Iterator[str]:
-    where = f"({where_of(head)}, {section.date})"
-    if not section.tables:
-        yield f"{form.mark('ours')} {where}: nothing was measured"
-    for table in section.tables:
-        named = f"{form.mark('ours')}, {table.title}" if table.title else form.mark("ours")
-        yield f"{named} {where}:\n\n{form.table(table)}"
+def beside(ours: Table, paper: Table, num_keys: int) -> Table:
+    """The paper's columns at the right of ours; what we have no row for comes last."""
+    theirs = {tuple(row[:num_keys]): row[num_keys:] for row in paper.rows}
+    rows, met = [], set()
+    for row in ours.rows:
+        names = {row[1], row[0], row[0].split(" (")[0], *row[0].split(", ")}
+        key = next((key for key in theirs if names.issuperset(key)), None)
+        met.add(key)
+        rows.append([*row, *(theirs[key] if key else ["-"] * (len(paper.header) - num_keys))])
+    for key, cells in theirs.items():
+        if key not in met:
+            rows.append([*key, *["-"] * (len(ours.header) - num_keys), *cells])
+    return Table(ours.title, [*ours.header, *(f"paper: {name}" for name in paper.header[num_keys:])], rows)
 
 
-def _published(section: Section, form: Form) -> Iterator[str]:
-    paper = published(section.recipe.name).tables.get(section.experiment.id)
-    if paper is None:
-        yield f"{form.mark('published')}: a picture, or words; no numbers that could be set beside ours"
-    else:
-        numbers = form.table(paper.as_table("published"))
-        yield f"{form.mark('published')} ({paper.source}; {paper.setup}):\n\n{numbers}"
+def without_bare(table: Table) -> Table:
+    """Without rows that only say that plain decoding is as fast as itself."""
+
+    def numbers(row: Sequence[str]) -> set[str]:
+        parts = {part for cell in row[1:] for part in cell.split(" / ")}
+        return {part for part in parts if part == "-" or any(map(str.isdigit, part))}
+
+    return replace(table, rows=[row for row in table.rows if numbers(row) - BARE or not numbers(row)])
 
 
-def _remarks(section: Section, form: Form) -> Iterator[str]:
+def _remarks(section: Section, mark: Callable[[str], str]) -> Iterator[str]:
     """How much was done, what became of the claims, what else is to be said."""
     experiment, found = section.experiment, section.found
-    if experiment.efforts and section.tables:
-        yield "done: " + "; ".join(_effort(effort, found) for effort in experiment.efforts)
-    remarks = (f"* {note}" for note in experiment.remarks(found))
-    if lines := [*_claims(section.judgements, form), *remarks, *_missing(found)]:
-        yield "\n".join(lines)
+    if section.published.effort and section.tables:
+        yield "* done: " + "; ".join(_efforts(section))
+    yield from _claims(section.judgements, mark)
+    yield from (f"* {note}" for note in (*section.published.notes, *experiment.remarks(found)))
+    yield from _missing(found)
 
 
 def where_of(head: ReproduceHead) -> str:
@@ -118,21 +134,30 @@ def where_of(head: ReproduceHead) -> str:
     return ", ".join(str(name) for name in (*names, stand_in) if name)
 
 
-def _effort(effort: Effort, found: Found) -> str:
-    paper = "" if effort.paper is None else f" of the paper's {effort.paper:g}"
-    return f"{effort.what} {number(effort.ours(found), 'g')}{paper}"
+def _efforts(section: Section) -> Iterator[str]:
+    known = {**EFFORTS, **section.recipe.efforts}
+    for what, paper in section.published.effort.items():
+        ours = known[what](section.found)
+        of_paper = "" if paper is None else f" of the paper's {paper:g}"
+        yield f"{what} {number(ours and round(ours, 1), 'g')}{of_paper}"
 
 
-def _claims(judgements: Sequence[Judgement], form: Form) -> Iterator[str]:
-    """A line each; those for which there are too few prompts share one."""
+def _claims(judgements: Sequence[Judgement], mark: Callable[[str], str]) -> Iterator[str]:
+    """A line each, wherever it was made; those for which there are too few prompts share one."""
+    groups: dict[str, list[str]] = {}
     for one in judgements:
         if not one.because.startswith(TOO_FEW):
-            yield f"* {form.mark(OUTCOMES[one.outcome])}: {one.claim} ({one.because})"
+            told = f"{mark(OUTCOMES[one.outcome])}{one.where} ({one.because})"
+            groups.setdefault(one.what.rstrip(", "), []).append(told)
+    yield from (f"* {what}: {'; '.join(told)}" for what, told in groups.items())
     if few := [one.claim for one in judgements if one.because.startswith(TOO_FEW)]:
-        yield f"* {form.mark(OUTCOMES[None])}, {TOO_FEW}: {'; '.join(few)}"
+        yield f"* {mark(OUTCOMES[None])}, {TOO_FEW}: {'; '.join(few)}"
 
 
 def _missing(found: Found) -> Iterator[str]:
+    for unit, values in found.units.items():
+        for arm, reason in values.get(FAILED, {}).items():
+            yield f"* {arm} could not run ({found.label(unit)}): {reason}"
     for unit, reason in found.missing.items():
         if reason != NO_TIME:
             yield f"* not to be had, {unit}: {reason}"
@@ -145,11 +170,13 @@ def _missing(found: Found) -> Iterator[str]:
 OWN_FILES = "any JSON lines with id, domain and prompt will do whose ids begin with cnndm, gsm8k, humaneval, ..."
 TITLE = "# The papers' tables, and ours"
 HOW_TO_READ = """\
-Each table of ours says model, device and date. What the paper published follows it, with its source: of other models,
-other devices and more prompts. The paper's claims stand under our tables. *Confirmed*, *not confirmed*: the interval of
-the estimate (in brackets: the middle 95 % of resampled prompts) is clear of the bound. Methods that took turns on the
-same prompts are compared paired: `ratio` is the speed of one over the other's, prompts resampled with both together.
-*Inconclusive*: the interval holds the bound, or there are fewer than three prompts.
+Tables are ours. What the paper published stands in the columns `paper:`, or follows: of other models, other devices and
+more prompts (`a / b`: of one model and of another; the line `published` says which). Where there is no such line the
+paper has a picture, or words. Rows that would only say that plain decoding is as fast as itself are left out. The
+paper's claims stand under the tables. *Confirmed*, *not confirmed*: the interval of the estimate (in brackets: the
+middle 95 % of resampled prompts) is clear of the bound. Methods that took turns on the same prompts are compared
+paired: `ratio` is the speed of one over the other's, prompts resampled with both together. *Inconclusive*: the interval
+holds the bound, or there are fewer than three prompts.
 
 M: tokens that a pass of the whole model brings, its own one included; alpha, accepted: share of the drafted tokens that
 are accepted; r: share of the sub-layers skipped; c: seconds of a draft step over those of a plain token; speed-up:
@@ -220,13 +247,12 @@ def _paper(recipe: Recipe, found: Measured, note: str | None, pictures: str | No
         yield f"{_run(file)}\n\n    {file.command}"
     for file, own in found:
         for section in own:
-            yield f"### {recipe.name} {section.experiment.id}: {section.experiment.title}"
-            yield from as_markdown(section, file.head, pictures and f"{pictures}/{picture_name(file, section)}")
+            yield as_markdown(section, pictures and f"{pictures}/{picture_name(file, section)}")
 
 
 def _run(file: PaperFile) -> str:
     """Where it was measured, with which prompts, and whether outputs were equal."""
-    question = file.head.question
+    question, date = file.head.question, max(line.date for line in file.lines)[:10]
     commit = question.get("commit") and f" commit {question['commit']}"
     versions = f"torch {question.get('torch')}, transformers {question.get('transformers')}"
     compared, different = (
@@ -237,8 +263,8 @@ def _run(file: PaperFile) -> str:
         names = f"{', '.join(files)}, digest {question.get('prompts_digest')}"
         foreign = f" The prompts ({names}) are not part of this repository: {OWN_FILES}."
     return (
-        f"{file.where}: selfdraft {question.get('selfdraft')}{commit or ''} ({versions}); {compared} outputs compared "
-        f"with plain decoding, {different} different.{foreign}"
+        f"{file.where}, {date}: selfdraft {question.get('selfdraft')}{commit or ''} ({versions}); {compared} outputs "
+        f"compared with plain decoding, {different} different.{foreign}"
     )
 
 

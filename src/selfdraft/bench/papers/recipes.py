@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -36,15 +36,36 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """`setup`: models, device, prompts of the paper; `source`: where it stands there."""
+    """What a table is about and what a reader must know; and, unless the paper has only a picture, its numbers.
 
-    source: str
-    setup: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    `effort`: how much the paper did, None: it does not say. `setup`: models, device, prompts of the paper; `source`:
+    where it stands there. `num_keys`: columns, after that of models, that name a row; `is_beside`: as in our table.
+    """
 
-    def as_table(self, title: str) -> Table:
-        return Table(title, self.columns, [["-" if cell is None else str(cell) for cell in row] for row in self.rows])
+    title: str
+    effort: Mapping[str, float | None] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    source: str = ""
+    setup: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    num_keys: int = 1
+    is_beside: bool = False
+
+    @property
+    def table(self) -> Table:
+        return Table("", self.columns, [["-" if cell is None else str(cell) for cell in row] for row in self.rows])
+
+    def folded(self) -> tuple[Table, str]:
+        """One row for all models, their numbers one after the other; and the models."""
+        table, models = self.table, list(dict.fromkeys(str(row[0]) for row in self.rows))
+        rows: dict[tuple[str, ...], list[Sequence[str]]] = {}
+        for _, *row in table.rows:
+            rows.setdefault(tuple(row[: self.num_keys]), []).append(row[self.num_keys :])
+        if self.columns[0] != "model" or any(len(own) != len(models) for own in rows.values()):
+            return table, ""
+        joined = [[*key, *(" / ".join(cells) for cells in zip(*own, strict=True))] for key, own in rows.items()]
+        return Table("", self.columns[1:], joined), " / ".join(models)
 
 
 @dataclass(frozen=True)

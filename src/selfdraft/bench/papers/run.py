@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ...errors import SelfdraftError
 from ...measure.figures import Measured
 from ...measure.jsonl import JsonLines
 from ...progress import Progress, no_progress
-from .experiment import Experiment, Recipe, Unit
+from .experiment import Experiment, Recipe, Unit, Values
 from .workbench import Workbench
 
 NO_TIME = "no time was left for it"
@@ -36,8 +36,7 @@ class Line:
     date: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        values = {name: one.to_json() if isinstance(one, Measured) else one for name, one in self.values.items()}
-        return {**vars(self), "values": values}
+        return vars(self)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -84,8 +83,7 @@ def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
 
 def num_outputs(values: Mapping[str, Any], *verdicts: str) -> int:
     """Outputs of a unit that were compared with plain decoding, those with one of these verdicts."""
-    found = [one.to_json() if isinstance(one, Measured) else one for one in values.values()]
-    records = [record for one in found if isinstance(one, Mapping) for record in one.get("records", ())]
+    records = [record for one in values.values() if isinstance(one, Mapping) for record in one.get("records", ())]
     return sum(record.get("verdict") in verdicts for record in records)
 
 
@@ -108,17 +106,13 @@ class Reproduction:
     def run(self, recipes: Sequence[Recipe], wanted: Sequence[str] = ()) -> None:
         """`wanted`: ids of experiments, none: all."""
         todo = [
-            (recipe, experiment)
+            (recipe.name, experiment, list(experiment.units(self.bench)))
             for recipe in recipes
             for experiment in recipe.experiments
             if not wanted or experiment.id in wanted
         ]
-        asked = {
-            (one.name, experiment.kept_as, unit.name)
-            for one, experiment in todo
-            for unit in experiment.units(self.bench)
-        }
-        self._num_units = len(asked | set(self.file.lines))
+        asked = {(paper, one.kept_as, unit.name): unit.missing for paper, one, units in todo for unit in units}
+        self._num_units = len({*asked, *self.file.lines})
         try:
             for one in todo:  # something of everything
                 self._run_experiment(*one, self._seconds_left, most=1)
@@ -126,31 +120,29 @@ class Reproduction:
                 self._run_experiment(*one, self._seconds_left / (len(todo) - number))
             for one in todo:  # what others left of their time
                 self._run_experiment(*one, self._seconds_left)
-            self._name_what_is_left(todo)
+            for key in [key for key in asked if key not in self.file.lines]:
+                self.file.add(Line(*key, missing=asked[key] or NO_TIME, date=_now()))
         except KeyboardInterrupt:
             if not self.file.lines:
                 raise
             self.is_interrupted = True
 
-    def _run_experiment(self, recipe: Recipe, experiment: Experiment, seconds: float, most: int | None = None) -> None:
+    def _run_experiment(
+        self, paper: str, experiment: Experiment, units: Sequence[Unit], seconds: float, most: int | None = None
+    ) -> None:
         """Its units that are not there yet: begin none later than in `seconds`, and at most `most` of them."""
         began, num_measured = time.perf_counter(), 0
-        for unit in experiment.units(self.bench):
-            if (recipe.name, experiment.kept_as, unit.name) in self.file.lines:
+        for unit in units:
+            line = Line(paper, experiment.kept_as, unit.name, missing=unit.missing, date=_now())
+            if line.key in self.file.lines:
                 continue
-            self.progress(len(self.file.lines), self._num_units, f"{recipe.name} {experiment.id}")
-            if unit.missing is None:
+            self.progress(len(self.file.lines), self._num_units, f"{paper} {experiment.id}")
+            if unit.measure is not None:
                 if num_measured == most or time.perf_counter() - began > seconds:
                     return
                 num_measured += 1
-            self.file.add(self._measured(recipe.name, experiment.kept_as, unit))
-
-    def _name_what_is_left(self, todo: Sequence[tuple[Recipe, Experiment]]) -> None:
-        for recipe, experiment in todo:
-            for unit in experiment.units(self.bench):
-                line = Line(recipe.name, experiment.kept_as, unit.name, missing=unit.missing or NO_TIME, date=_now())
-                if line.key not in self.file.lines:
-                    self.file.add(line)
+                line = self._measured(line, unit.measure)
+            self.file.add(line)
 
     @property
     def _seconds_left(self) -> float:
@@ -158,13 +150,13 @@ class Reproduction:
             return float("inf")
         return self.seconds - (time.perf_counter() - self.began)
 
-    def _measured(self, paper: str, experiment: str, unit: Unit) -> Line:
+    def _measured(self, line: Line, measure: Callable[[], Values]) -> Line:
         """What cannot be measured here (a model without room for a context, say) is a line with its reason."""
-        line, began = Line(paper, experiment, unit.name, missing=unit.missing, date=_now()), time.perf_counter()
-        if unit.measure is None:
-            return line
+        began = time.perf_counter()
         try:
-            line = replace(line, values=unit.measure())
+            found = measure()
+            values = {name: one.to_json() if isinstance(one, Measured) else one for name, one in found.items()}
+            line = replace(line, values=values)
         except SelfdraftError as error:
             line = replace(line, missing=" ".join(str(error).split()))
         return replace(line, seconds=time.perf_counter() - began)

@@ -5,39 +5,23 @@ Those of streams that it searches on stand in `swift_methods`, figure 11 beside 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import torch
-
-from ...calibrate.texts import Text, probe_text
+from ...calibrate.fit_session import ScoredTexts
 from ...errors import ProfileError
 from ...measure.estimate import mean
 from ...measure.records import Record
-from ...prompts.tokens import encode
-from ...strategies.matching import choices
 from ...types import FrontierPoint, SkipSet
-from ..charts import Grid, SkipStrips, Strip
+from ..charts import Bars, SkipStrips, Strip
 from ..tables import Table, number
 from . import swift_methods as shared
-from .claims import Side, at_least, faster, is_above, is_faster, is_larger, judged_by, larger, speedup
-from .experiment import MEASURED, Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
-from .forms import SPEEDUP, by_arm, by_domain, cell, curves, domain_bars, value_of
-from .swift_methods import (
-    FIRST_TASK,
-    SELF_SD,
-    SWIFT,
-    Judgements,
-    accelerating,
-    by_task,
-    efforts,
-    labels_of,
-    swift_fit,
-    tasks_of,
-)
-from .workbench import TASKS, Task, Workbench, why_missing
+from .claims import SPEEDUP, Side, at_least, estimate_of, faster, is_above, is_faster, is_larger, larger, speedup
+from .experiment import Experiment, Found, Judgement, Plot, Unit, Values
+from .forms import by_arm, by_domain, cell, curves, domain_bars
+from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, Judgements, accelerating, by_task, labels_of, swift_fit
+from .workbench import TASKS, Task, Workbench, each, labels, why_missing
 
 # ------------------------------------------------------------------------------------------ 2a: evenly thinned layers
 
@@ -48,36 +32,35 @@ HALF = "speed 0.5"
 
 
 def thinned_units(bench: Workbench) -> Iterable[Unit]:
-    prompts = by_task(tasks_of(bench, ("cnn-dm", "gsm8k", "tinystories")))
+    prompts = by_task(bench.tasks(("cnn-dm", "gsm8k", "tinystories")))
 
     def measure(skipped: float) -> Values:
         """Both stop alike; one has the draft's best tokens verified as well, as SWIFT has."""
         top_k = shared.paired_as_swift("uniform", ratio=skipped)
         methods = {TOP_K: top_k, TOP_1: {**top_k, "tree": "chain"}}
-        return {MEASURED: bench.compare(methods, prompts), "task": f"{skipped:.0%}"}
+        return {**bench.compare(methods, prompts), "task": f"{skipped:.0%}"}
 
     return [Unit(f"speed {skipped}", partial(measure, skipped)) for skipped in RATIOS if prompts]
 
 
-def thinned_sides(found: Found) -> dict[str, dict[float, Side]]:
-    return {arm: {skipped: Side(f"speed {skipped}", arm) for skipped in RATIOS} for arm in (TOP_1, TOP_K)}
-
-
+THINNED_SIDES = {arm: {skipped: Side(f"speed {skipped}", arm) for skipped in RATIOS} for arm in (TOP_1, TOP_K)}
 THINNED = [f"speed {skipped}" for skipped in sorted(RATIOS)]
 FIGURE_2A = Experiment(
     "figure-2a",
-    "evenly thinned layers, one candidate or several",
     thinned_units,
-    [by_arm(["M", "alpha", SPEEDUP, "c"], {TOP_1: TOP_1, TOP_K: TOP_K}, first="layers skipped", units=THINNED)],
+    [by_arm(["M", "alpha", SPEEDUP, "c"], [TOP_1, TOP_K], first="layers skipped", units=THINNED)],
     [
         at_least("with half skipped over 90 % of the drafts are accepted", "alpha", TOP_K, 0.9, units=[HALF]),
         larger("several candidates make more draft tokens accepted than one", "alpha", TOP_K, TOP_1, units=[HALF]),
         faster("evenly spaced layers, half of them skipped, pay with several candidates", TOP_K, units=[HALF]),
         faster("several candidates are faster than one", TOP_K, TOP_1, units=[HALF]),
     ],
-    [prompts_a_task(3000, "prompts of all three tasks")],
-    [f"{TOP_K}: up to ten candidates, the fewer the surer the draft is; {TOP_1}: a chain that stops alike"],
-    curves(["alpha", SPEEDUP], thinned_sides, "share of the layers skipped", "Acceptance and speed-up by layers."),
+    chart=curves(
+        ["alpha", SPEEDUP],
+        lambda found: THINNED_SIDES,
+        "share of the layers skipped",
+        "Acceptance and speed-up by layers.",
+    ),
 )
 
 # ------------------------------------------------------------------------------------------ 2b: sets across tasks
@@ -88,17 +71,12 @@ SET, SET_SHARE = "set", 0.3
 """All sets skip about the same share of the sub-layers: else their sizes would decide, not the tasks."""
 
 
-def set_units(bench: Workbench) -> Iterable[Unit]:
-    tasks = tasks_of(bench, SET_TASKS)
-
-    def on_all(task: Task) -> Values:
-        """Its set on its own prompts and on those of the others."""
-        settings = {"fixed": {"skip": str(pruned(bench, task))}, "confidence": {"threshold": 0.8}}
-        method = {"strategy": "fixed", "lookahead": "confidence", "tree": "chain", "settings": settings}
-        labels = {one.name: one.label for one in tasks}
-        return {MEASURED: bench.compare({SET: method}, by_task(tasks)), "task": task.label, "labels": labels}
-
-    return bench.for_each(SET_TASKS, on_all)
+def on_all(bench: Workbench, task: Task) -> Values:
+    """Its set on its own prompts and on those of the others."""
+    tasks = bench.tasks(SET_TASKS)
+    settings = {"fixed": {"skip": str(pruned(bench, task))}, "confidence": {"threshold": 0.8}}
+    method = {"strategy": "fixed", "lookahead": "confidence", "tree": "chain", "settings": settings}
+    return {**bench.compare({SET: method}, by_task(tasks)), "task": task.label, "labels": labels(tasks)}
 
 
 def pruned(bench: Workbench, task: Task) -> SkipSet:
@@ -133,24 +111,14 @@ def sets_suit_their_tasks(found: Found) -> Judgements:
 
 def sets_chart(found: Found) -> Plot | None:
     labels = labels_of(found)
-    cells = [[speedup(found, Side(one, SET, name)) for name in labels] for one in found.units]
-    grid = Grid(cells, [f"set of {found.label(one)}" for one in found.units], [f"on {one}" for one in labels.values()])
-    return Plot(grid, "Speed-up of the set of each task (rows) on each task (columns).", (7.0, 3.6)) if cells else None
+    sets = {
+        f"set of {found.label(one)}": [speedup(found, Side(one, SET, name)) for name in labels] for one in found.units
+    }
+    drawn = Bars([f"on {one}" for one in labels.values()], sets, "speed-up", "x", baseline=1.0)
+    return Plot(drawn, "Speed-up of the set of each task on every task.", (8.0, 4.0)) if sets else None
 
 
-FIGURE_2B = Experiment(
-    "figure-2b",
-    "the set of one task on another",
-    set_units,
-    [sets_table],
-    [judged_by(sets_suit_their_tasks)],
-    [
-        prompts_a_task(4000, "prompts of all tasks"),
-        Effort("seconds of a search", lambda found: found.scale.get("fit_seconds"), 27000),
-    ],
-    ["sets come from `prune`, the paper's from Self-SD; all skip about the same share, draft chains and stop alike"],
-    sets_chart,
-)
+FIGURE_2B = Experiment("figure-2b", each(SET_TASKS, on_all), [sets_table], [sets_suit_their_tasks], chart=sets_chart)
 
 # ------------------------------------------------------------------------------------------ 7: the task changes
 
@@ -160,22 +128,17 @@ SHIFT, SHIFT_ARMS = "stream", (SELF_SD, SWIFT, shared.OURS)
 
 def shift_units(bench: Workbench) -> Iterable[Unit]:
     """A stream from task to task, after searches on other prompts of its first; our own form learns on the way."""
-    tasks = tasks_of(bench, SHIFT_TASKS)
+    tasks = bench.tasks(SHIFT_TASKS)
 
     def measure() -> Values:
         fitted, found = swift_fit(bench, tasks[0]), shared.self_sd_fit(bench, tasks[0].name, tasks[0].fitting)
         known = {**shared.self_sd(SELF_SD, found["skip"]), SWIFT: accelerating(), shared.OURS: {"strategy": "swift"}}
         wanted = SHIFT_ARMS[:2] if bench.scale.is_quick else SHIFT_ARMS
         methods = {arm: known[arm] for arm in wanted if arm in known}
-        values = {
-            "labels": {task.name: task.label for task in tasks},
-            "search": shared.facts(fitted),
-            "searches": {SELF_SD: found},
-        }
-        return {MEASURED: bench.compare(methods, by_task(tasks), knows=[fitted]), **values}
+        searches = {"search": shared.facts(fitted), "searches": {SELF_SD: found}}
+        return {**bench.compare(methods, by_task(tasks), knows=[fitted]), "labels": labels(tasks), **searches}
 
-    missing = set(SHIFT_TASKS) - {task.name for task in tasks}
-    yield from (Unit(name, missing=why_missing(name)) for name in SHIFT_TASKS if name in missing)
+    yield from (Unit(name, missing=why_missing(name)) for name in SHIFT_TASKS if bench.task(name) is None)
     yield from [Unit(SHIFT, measure)] if len(tasks) > 1 else []
 
 
@@ -191,7 +154,7 @@ def shift_claims(found: Found) -> Judgements:
     steady = Side(SHIFT, SWIFT, None, "SWIFT", is_later)
     known = replace(others, label=SELF_SD)
     yield is_faster("SWIFT is faster than Self-SD once the task has changed", found, steady, known)
-    rates = {label: value_of(found, "alpha", Side(SHIFT, SWIFT, name)) for name, label in labels_of(found).items()}
+    rates = {label: estimate_of(found, "alpha", Side(SHIFT, SWIFT, name)) for name, label in labels_of(found).items()}
     by_rate = sorted((rate.value, label) for label, rate in rates.items() if rate)
     for _, lowest in by_rate[:1]:
         text = "SWIFT's drafts are accepted by more than 90 % on every task"
@@ -200,19 +163,10 @@ def shift_claims(found: Found) -> Judgements:
 
 FIGURE_7 = Experiment(
     "figure-7",
-    "a stream that changes its task, against Self-SD",
     shift_units,
-    [
-        by_domain(name, SHIFT, {arm: arm for arm in SHIFT_ARMS}, labels_of, title=f"{title}, in this order")
-        for name, title in (("x", SPEEDUP), ("alpha", "alpha"))
-    ],
-    [judged_by(shift_claims), faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
-    efforts(prompts=2500, what="prompts of all tasks"),
-    [
-        "Self-SD and SWIFT searched on other prompts of the first task beforehand; in the paper SWIFT searches on the "
-        "first texts of the stream",
-        shared.self_sd_notes,
-    ],
+    [by_domain([SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of)],
+    [shift_claims, faster("SWIFT is faster than plain decoding over the whole stream", SWIFT)],
+    [shared.self_sd_notes],
     domain_bars(
         [SPEEDUP, "alpha"], SHIFT, SHIFT_ARMS, labels_of, "Speed-up and acceptance of Self-SD and SWIFT by task."
     ),
@@ -227,15 +181,12 @@ RATIO_SECONDS = 0.5
 """Of the usual seconds, for the search of each ratio."""
 
 
-def ratio_units(bench: Workbench) -> Iterable[Unit]:
-    def measure(task: Task) -> Values:
-        """The set that a search at each ratio ends with; the ratio is not lowered where few drafts are accepted."""
-        seconds = RATIO_SECONDS * bench.scale.fit_seconds
-        fits = {one: swift_fit(bench, task, seconds, ratio=one, min_ratio=one) for one in SKIPPED}
-        sets = {RATIO_SIDES[one].arm: skip for one, fitted in fits.items() if (skip := fitted.values.get("skip"))}
-        return bench.measure(task, {arm: shared.paired_as_swift("fixed", skip=skip) for arm, skip in sets.items()})
-
-    return bench.for_each([FIRST_TASK], measure)
+def at_ratios(bench: Workbench, task: Task) -> Values:
+    """The set that a search at each ratio ends with; the ratio is not lowered where few drafts are accepted."""
+    seconds = RATIO_SECONDS * bench.scale.fit_seconds
+    fits = {one: swift_fit(bench, task, seconds, ratio=one, min_ratio=one) for one in SKIPPED}
+    sets = {RATIO_SIDES[one].arm: skip for one, fitted in fits.items() if (skip := fitted.values.get("skip"))}
+    return bench.measure(task, {arm: shared.paired_as_swift("fixed", skip=skip) for arm, skip in sets.items()})
 
 
 def has_an_optimum(found: Found) -> Judgements:
@@ -251,42 +202,25 @@ def has_an_optimum(found: Found) -> Judgements:
 
 FIGURE_8B = Experiment(
     "figure-8b",
-    "speed-up against the skip ratio",
-    ratio_units,
-    [by_arm(["r", SPEEDUP, "alpha", "M", "c"], {side.arm: side.arm for side in RATIO_SIDES.values()}, first="")],
-    [judged_by(has_an_optimum)],
-    [prompts_a_task(None), Effort("models", lambda found: 1, 3)],
-    [f"each ratio has a search of its own beforehand, of {RATIO_SECONDS:g} of the usual seconds"],
-    curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
+    each([FIRST_TASK], at_ratios),
+    [by_arm(["r", SPEEDUP, "alpha", "M", "c"], [side.arm for side in RATIO_SIDES.values()], first="")],
+    [has_an_optimum],
+    chart=curves([SPEEDUP], lambda found: {SWIFT: RATIO_SIDES}, "skip ratio", "Speed-up by skip ratio."),
 )
 
 # ------------------------------------------------------------------------------------------ 12: the set step by step
 
 
-def strip_units(bench: Workbench) -> Iterable[Unit]:
-    def measure(task: Task) -> Values:
-        """The sets that the search had at several steps, and how they do on each of some texts that it has not seen."""
-        known = swift_fit(bench, task).values
-        taken = {int(step): skip for step, skip in known["snapshots"].items()} | {known["step"]: known["skip"]}
-        best = {step: [row["best"] for row in known["steps"] if row["step"] <= max(1, step)] for step in taken}
-        sets = [{"step": step, "skip": taken[step], "matchness": (best[step] or [None])[-1]} for step in sorted(taken)]
-        return {"num_layers": bench.engine.runner.num_layers, "sets": sets, "matches": matches(bench, task, sets)}
-
-    return bench.for_each([FIRST_TASK], measure)
-
-
-def matches(bench: Workbench, task: Task, sets: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """Of each text that the model writes plainly: the share of its tokens that each set would have drafted."""
-    found, numbers = [], [SkipSet.parse(one["skip"]).numbers for one in sets]
-    for prompt in task.measured:
-        tokens = encode(prompt, bench.engine)
-        plain = bench.engine.generate(
-            tokens, max_new_tokens=max(bench.scale.tokens, 2 * shared.PAPER_WINDOW), strategy="off"
-        )
-        if plain.tokens:
-            probe = probe_text(Text((*tokens, *plain.tokens), len(tokens)), bench.engine.runner)
-            found.append((choices(probe, numbers).cpu() == torch.tensor(plain.tokens)).double().mean(1).tolist())
-    return found
+def snapshots(bench: Workbench, task: Task) -> Values:
+    """The sets that the search had at several steps, and how they do on each of some texts that it has not seen."""
+    known = swift_fit(bench, task).values
+    taken = {int(step): skip for step, skip in known["snapshots"].items()} | {known["step"]: known["skip"]}
+    best = {step: [row["best"] for row in known["steps"] if row["step"] <= max(1, step)] for step in taken}
+    sets = [{"step": step, "skip": taken[step], "matchness": (best[step] or [None])[-1]} for step in sorted(taken)]
+    texts = bench.write(task.measured, max(bench.scale.tokens, 2 * shared.PAPER_WINDOW))
+    scored = [ScoredTexts(bench.engine.runner, [text]) for text in texts if text.num_generated]
+    matches = [[text.match(SkipSet.parse(one["skip"])) for one in sets] for text in scored]
+    return {"num_layers": bench.engine.runner.num_layers, "sets": sets, "matches": matches}
 
 
 def strips(found: Found) -> list[tuple[SkipSet, str, str, list[float]]]:
@@ -324,15 +258,6 @@ def strip_chart(found: Found) -> Plot | None:
     return Plot(drawing, alt, (10, 1.2 + len(rows) / 2)) if rows else None
 
 
-FIGURE_12 = Experiment(
-    "figure-12",
-    "the set step by step",
-    strip_units,
-    [strip_table],
-    [judged_by(is_refined)],
-    [Effort("other texts", lambda found: len(found.get(FIRST_TASK, "matches") or ()))],
-    ["matchness is that of the tokens it was searched on; other texts show what the set is worth"],
-    strip_chart,
-)
+FIGURE_12 = Experiment("figure-12", each([FIRST_TASK], snapshots), [strip_table], [is_refined], chart=strip_chart)
 
 FIGURES = [FIGURE_2A, FIGURE_2B, shared.FIGURE_6, FIGURE_7, shared.FIGURE_8A, FIGURE_8B, FIGURE_12]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...calibrate.fit_once import Fitted
 from ...errors import ProfileError
-from ...measure.estimate import estimate, pair, ratio
+from ...measure.estimate import Estimate, pair, ratio
 from ...measure.figures import PARTS, share
 from ...measure.records import OFF, Record
 from ...registry import resolve
@@ -22,10 +22,10 @@ from ...strategies.swift_search import SwiftOptions
 from ...types import Prompt
 from ..charts import Lines, Panels, Series, Stack, StackedBars
 from ..tables import Table, interval, number
-from .claims import Side, faster, is_above, is_below, is_faster, judged_by, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Plot, Unit, Values, prompts_a_task
-from .forms import SPEEDUP, Column, by_arm
-from .workbench import Methods, Task, Workbench
+from .claims import SPEEDUP, Side, Unless, above, estimate_of, faster, is_above, is_below, is_faster, speedup
+from .experiment import Effort, Experiment, Found, Judgement, Plot, Values, fewest_prompts
+from .forms import Column, by_arm
+from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
 
 Method = dict[str, Any]
 Searches = Mapping[str, Mapping[str, Any]]
@@ -33,9 +33,8 @@ Judgements = Iterator[Judgement | None]
 
 SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
 FIRST_TASK = "cnn-dm"
+USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 PAPER_WINDOW = 32
-PAPER_STEPS = 575
-"""Of the search on CNN/DM, the only one that the paper reports: 552 random ones and 23 by Bayesian optimisation."""
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
 LONGER = 3
@@ -49,9 +48,8 @@ def swift(**options: Any) -> Method:
     return {"strategy": "swift", "settings": {"swift": {"paper": True, **options}}}
 
 
-def accelerating(**options: Any) -> Method:
-    """After the search: with what it found, and not a step more. In the paper steps are 0.8 % of the time."""
-    return swift(max_steps=1, **options)
+accelerating = partial(swift, max_steps=1)
+"""After the search: with what it found, and not a step more. In the paper steps are 0.8 % of the time."""
 
 
 def paired_as_swift(strategy: str, **options: Any) -> Method:
@@ -132,11 +130,17 @@ def self_sd_fit(
 
 
 def searched(
-    bench: Workbench, task: Task, methods: Methods, fitted: Fitted, searches: Searches | None = None, **asked: Any
+    bench: Workbench,
+    task: Task,
+    methods: Methods,
+    searches: Searches | None = None,
+    options: Mapping[str, Any] | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
-    """A unit's values: methods on a task's prompts, SWIFT after its search. `searches`: Self-SD's, by arm."""
-    tokens, known = asked.get("tokens") or bench.scale.tokens, {"search": facts(fitted), "searches": searches or {}}
-    return {**bench.measure(task, methods, knows=[fitted], **asked), "tokens": tokens, **known}
+    """A unit's values: methods on a task's prompts, SWIFT after its search with `options`. `searches`: Self-SD's."""
+    fitted = swift_fit(bench, task, **(options or {}))
+    known = {"tokens": asked.get("tokens") or bench.scale.tokens, "search": facts(fitted), "searches": searches or {}}
+    return {**bench.measure(task, methods, knows=[fitted], **asked), **known}
 
 
 def of_search(name: str, key: str, form: str, per: str | None = None) -> Column:
@@ -155,13 +159,11 @@ def self_sd_notes(found: Found) -> list[str]:
     searches = [search for values in found.units.values() for search in values.get("searches", {}).values()]
     known = {(search["tokens_per_second"], search["plain"]) for search in searches}
     late = ["the time was over before Self-SD had tried a set"] if any(speed is None for speed, _ in known) else []
-    slow = (
-        f"no set that Self-SD tried was faster than plain decoding ({plain:.1f} tokens/s); the best of them drafts "
-        f"here ({speed:.1f} when it was tried)"
-        for speed, plain in known
-        if speed is not None and speed <= plain
+    slow = sorted(f"{speed:.1f} against {plain:.1f} tokens/s" for speed, plain in known if speed and speed <= plain)
+    told = (
+        f"no set that Self-SD tried was faster than plain decoding there ({', '.join(slow)}); the best of them drafts"
     )
-    return [*late, *sorted(slow)]
+    return [*late, *([told] if slow else [])]
 
 
 def drafted_alike(found: Found, one: Side, other: Side) -> bool:
@@ -171,11 +173,12 @@ def drafted_alike(found: Found, one: Side, other: Side) -> bool:
     return bool(drafts) and all(own == theirs for own, theirs in drafts)
 
 
+def alike(reason: str) -> Unless:
+    """For `unless`: where both drafted the same."""
+    return lambda found, one, other: reason if drafted_alike(found, one, other) else None
+
+
 # --------------------------------------------------------------------------------------------------------- tasks
-
-
-def tasks_of(bench: Workbench, names: Sequence[str]) -> list[Task]:
-    return [task for name in names if (task := bench.task(name))]
 
 
 def by_task(tasks: Sequence[Task]) -> list[Prompt]:
@@ -191,27 +194,20 @@ def labels_of(found: Found) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- efforts
 
 
-def efforts(
-    prompts: int = 1000, tokens: int = PAPER_TOKENS, steps: int | None = PAPER_STEPS, what: str = "prompts a task"
-) -> list[Effort]:
-    """The paper's: `prompts`, new `tokens` of a text at most, `steps` of the search (None: it does not say)."""
-    return [
-        prompts_a_task(prompts, what),
-        Effort("new tokens of a text at most", _most_tokens, tokens),
-        Effort("steps of SWIFT's search", _mean_steps, steps),
-        Effort("seconds it may take", lambda found: found.scale.get("fit_seconds")),
-    ]
-
-
-def _most_tokens(found: Found) -> float | None:
-    most: float | None = found.scale.get("tokens")
-    return max((values["tokens"] for values in found.units.values() if "tokens" in values), default=most)
-
-
 def _mean_steps(found: Found) -> float | None:
     known = [values["search"]["num_steps"] for values in found.units.values() if "search" in values]
     return round(statistics.mean(known)) if known else None
 
+
+EFFORTS: Mapping[str, Effort] = {
+    "prompts of all tasks": fewest_prompts,
+    "prompts of all three tasks": fewest_prompts,
+    "steps of SWIFT's search": _mean_steps,
+    "seconds it may take": lambda found: found.scale.get("fit_seconds"),
+    "seconds of a search": lambda found: found.scale.get("fit_seconds"),
+    "S": lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"],
+    "other texts": lambda found: len(found.get(FIRST_TASK, "matches") or ()),
+}
 
 # ------------------------------------------------------------------------------------------ streams
 
@@ -222,18 +218,18 @@ SEARCHING = 0.02
 """Of a text's time, from which on it was searched on; counting what became of drafts takes less."""
 
 
-def stream_units(bench: Workbench, methods: Methods) -> list[Unit]:
-    """Methods that search along a stream of one task, twice as many prompts as elsewhere.
-
-    Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be searched on.
+def stream_units(methods_of: Callable[[bool], Methods]) -> UnitsOf:
+    """Methods (those of a quick run may be others) that search along a stream of one task, twice as many prompts as
+    elsewhere. Nothing is fitted beforehand, so no prompt is kept for it. A text must be longer than a window to be
+    searched on.
     """
 
-    def measure(task: Task) -> Values:
+    def measure(bench: Workbench, task: Task) -> Values:
         scale, tokens = bench.scale, max(bench.scale.tokens, 2 * PAPER_WINDOW)
         longer = bench.task(task.name, max(QUICK_TEXTS, scale.prompts) if scale.is_quick else 2 * scale.prompts, 1)
-        return {**bench.measure(longer or task, methods, tokens=tokens), "tokens": tokens}
+        return {**bench.measure(longer or task, methods_of(scale.is_quick), tokens=tokens), "tokens": tokens}
 
-    return bench.for_each([FIRST_TASK], measure, "stream ")
+    return each([FIRST_TASK], measure, "stream ")
 
 
 def is_searching(record: Record) -> bool:
@@ -274,37 +270,37 @@ def running(found: Found, arms: Iterable[str]) -> Lines:
 # ------------------------------------------------------------------------------------------ 6: along a stream
 
 
-def timeline_units(bench: Workbench) -> Iterable[Unit]:
-    yield from stream_units(bench, {SWIFT: swift(), **({} if bench.scale.is_quick else {OURS: {"strategy": "swift"}})})
-
-    def search(task: Task) -> Values:
-        """Matchness of the set in use, step by step of the search that the tables have as well."""
-        fitted = swift_fit(bench, task)
-        steps, texts = (fitted.values.get(name, ()) for name in ("steps", "texts"))
-        rows = [[step["step"], step["best"], step["ratio"]] for step in steps]
-        return {"steps": rows, "texts": [text["matchness"] for text in texts], "search": facts(fitted)}
-
-    yield from bench.for_each([FIRST_TASK], search, "search ")
+def search_course(bench: Workbench, task: Task) -> Values:
+    """Matchness of the set in use, step by step of the search that the tables have as well."""
+    fitted = swift_fit(bench, task)
+    steps, texts = (fitted.values.get(name, ()) for name in ("steps", "texts"))
+    rows = [[step["step"], step["best"], step["ratio"]] for step in steps]
+    return {"steps": rows, "texts": [text["matchness"] for text in texts], "search": facts(fitted)}
 
 
 def matchness_table(found: Found) -> Table:
     steps, texts = (found.get(SEARCH, name) or [] for name in ("steps", "texts"))
-    rows = [[f"step {step}, r {skipped}", number(best, ".2f")] for step, best, skipped in (*steps[:1], *steps[-1:])]
-    rows[1:1] = [["after the first text", number(texts[0], ".2f")]] if texts else []
-    return Table("matchness of the set in use", ["", SWIFT], rows)
+    columns = [(f"step {step}, r {skipped}", best) for step, best, skipped in (*steps[:1], *steps[-1:])]
+    columns[1:1] = [("after the first text", texts[0])] if texts else []
+    row = [[SWIFT, *(number(matchness, ".2f") for _, matchness in columns)]] if columns else []
+    return Table("", ["matchness of the set in use", *(name for name, _ in columns)], row)
 
 
-def timeline_claims(found: Found) -> Judgements:
-    during = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
-    after = replace(during, label="after its search", where=is_settled)
-    yield is_faster("SWIFT is faster after its search than while it searches", found, after, during)
-    records = Side(STREAM, SWIFT).records(found)
-    drafting = estimate(records, lambda record: (record.draft_seconds, record.verify_seconds), 0)
-    yield is_above("drafting takes more time than verifying", drafting, 1.0, "drafting over verifying", unit="x")
-    text = f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts"
-    judgement = is_below(text, estimate(records, partial(percent, len(records)), 0), 1.0, "optimisation", unit=" %")
+DURING = Side(STREAM, SWIFT, label="while it searches", where=is_searching)
+AFTER = replace(DURING, label="after its search", where=is_settled)
+
+
+def drafting(found: Found, unit: str) -> Estimate | None:
+    return estimate_of(found, lambda record: (record.draft_seconds, record.verify_seconds), Side(unit, SWIFT))
+
+
+def optimisation_is_cheap(found: Found) -> Judgement | None:
+    text, side = f"optimisation takes less than 1 % of the time over {PAPER_TEXTS} texts", Side(STREAM, SWIFT)
+    records = side.records(found)
+    share = estimate_of(found, partial(percent, len(records)), side)
     is_over = bool(records) and is_settled(records[-1])
-    yield judgement if is_over or not judgement else Judgement(text, None, "the search was not over")
+    judgement = is_below(text, share, 1.0, "optimisation", unit=" %")
+    return judgement if is_over or not judgement else Judgement(text, None, "the search was not over")
 
 
 def percent(num_texts: int, record: Record) -> tuple[float, float]:
@@ -324,25 +320,26 @@ def timeline_chart(found: Found) -> Plot | None:
     return Plot(drawing, alt, (10, 6.4)) if arms else None
 
 
+LONGER_DRAFTING = "drafting takes more time than verifying"
 SEARCHED = [on_texts("while it searches", lambda found: is_searching), on_texts("after", lambda found: is_settled)]
 FIGURE_6 = Experiment(
     "figure-6",
-    "along a stream, and where the time goes",
-    timeline_units,
-    [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], {SWIFT: SWIFT, OURS: OURS}, first=""), matchness_table],
-    [faster("SWIFT is faster than plain decoding over the whole stream", SWIFT), judged_by(timeline_claims)],
-    efforts(prompts=PAPER_TEXTS),
+    joined(
+        stream_units(lambda is_quick: {SWIFT: swift(), **({} if is_quick else {OURS: {"strategy": "swift"}})}),
+        each([FIRST_TASK], search_course, "search "),
+    ),
+    [by_arm([*SEARCHED, SPEEDUP, *map(spent_on, PARTS)], [SWIFT, OURS], first=""), matchness_table],
     [
-        f"{OURS}: candidates are judged by tokens they were not chosen by, for a twentieth of the time at most",
-        "matchness is that of the search on other prompts that comes before the tables; by the paper's rules it cannot "
-        "fall. r falls while too few drafts are accepted",
+        faster("SWIFT is faster than plain decoding over the whole stream", SWIFT),
+        faster("SWIFT is faster after its search than while it searches", AFTER, DURING),
+        above(LONGER_DRAFTING, drafting, 1.0, "drafting over verifying", units=[STREAM], unit="x"),
+        optimisation_is_cheap,
     ],
-    timeline_chart,
+    chart=timeline_chart,
 )
 
 # ------------------------------------------------------------------------------------------ 8a: options of the search
 
-USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 NOT_REACHED = "the option had no effect: the search never got that far"
 DRAFTED_ALIKE = "the option had no effect on the drafts: both drafted with the same sets"
 
@@ -352,10 +349,6 @@ def options_of(is_quick: bool) -> dict[str, dict[str, int]]:
     steps, every = (16, 4) if is_quick else (1000, 25)
     pairs = {USUAL: (steps, every), FEWER: (steps // 2, every), SELDOM: (steps, 2 * every)}
     return {arm: {"max_steps": most, "interval": between} for arm, (most, between) in pairs.items()}
-
-
-def option_units(bench: Workbench) -> Iterable[Unit]:
-    return stream_units(bench, {arm: swift(**options) for arm, options in options_of(bench.scale.is_quick).items()})
 
 
 def halves(found: Found) -> tuple[Where, Where]:
@@ -382,18 +375,15 @@ def option_claims(found: Found) -> Judgements:
     yield is_above("a longer interval makes optimisation cheaper", dearer, 1.0, "usual over twice", unit="x")
 
 
-FIRST_HALF = on_texts("first half", lambda found: halves(found)[0])
-SECOND_HALF = on_texts("second half", lambda found: halves(found)[1])
-OPTIONS = {arm: arm for arm in (USUAL, FEWER, SELDOM)}
+HALVES = [
+    on_texts("first half", lambda found: halves(found)[0]),
+    on_texts("second half", lambda found: halves(found)[1]),
+]
+OPTIONS = [USUAL, FEWER, SELDOM]
 FIGURE_8A = Experiment(
     "figure-8a",
-    "most steps S and Bayesian interval",
-    option_units,
-    [by_arm([FIRST_HALF, SECOND_HALF, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
-    [judged_by(option_claims)],
-    [
-        *efforts(prompts=50)[:2],
-        Effort("S", lambda found: options_of(bool(found.scale.get("is_quick")))[USUAL]["max_steps"], 1000),
-    ],
+    stream_units(lambda is_quick: {arm: swift(**options) for arm, options in options_of(is_quick).items()}),
+    [by_arm([*HALVES, SPEEDUP, spent_on("optimise")], OPTIONS, first="")],
+    [option_claims],
     chart=lambda found: Plot(running(found, OPTIONS), "Speed-up of all texts so far.") if found.units else None,
 )

@@ -6,9 +6,9 @@ a domain stand for a data set of the same kind; where they do, a row says so, or
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,14 +16,15 @@ from typing import Any
 
 from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
 from ...calibrate.fit_session import PRACTICE_TOKENS
+from ...calibrate.texts import Text
 from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...errors import unknown_name
-from ...measure.figures import Measured
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
+from ...prompts.tokens import encode
 from ...types import Prompt
-from .experiment import MEASURED, Unit, Values
+from .experiment import FAILED, MEASURED, Unit, Values
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Task:
     def label(self) -> str:
         """For a row."""
         return f"{self.title} ({self.stand_in})" if self.stand_in else self.title
+
+
+def labels(tasks: Iterable[Task]) -> dict[str, str]:
+    return {task.name: task.label for task in tasks}
 
 
 def why_missing(name: str) -> str:
@@ -137,13 +142,15 @@ class Workbench:
         measured = min(self.scale.prompts if num_measured is None else num_measured, len(found) - fit)
         return Task(name, kind.title, found[:measured], found[len(found) - fit :], stand_in)
 
-    def for_each(self, names: Sequence[str], measure: Callable[[Task], Values], prefix: str = "") -> list[Unit]:
-        """A unit per task; of one without prompts why."""
-        found = {name: self.task(name) for name in names}
-        return [
-            Unit(prefix + name, partial(measure, task)) if task else Unit(prefix + name, missing=why_missing(name))
-            for name, task in found.items()
-        ]
+    def tasks(self, names: Sequence[str]) -> list[Task]:
+        """Those that are there."""
+        return [task for name in names if (task := self.task(name))]
+
+    def write(self, prompts: Sequence[Prompt], num_tokens: int) -> list[Text]:
+        """What the model says after each of them, plainly."""
+        read = [encode(prompt, self.engine) for prompt in prompts]
+        call: dict[str, Any] = {"strategy": "off", "max_new_tokens": num_tokens}
+        return [Text((*tokens, *self.engine.generate(tokens, **call).tokens), len(tokens)) for tokens in read]
 
     # -------------------------------------------------------------------------------------------------- fitting
 
@@ -156,14 +163,10 @@ class Workbench:
     def latency(self) -> LatencyFit:
         return self.fork().knowledge.latency()
 
-    def profile(self, knows: Sequence[Fitted] = ()) -> Profile:
-        """What passes take, and what was fitted."""
-        artefacts = {name: found for fitted in knows for name, found in fitted.artefacts.items()}
-        return replace(self._base, artefacts=artefacts)
-
     def fork(self, knows: Sequence[Fitted] = ()) -> Engine:
         """An engine that knows what passes take and these fits; what it learns stays its own."""
-        return self.engine.fork(self.profile(knows))
+        artefacts = {name: found for fitted in knows for name, found in fitted.artefacts.items()}
+        return self.engine.fork(replace(self._base, artefacts=artefacts))
 
     def fit(
         self,
@@ -203,31 +206,54 @@ class Workbench:
         *,
         knows: Sequence[Fitted] = (),
         tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float | None = None,
-    ) -> Measured:
-        """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by."""
+        **sampling: Any,
+    ) -> dict[str, Any]:
+        """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by.
+
+        A unit's values: the records, and of arms that could not run why. `sampling`: temperature, top_p.
+        """
         plan = MeasurePlan(
             prompts=_with_own_ids(prompts),
             methods=methods,
             max_new_tokens=tokens or self.scale.tokens,
-            temperature=temperature,
-            top_p=top_p,
             seed=self.seed,
             runs=self.scale.runs,
+            **sampling,
         )
-        return run_whole(self.fork(knows), plan).all_of
+        result = run_whole(self.fork(knows), plan)
+        failed = {arm.name: arm.error for arm in result.arms if arm.error}
+        return {MEASURED: result.all_of, **({FAILED: failed} if failed else {})}
 
-    def measure(self, task: Task, methods: Methods, **asked: Any) -> dict[str, Any]:
-        """A unit's values: `compare` on a task's prompts, and the task's label."""
-        return {MEASURED: self.compare(methods, task.measured, **asked), "task": task.label}
+    def measure(self, task: Task, methods: Methods, told: str = "", **asked: Any) -> dict[str, Any]:
+        """`compare` on a task's prompts, and the task's label; `told`: what else the label says."""
+        return {**self.compare(methods, task.measured, **asked), "task": ", ".join(filter(None, (task.label, told)))}
+
+
+# ---------------------------------------------------------------------------------------------- units as declarations
+
+UnitsOf = Callable[[Workbench], Iterable[Unit]]
+
+
+def each(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
+    """A unit per task; of one without prompts why."""
+
+    def unit(bench: Workbench, name: str) -> Unit:
+        task = bench.task(name)
+        return Unit(prefix + name, partial(measure, bench, task) if task else None, None if task else why_missing(name))
+
+    return lambda bench: [unit(bench, name) for name in names]
+
+
+def joined(*parts: UnitsOf) -> UnitsOf:
+    return lambda bench: [unit for part in parts for unit in part(bench)]
 
 
 def _with_own_ids(prompts: Sequence[Prompt]) -> list[Prompt]:
     """A stream may have a prompt twice."""
-    met: dict[str, itertools.count[int]] = {}
+    met: Counter[str] = Counter()
     named = []
     for prompt in prompts:
-        number = next(met.setdefault(prompt.id, itertools.count(1)))
-        named.append(prompt if number == 1 else replace(prompt, id=f"{prompt.id}-{number}"))
+        met[prompt.id] += 1
+        count = met[prompt.id]
+        named.append(prompt if count == 1 else replace(prompt, id=f"{prompt.id}-{count}"))
     return named
