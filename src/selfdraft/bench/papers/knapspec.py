@@ -208,7 +208,9 @@ def _plan_table(found: Found) -> Table:
     def row(unit: str, kind: str) -> list[str]:
         seconds = mean([1000 * plan[kind] for plan in found.get(unit, "plans")])
         known = (seconds, _seconds_ratio(found, unit, kind), mean(_promised(found, unit, kind)))
-        cells = (number(one and one.value, form) for one, form in zip(known, (".2f", ".1f", ".2f"), strict=True))
+        cells = (
+            number(one.value if one else None, form) for one, form in zip(known, (".2f", ".1f", ".2f"), strict=True)
+        )
         return [found.label(unit), kind, *cells]
 
     rows = [row(unit, kind) for unit in PLAN if unit in found.units for kind in (OFF, *COSINES)]
