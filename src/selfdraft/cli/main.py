@@ -117,21 +117,20 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     if given and not given[0].startswith("-") and given[0] not in PARSERS:
         raise unknown_name("command", given[0], PARSERS)
     options, stray = parser.parse_known_args(given)
-    asked = vars(options).pop("parser", parser)
     if stray:
-        asked.refuse(stray)
+        getattr(options, "parser", parser).refuse(stray)
+    options.usage = parser
     return options
 
 
 def _run(options: argparse.Namespace) -> int:
-    shell = vars(options).pop("completion")
-    if shell:
+    if options.completion:
         from .completion import script
 
-        print(script(shell, build_parser()))
+        print(script(options.completion, options.usage))
         return DONE
     if options.command is None:
-        build_parser().print_help()
+        options.usage.print_help()
         return DONE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
