@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from selfdraft.cli.main import parse
-from selfdraft.cli.parsers import PARSERS
+from selfdraft.cli.main import COMMANDS, build_parser
 from selfdraft.registry import AXES
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +46,7 @@ def commands_of(text: str) -> Iterator[str]:
             yield code
 
 
-NAMES = set(PARSERS)
+NAMES = {command.__name__.rpartition(".")[2] for command in COMMANDS}
 COMMANDS_SHOWN = [(name_of(page), command) for page in PAGES for command in commands_of(text_of(page))]
 
 
@@ -59,7 +58,7 @@ def test_there_are_commands_of_every_kind() -> None:
 def status_of(words: list[str]) -> object:
     """That of reading a command, without running it; --help ends with 0."""
     try:
-        parse(words)
+        build_parser().parse_args(words)
     except SystemExit as ended:
         return ended.code
     return 0
