@@ -117,20 +117,21 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     if given and not given[0].startswith("-") and given[0] not in PARSERS:
         raise unknown_name("command", given[0], PARSERS)
     options, stray = parser.parse_known_args(given)
+    asked = vars(options).pop("parser", parser)
     if stray:
-        getattr(options, "parser", parser).refuse(stray)
-    options.usage = parser
+        asked.refuse(stray)
     return options
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.completion:
+    shell = vars(options).pop("completion")
+    if shell:
         from .completion import script
 
-        print(script(options.completion, options.usage))
+        print(script(shell, build_parser()))
         return DONE
     if options.command is None:
-        options.usage.print_help()
+        build_parser().print_help()
         return DONE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
