@@ -60,6 +60,13 @@ AXES: Mapping[str, Mapping[str, str]] = {
     "tree": TREES,
     "acceptance": ACCEPTANCES,
 }
+AXIS_HELP: Mapping[str, str] = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
+    "acceptance": "what is kept of a draft",
+}
 DEFAULTS: Mapping[str, str] = {
     "strategy": "uniform",
     "lookahead": "confidence",

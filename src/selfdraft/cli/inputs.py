@@ -18,7 +18,7 @@ from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, describe, make, parse_settings
 from ..profiles.document import replace_file
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
-from ..registry import AXES, DEFAULTS, check_settings, find, resolve
+from ..registry import AXES, AXIS_HELP, DEFAULTS, check_settings, find, resolve
 from ..strategies.domains import UNLABELLED
 from ..types import Prompt
 from ..version import __version__
@@ -26,13 +26,6 @@ from . import terminal
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
-AXIS_HELP = {
-    "strategy": "which sub-layers draft",
-    "lookahead": "how far to draft",
-    "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
-    "acceptance": "what is kept of a draft",
-}
 
 
 def count(text: str, minimum: int = 1) -> int:
