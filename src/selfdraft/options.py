@@ -46,12 +46,7 @@ class GenerateOptions:
     repetition_penalty: float = setting(
         1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3, maximum=1e3
     )
-    seed: int = setting(
-        0,
-        "the same seed gives the same text, drafting on or off; None draws one",
-        minimum=0,
-        maximum=2**64 - 1,
-    )
+    seed: int = setting(0, "the same seed gives the same text, drafting on or off", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(
         0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0, maximum=2**31
     )

@@ -91,7 +91,7 @@ class Verification:
 
 
 def rule_for(acceptance: str, options: GenerateOptions) -> Rule:
-    if acceptance not in RULES:
+    if not isinstance(acceptance, str) or acceptance not in RULES:
         raise unknown_name("acceptance", acceptance, RULES)
     return RULES[acceptance] if options.temperature > 0 else "choice"
 

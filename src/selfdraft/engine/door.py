@@ -39,7 +39,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def _described(value: Any) -> str:
-    return f"{reprlib.repr(value)} of type {type(value).__name__}"
+    return f"{' '.join(reprlib.repr(value).split())} of type {type(value).__name__}"
 
 
 def _remedy(model: Any) -> str:

@@ -17,11 +17,12 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..errors import OptionError
 from ..options import GenerateOptions
-from ..registry import AXES, find
+from ..registry import AXES
 from ..types import Generation
 from .engine import Engine
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
 from .keywords import MethodOptions, check_method, keywords_of
+from .parts import check_part
 from .sampling import check_processors
 from .state import RowRules
 from .stream import Stream
@@ -49,7 +50,7 @@ class GenerateDecoder:
         self._method = check_method(method, "decoder", "model.generate(**inputs")
         for axis in AXES:
             if axis in self._method:
-                find(axis, self._method[axis])
+                check_part(axis, self._method[axis])
         if seed is not None:
             GenerateOptions(seed=seed)
         self._streamer, self._tokenizer, self._seed = streamer, tokenizer, seed

@@ -20,6 +20,7 @@ from .method import Acceptance
 
 _CHAT = "chat_template_kwargs"
 _HELP = {
+    "seed": "the same seed gives the same text, drafting on or off; None draws one (the result's `seed`)",
     "settings": "options of methods by name, for example {'uniform': {'ratio': 0.3}}",
     _CHAT: "for messages: what the chat template takes, for example {'enable_thinking': False, 'tools': [...]}",
 }
@@ -123,5 +124,6 @@ def check_method(
         if name in CALL_NAMES:
             raise OptionError(f"{name!r} belongs to a call: {call}, {name}={method[name]!r})")
         raise unknown_name(f"option of {owner}", name, METHOD_NAMES)
-    check_settings(method.get("settings") or {})
+    settings = method.get("settings")
+    check_settings({} if settings is None else settings)
     return {name: value for name, value in method.items() if value is not None}

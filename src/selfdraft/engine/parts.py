@@ -24,7 +24,7 @@ class BuiltParts:
 
     def __init__(self, host: Host, knowledge: EngineKnowledge) -> None:
         self._host, self.knowledge = host, knowledge
-        self._built: dict[Any, Any] = {}
+        self.built: dict[Any, Any] = {}
 
     def fork(self, knowledge: EngineKnowledge) -> BuiltParts:
         """Parts that have seen no text."""
@@ -36,13 +36,13 @@ class BuiltParts:
 
     def _with(self, knowledge: EngineKnowledge, keeps: Any) -> BuiltParts:
         other = BuiltParts(self._host, knowledge)
-        other._built = {key: part for key, part in self._built.items() if keeps(key[0])}
+        other.built = {key: part for key, part in self.built.items() if keeps(key[0])}
         return other
 
     def forget(self) -> None:
         """A lookahead stays the same object, for what was recorded with it is found by it."""
-        self._built = {key: part for key, part in self._built.items() if key[0] != "strategy"}
-        for key, part in self._built.items():
+        self.built = {key: part for key, part in self.built.items() if key[0] != "strategy"}
+        for key, part in self.built.items():
             if key[0] in ("lookahead", "drafter"):
                 part.forget()
 
@@ -63,7 +63,8 @@ class BuiltParts:
         """What it learns about drafts is about those of one strategy and one drafter."""
         chosen = names["lookahead"]
         if not isinstance(chosen, str):
-            return _checked_object("lookahead", chosen)
+            check_part("lookahead", chosen)
+            return chosen
         axes = ("strategy", "drafter")
         drafts = (part for axis in axes for part in (names[axis], options_for(axis, names[axis], settings)))
         drafted_by = DraftedBy(*drafts)
@@ -72,25 +73,27 @@ class BuiltParts:
     def _acceptance(self, name: Any) -> Any:
         """One object for all calls: what is recorded for it is found again."""
         if not isinstance(name, str):
-            return _checked_object("acceptance", name)
+            check_part("acceptance", name)
+            return name
         key = ("acceptance", name)
-        if key not in self._built:
-            self._built[key] = find(*key)()
-        return self._built[key]
+        if key not in self.built:
+            self.built[key] = find(*key)()
+        return self.built[key]
 
     def _part(self, axis: str, name: str, settings: Settings, *arguments: Any, about: Hashable = None) -> Any:
         options = options_for(axis, name, settings)
         key = (axis, name, options, about)
-        if key not in self._built:
-            self._built[key] = find(axis, name)(options, *arguments)
-        return self._built[key]
+        if key not in self.built:
+            self.built[key] = find(axis, name)(options, *arguments)
+        return self.built[key]
 
 
-def _checked_object(axis: str, value: Any) -> Any:
-    missing = [name for name in _OBJECTS[axis] if not hasattr(value, name)]
-    if missing or isinstance(value, type):
+def check_part(axis: str, value: Any) -> None:
+    """Raise for what is neither a name of the axis nor, where it takes one, an object of the caller's."""
+    if isinstance(value, str) or axis not in _OBJECTS:
+        find(axis, value)
+    elif isinstance(value, type) or not all(hasattr(value, name) for name in _OBJECTS[axis]):
         raise OptionError(
             f"{axis} must be a name ({', '.join(AXES[axis])}) or an object with {', '.join(_OBJECTS[axis])}, "
             f"got {value!r}"
         )
-    return value

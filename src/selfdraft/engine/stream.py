@@ -66,7 +66,8 @@ class Stream:
     def __repr__(self) -> str:
         num_tokens = sum(sequence.num_generated for sequence in self._sequences)
         reasons = sorted({sequence.finish_reason or "running" for sequence in self._sequences})
-        return f"Stream({len(self._sequences)} prompts, {num_tokens} new tokens, {', '.join(reasons)})"
+        prompts = f"{len(self._sequences)} prompt{'s' * (len(self._sequences) != 1)}"
+        return f"Stream({prompts}, {num_tokens} new tokens, {', '.join(reasons)})"
 
     def __iter__(self) -> Iterator[Chunk]:
         try:

@@ -86,18 +86,20 @@ def _from_encoding(encoding: Mapping[str, Any]) -> Any:
             f"a prompt is read from input_ids and attention_mask alone, got {', '.join(map(repr, strangers))} too; "
             "leave that out"
         )
-    ids, mask = _as_plain(encoding["input_ids"]), _as_plain(encoding.get("attention_mask"))
+    ids, mask = _as_plain(encoding["input_ids"]), encoding.get("attention_mask")
     if mask is None or not isinstance(ids, list):
         return ids
+    mask = mask.tolist() if hasattr(mask, "tolist") else mask
     if not ids or not isinstance(ids[0], list):
-        return _without_padding(ids, mask)
+        is_row = isinstance(mask, list) and len(mask) == 1 and isinstance(mask[0], list)
+        return _without_padding(ids, mask[0] if is_row else mask)
     if not isinstance(mask, list) or len(mask) != len(ids):
         raise _unlike_mask(ids, mask)
     return [_without_padding(row, flags) for row, flags in zip(ids, mask, strict=True)]
 
 
-def _without_padding(ids: list[int], mask: Any) -> list[int]:
-    if not isinstance(mask, list) or len(mask) != len(ids):
+def _without_padding(ids: Any, mask: Any) -> list[int]:
+    if not isinstance(ids, list) or not isinstance(mask, list) or len(mask) != len(ids):
         raise _unlike_mask(ids, mask)
     places = [place for place, flag in enumerate(mask) if flag]
     if not places:
