@@ -10,12 +10,16 @@ import html
 import inspect
 import itertools
 import json
+import os
 import pydoc
 import re
+import subprocess
+import sys
 import threading
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +35,9 @@ from selfdraft.engine.keywords import CALL_NAMES, METHOD_NAMES, CallOptions, Met
 from selfdraft.engine.text import encode_prompts
 from selfdraft.options import describe
 from selfdraft.registry import AXES, DEFAULTS
+from selfdraft.types import FinishReason
 
+ROOT = Path(__file__).parents[1]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 TEMPLATE = (
     "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}({{ m.role }}){{ m.content }}/{% endfor %}"
@@ -118,6 +124,46 @@ def test_a_lookahead_of_the_callers_is_an_object() -> None:
     ids = torch.tensor([PROMPT])
     found = pico("llama").generate(ids, custom_generate=decoder(lookahead=own), max_new_tokens=30, do_sample=False)
     assert found[0, len(PROMPT) :].tolist() == list(engine().generate(PROMPT, lookahead=own, max_new_tokens=30).tokens)
+
+
+def test_the_docs_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"engine": engine(), "tokenizer": engine().tokenizer, "selfdraft": selfdraft}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(code, "docs/python.md", "exec"), names)
+    assert capsys.readouterr().out.startswith(str(engine().generate("Once upon a time", max_new_tokens=16)))
+    assert names["generation"].finish_reason == "length"
+    fields = {item.name for item in dataclasses.fields(Generation)}
+    listed = re.findall(r"^\| (`.*?) \|", page.partition("| field | is |")[2].partition("```")[0], re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(listed))) == fields
+    reasons = typing.get_args(FinishReason)
+    assert all(f"`{reason}`" in page for reason in reasons)
+
+
+@pytest.mark.full
+def test_a_type_checker_sees_the_keywords(tmp_path: Path) -> None:
+    """It is what an editor sees."""
+    code = tmp_path / "calls.py"
+    code.write_text(
+        "from selfdraft import Engine, decoder\n"
+        "engine = Engine(None, None, strategy='off', settings={})\n"
+        "reveal_type(engine.generate('a', max_new_tokens=3, seed=None, stop='x'))\n"
+        "reveal_type(engine.generate(['a', 'b'], lookahead='fixed'))\n"
+        "engine.generate('a', max_tokens=3)\n"
+        "engine.stream('a', temperature='hot')\n"
+        "Engine(None, None, stratgy='off')\n"
+        "decoder(tree=5)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(code)]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src"), "MYPY_CACHE_DIR": str(tmp_path)}
+    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout
+    by_line = {int(line): text for line, text in re.findall(r"calls\.py:(\d+): \w+: (.*)", told)}
+    assert "Generation" in by_line[3]
+    assert "list[" in by_line[4]
+    assert "list[" not in by_line[3]
+    assert 'Unexpected keyword argument "max_tokens"' in told
+    assert {6, 7, 8} <= set(by_line), told
 
 
 # ---------------------------------------------------------------------------------------------- what things look like
