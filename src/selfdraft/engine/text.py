@@ -220,8 +220,8 @@ def _check_chat(chat: Mapping[str, Any], template: str) -> None:
         is_read = name == "chat_template" or name in _TURN_KEYS or re.search(rf"\b{re.escape(str(name))}\b", template)
         if not is_read:
             raise OptionError(
-                f"the model's chat template does not read {name!r}, given in chat_template_kwargs; check its spelling or "
-                "leave it out"
+                f"the model's chat template does not read {name!r}, given in chat_template_kwargs; check its spelling "
+                "or leave it out"
             )
 
 
