@@ -215,4 +215,4 @@ def test_a_picture_of_what_is_known(artefacts: Any) -> None:
 def test_without_matplotlib(folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     assert main(["profile", "plot", folder, "--output", "profile.png"]) == 2
-    assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+    assert 'needs matplotlib. Install with: pip install "selfdraft[plot]"' in capsys.readouterr().err

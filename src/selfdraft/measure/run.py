@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..economics import PassCosts
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..progress import Budget, Progress, no_progress
@@ -150,8 +151,12 @@ class Measurement:
 
     def result(self, **facts: Any) -> Result:
         """`facts`: of the machine, found afterwards."""
-        machine = {**self._head.machine, **facts}
-        self._head = replace(self._head, machine=machine, arms=self._described())
+        where, machine = self._head.circumstances, {**self._head.machine, **facts}
+        if busy := self._watch.summary(self._engine.device):
+            where = {**where, "busy": busy}
+        self._head = replace(self._head, circumstances=where, machine=machine, arms=self._described())
+        if self._file is not None and (busy or facts):
+            self._file.write(self._head, self.records)
         return Result(self._head, self.records)
 
     def _described(self) -> list[dict[str, Any]]:
@@ -211,7 +216,7 @@ class Measurement:
 
     def _measure_prompts(self) -> None:
         done = {record.text for record in self.records}
-        self._last_end = time.perf_counter()
+        self._last_end, self._watch = time.perf_counter(), Watch()
         for run in range(self.plan.runs):
             if run:
                 for arm in self.ours:
@@ -227,6 +232,7 @@ class Measurement:
         self.records += records
         if self._file is not None:
             self._file.add(records)
+        self._watch.look(self._engine.device)
         num_done = len({record.text for record in self.records})
         self._progress(num_done, self.plan.num_texts, "texts measured")
 
