@@ -173,7 +173,7 @@ def test_a_busy_machine_is_named_under_the_table() -> None:
     busy = "12 of 300 s: another process used the cores: python (98 %)"
     found = Result(replace(head, circumstances={**head.circumstances, "busy": busy}), records)
     for said in (as_text(found), as_markdown(found)):
-        assert f"the machine was busy while this was measured, {busy}" in " ".join(said.split())
+        assert f"the machine was busy for {busy}" in " ".join(said.split())
 
 
 def test_advice_says_first_what_differs_and_does_not_recommend_it() -> None:

@@ -101,6 +101,8 @@ def _made_from(values: Mapping[str, Any]) -> str:
         facts.append(f"{values['seconds']:.0f} s")
     if not values.get("is_complete", True):
         facts.append("incomplete: the budget ended it")
+    if "busy" in values:
+        facts.append(f"the machine was busy for {values['busy']}")
     return ", ".join(facts) or "learned"
 
 

@@ -14,7 +14,7 @@ from ..economics import PassCosts
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..progress import Budget, Progress, no_progress
+from ..progress import Budget, Progress, Steps, no_progress
 from ..prompts.arrange import digest, in_turn
 from ..prompts.tokens import encode, tokens_of
 from ..types import FrontierPoint, Prompt, SkipSet
@@ -107,7 +107,7 @@ class MeasurePlan:
 
 
 class Measurement:
-    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt later."""
+    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt that would end later."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Measurement:
 
     def _measure_prompts(self) -> None:
         done = {record.text for record in self.records}
-        self._last_end, self._watch = time.perf_counter(), Watch()
+        self._last_end, self._watch, steps = time.perf_counter(), Watch(), Steps(self._budget)
         for run in range(self.plan.runs):
             if run:
                 for arm in self.ours:
@@ -224,7 +224,7 @@ class Measurement:
             for prompt, numbers in self.plan.numbered:
                 if (run, numbers[0]) in done:
                     continue
-                if self.records and self._budget.left() < 0:
+                if not steps.has_time() and self.records:
                     return
                 self._keep(list(self._measure(run, prompt, numbers)))
 
