@@ -85,7 +85,9 @@ def test_what_linux_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found.waited, found.num_cores, found.num_threads) == (0.4, 1, torch.get_num_threads())
     now[0] += 30  # nothing more
     assert watch.look(CPU) is None
-    said = "2 other processes used the cores: odd (name) ) (90 %), new (50 %); our threads waited for a core 40 % of their"
+    said = (
+        "2 other processes used the cores: odd (name) ) (90 %), new (50 %); our threads waited for a core 40 % of their"
+    )
     assert watch.summary(CPU) == f"10 of 40 s: {said} time"
 
 

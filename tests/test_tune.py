@@ -284,18 +284,18 @@ class TestTune:
 
 class TestCommand:
     def test_a_table_and_what_to_type(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4", "--json"]
+        """Or one JSON document instead."""
+        asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4"]
         assert main(["calibrate", "--lookahead", "perplexity", folder, *asked]) == 0
-        output = capsys.readouterr()
-        *report, last = output.out.splitlines()
-        document = json.loads(last)
-        text = "\n".join(report)
+        text = capsys.readouterr().out
         assert "plain decoding" in text
         assert "perplexity threshold=1.3 max_tokens=12 (usual)" in text
+        assert sum(line.startswith("*") for line in text.splitlines()) == 1
+        assert f"selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead perplexity --set perp" in text
+        assert main(["calibrate", "--lookahead", "perplexity", folder, *asked, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
         assert document["best"]["lookahead"] == "perplexity"
         assert document["flags"].startswith("--lookahead perplexity --set perplexity.threshold=")
-        assert f"selfdraft generate --model {folder} --set uniform.ratio=0.4 {document['flags']} " in text
-        assert sum(line.startswith("*") for line in report) == 1
         assert (document["rows"][0]["lookahead"], document["num_tokens"]) == (None, 6 * 12)
         arguments = document["flags"].split()
         assert main(["generate", "--model", folder, "--max-new-tokens", "4", "abc", *arguments]) == 0

@@ -13,10 +13,8 @@ from ..measure.result import Arm, Result
 from ..prompts.arrange import is_context
 from ..registry import AXES
 
-FEW_PROMPTS = 4
-"""An interval of fewer decides nothing."""
-WORTH = 1.02
-"""A speed-up that is surely below this is not worth another run."""
+FEW_PROMPTS = 4  # an interval of fewer decides nothing
+WORTH = 1.02  # a speed-up that is surely below this is not worth another run
 
 
 def advice(result: Result) -> str:
@@ -47,7 +45,7 @@ def peer_remarks(result: Result) -> Iterator[str]:
 
 def best_of_ours(result: Result) -> Arm | None:
     """The fastest that anybody can use, surely faster than plain decoding, and that said the same."""
-    noise = control_shift(result)
+    noise = control(result)[1]
     ours = [(arm, arm.total) for arm in result.measured if arm.kind == "ours" and arm.total]
     return next((arm for arm, total in ours if sure_side(total, noise) == "faster" and not total.different), None)
 
@@ -62,15 +60,10 @@ def sure_side(total: Figures, noise: float = 0.0) -> str:
     return "slower" if found.high < 1.0 - noise else "unsure"
 
 
-def control(result: Result) -> Estimate | None:
-    """Plain decoding against itself, where it was measured twice."""
-    return next((arm.total.speedup for arm in result.measured if arm.kind == "control" and arm.total), None)
-
-
-def control_shift(result: Result) -> float:
-    """How far plain decoding is surely from itself: what the machine alone does to a speed-up."""
-    found = control(result)
-    return abs(found.value - 1.0) if found and not found.low <= 1.0 <= found.high else 0.0
+def control(result: Result) -> tuple[Estimate | None, float]:
+    """Plain decoding against itself, if it was measured twice; how far it surely is from itself, by noise alone."""
+    found = next((arm.total.speedup for arm in result.measured if arm.kind == "control" and arm.total), None)
+    return found, abs(found.value - 1.0) if found and not found.low <= 1.0 <= found.high else 0.0
 
 
 def method_options(method: Mapping[str, Any]) -> str:
@@ -96,7 +89,7 @@ def _choice(result: Result) -> str:
             f"The fastest here is {best.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
             f"{found.low:.2f} to {found.high:.2f}){_spread(best)}; {how}."
         )
-    if best.total and found and found.high >= WORTH and sure_side(best.total, control_shift(result)) == "unsure":
+    if best.total and found and found.high >= WORTH and sure_side(best.total, control(result)[1]) == "unsure":
         return _inconclusive(result, best, found)
     speed = f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]" if found else "-"
     hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
@@ -108,16 +101,17 @@ def _choice(result: Result) -> str:
 
 def _inconclusive(result: Result, best: Arm, found: Estimate) -> str:
     """Why it cannot be told, with the numbers, and what to do. Where plain decoding is steady, prompts differ."""
-    again, prompts = control(result), f"{found.count} prompt{'s' * (found.count > 1)}"
+    (again, noise), prompts = control(result), f"{found.count} prompt{'s' * (found.count > 1)}"
     cause = "the machine is noisy, rerun or use more prompts"
     if found.count < FEW_PROMPTS:
         cause = f"too few prompts to tell, use at least {FEW_PROMPTS}"
-    elif again and not control_shift(result) and again.high - again.low < (found.high - found.low) / 2:
+    elif again and not noise and again.high - again.low < (found.high - found.low) / 2:
         cause = "it depends on the prompt, use more of them, or your own"
     against = f" Plain decoding against itself gives {again}." if again else ""
     return (
-        f"Inconclusive: {cause}. The best, {best.name}, is {found.value:.2f}x as fast as plain decoding, with {prompts} "
-        f"(95 %: {found.low:.2f} to {found.high:.2f}){_spread(best)}.{against} Nothing is lost with --strategy off."
+        f"Inconclusive: {cause}. The best, {best.name}, is {found.value:.2f}x as fast as plain decoding, with "
+        f"{prompts} (95 %: {found.low:.2f} to {found.high:.2f}){_spread(best)}.{against} Nothing is lost with "
+        "--strategy off."
     )
 
 

@@ -238,11 +238,13 @@ class _Calibration:
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
         lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
-        match, costs = self._texts.match(skip), self.latency.at(sum(lengths) / max(1, len(lengths)))
+        num_context = round(sum(lengths) / max(1, len(lengths)))
+        match, costs = self._texts.match(skip), self.latency.at(num_context)
         return {
             "strategy": strategy,
             "skip": str(skip),
             "match": match,
+            "num_context": num_context,  # of both, what is predicted and what is measured
             "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),

@@ -16,6 +16,7 @@ import torch
 
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
+from ..engine.writing import Text, probe_text, write_texts
 from ..fitting import Condense
 from ..options import Settings
 from ..profiles.journal import Journal
@@ -29,7 +30,6 @@ from ..registry import find, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Prompt, SkipSet
-from .texts import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
@@ -176,9 +176,14 @@ class EngineKit:
         return caught.found
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
-        engine = self._session.engine
+        """Where time is up, of a few rounds."""
+        engine, rounds, stats = self._session.engine, itertools.count(), []
         recorded_before = engine.runner.capture_seconds
-        stats = [engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method).stats for prompt in prompts]
+        for prompt in prompts:
+            call = {"max_new_tokens": num_tokens, "cancel": lambda: self._budget.left() <= 0 and next(rounds) >= 4}
+            stats.append(engine.generate(prompt.tokens, **call, **method).stats)
+            if self._budget.left() <= 0:
+                break
         seconds = sum(one.decode_seconds for one in stats) - (engine.runner.capture_seconds - recorded_before)
         return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
 

@@ -35,7 +35,10 @@ USUAL_TOKENS = 128  # of each text
 _NUM_TRIED, _NUM_TRIED_STATIC = 3, 2  # of the most promising settings
 _NUM_TIMED, _TIMED_TOKENS = 2, 64  # prompts after which rounds are timed, and how far
 _SHARE_OF_TRACES = 0.5  # of the budget, for collecting; the first texts are collected in any case
-_LEAST_TOKENS, _NUM_PASSES = 8, 40  # of a text at least; plain passes that the least work takes for each token of a text
+_LEAST_TOKENS, _NUM_PASSES = (
+    8,
+    40,
+)  # of a text at least; plain passes that the least work takes for each token of a text
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,12 @@ class LookaheadFit:
         """As many as were asked for, or as many as the least that has to be done has time for."""
         stats = self.engine.generate(prompt.tokens, max_new_tokens=_LEAST_TOKENS, strategy=OFF).stats
         seconds = _NUM_PASSES * stats.decode_seconds / max(1, stats.num_tokens - 1)
-        affordable = min(self.options.num_tokens, max(_LEAST_TOKENS, self._budget.left() // max(seconds, 1e-9)))
+        affordable = min(self.options.num_tokens, self._budget.left() // max(seconds, 1e-9))
+        if affordable < min(self.options.num_tokens, _LEAST_TOKENS):
+            least = 1.1 * _LEAST_TOKENS * seconds
+            raise OptionError(
+                f"the time is too short for what has to be done; give a --budget of at least {least:.0f}s"
+            )
         if affordable < self.options.num_tokens:
             self._say(f"texts have {affordable:.0f} tokens each, so that the budget is enough for all steps")
         return int(affordable)
@@ -234,9 +242,9 @@ class LookaheadFit:
     def race(
         self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], replay: Replay
     ) -> list[Tried]:
-        """Plain decoding, the usual setting and the others, measured in turns."""
+        """Plain decoding, the usual setting and the others, measured in turns; predictions are of the same prompts."""
+        prompts = prompts[: len(replay.traces)]
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
-        usual = predicted(usual, replay)
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = {name: one.method(self.method) for name, one in tried.items()}
@@ -245,7 +253,9 @@ class LookaheadFit:
         if failed := [arm.error for arm in found.arms if arm.error]:
             raise OptionError(failed[0])
         known = {arm.name: arm.total for arm in found.arms if arm.total}
-        rows = [Tried(known[name], 1 / one.predicted, one, one is usual) for name, one in tried.items()]
+        replay = replay.of_first(known[OFF].num_prompts)
+        tried = {name: predicted(one, replay) for name, one in tried.items()}
+        rows = [Tried(known[name], 1 / one.predicted, one, name == str(usual)) for name, one in tried.items()]
         return [Tried(known[OFF], replay.plain_seconds), *rows]
 
     def facts(self, classifier: Classifier) -> dict[str, Any]:

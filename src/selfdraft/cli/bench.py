@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.methods import PRESETS, Methods, Preset, crossed
-from ..bench.soak import Sample, growth, soak
 from ..bench.tables import as_text
 from ..engine.cores import Watch
 from ..engine.engine import Engine
@@ -40,6 +39,7 @@ from .inputs import (
     read_named,
     shown_name,
 )
+from .soak import Sample, growth, soak
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 

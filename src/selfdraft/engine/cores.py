@@ -127,7 +127,7 @@ class Watch:
     def warning(self, device: torch.device) -> str | None:
         """Before something is measured."""
         found = self.look(device, _SHORTEST)
-        return found and f"the machine is busy: {found.words()}; {_ADVICE}"
+        return f"the machine is busy: {found.words()}; {_ADVICE}" if found else None
 
     def summary(self, device: torch.device) -> str | None:
         """`12 of 300 s: another process used the cores: python (98 %)`; None: never busy."""
@@ -150,6 +150,6 @@ class Watch:
 def _mean(loads: Sequence[tuple[float, Load]]) -> Load:
     whole, others = sum(seconds for seconds, _ in loads), Counter[str]()
     for seconds, load in loads:
-        others.update({name: seconds / whole * cores for name, cores in load.others.items()})  # type: ignore[misc]
+        others.update({name: seconds / whole * cores for name, cores in load.others.items()})
     waited, last = sum(seconds * load.waited for seconds, load in loads) / whole, loads[-1][1]
     return Load(others, waited, last.num_cores, last.num_threads)

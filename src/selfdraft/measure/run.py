@@ -206,10 +206,9 @@ class Measurement:
         found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        points = [FrontierPoint.from_json(point) for point in found["frontier"]]
+        points = map(FrontierPoint.from_json, found["frontier"])
         return [
-            {"skip": str(point.skip), "match": point.match, "cost": costs.draft(point.skip) / costs.plain}
-            for point in points
+            {"skip": str(one.skip), "match": one.match, "cost": costs.draft(one.skip) / costs.plain} for one in points
         ]
 
     # ------------------------------------------------------------------------------------------------- prompts
@@ -233,8 +232,7 @@ class Measurement:
         if self._file is not None:
             self._file.add(records)
         self._watch.look(self._engine.device)
-        num_done = len({record.text for record in self.records})
-        self._progress(num_done, self.plan.num_texts, "texts measured")
+        self._progress(len({record.text for record in self.records}), self.plan.num_texts, "texts measured")
 
     def _measure(self, run: int, prompt: Prompt, numbers: Sequence[int]) -> Iterator[Record]:
         """All turns of a conversation; what the plain run answered is part of the next turn's prompt."""

@@ -1,17 +1,17 @@
-"""Calibration texts: prompts, and what the model itself says after them. Strategies are fitted to its own words."""
+"""Texts that the model writes by itself after prompts, within some time, and probes of them: what fits go by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..engine.engine import Engine
 from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
 from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..types import Prompt
+from .engine import Engine
 
 _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
@@ -85,7 +85,7 @@ class Told:
 def write(
     engine: Engine, prompts: Sequence[Prompt], num_tokens: int, told: Told, has_time: Callable[[], bool] = lambda: True
 ) -> Iterator[Text]:
-    """What the model says after each of them, greedily and plainly, all of them at once; a token of each in any case."""
+    """What the model says after each of them, greedily and plainly, all at once; a token of each in any case."""
     asked = [list(prompt.tokens) for prompt in prompts]
     stream = engine.stream(asked, max_new_tokens=num_tokens, strategy="off")
     for chunk in stream:
