@@ -37,7 +37,7 @@ fmt: $(INSTALLED)  ## Format and fix what can be fixed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-results: $(INSTALLED)  ## docs/results from what was measured; the pictures need matplotlib
+results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
