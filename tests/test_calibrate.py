@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,6 +260,10 @@ def test_trials(engine: Engine) -> None:
     matches = {point["skip"]: point["match"] for point in frontier_of(profile)}
     for trial in trials:
         assert trial["match"] == matches[trial["skip"]]
+        # what is predicted is of texts as long as those that were measured: prompts of 5 and 2 tokens, half of 12 more
+        assert trial["num_context"] == round((5 + 2) / 2 + 6)
+        costs, skip = learned.latency().at(trial["num_context"]), SkipSet.parse(trial["skip"])
+        assert trial["predicted"] == (KnownSet.at(costs, skip, trial["match"]).predicted if skip else 1.0)
         assert (trial["num_tokens"], trial["num_prompts"]) == (24, 2)
         assert trial["measured"] > 0
         assert 0 <= trial["acceptance_rate"] <= 1
@@ -316,6 +321,8 @@ def test_nothing_to_learn(engine: Engine, strategy: str) -> None:
 def test_the_command(folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", folder, "--prompts", prompts, "--tokens", "24", "--trial-prompts", "1"]) == 0
     output = capsys.readouterr()
+    assert re.search(r"\(both over plain decoding, after about \d+ tokens\. measured: on 1 prompt held out", output.out)
+    assert "predicted: chains of the best fixed length" in output.out
     for text in ("milliseconds", "plain pass", "skipped sub-layers", "predicted", "measured", str(home), "1 prompt "):
         assert text in output.out
     assert f'selfdraft generate --model {folder} --strategy prune "' in output.out

@@ -325,8 +325,9 @@ class TestTrainLookahead:
         assert validation.isdisjoint(training)
         assert sum(map(len, seen)) == len(PROMPTS)
 
-    def test_the_budget_leaves_prompts_out(self) -> None:
+    def test_the_budget_leaves_prompts_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
+        monkeypatch.setattr(module.LookaheadFit, "_affordable", lambda work, prompt: 6)
         many = [Prompt(str(n), "a", tokens=(n + 1, n + 2)) for n in range(9)]
         short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
         found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)

@@ -254,6 +254,16 @@ class TestTune:
         assert asked[2]["settings"]["confidence"] == dict(best.candidate.options)
         assert asked[2]["settings"]["uniform"] == {"ratio": 0.4}
 
+    def test_predicted_is_what_was_measured(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where time ends the trials after one of three prompts, replay is of that prompt alone."""
+        replays: list[int] = []
+        honest = Replay.of_first
+        monkeypatch.setattr(Replay, "of_first", lambda own, count: replays.append(count) or honest(own, count))
+        clocked(monkeypatch, [4.0, 3.0, 5.0, 2.0, 3.5])
+        found = tune(engine, UNIFORM, "confidence", PROMPTS, QUICK)
+        assert (replays, found.plain.total.num_prompts) == ([1], 1)
+        assert found.counts.num_tokens == 36, "all three were traced, to choose by"
+
     def test_a_strategy_of_the_same_name_keeps_its_options(self, engine: Engine) -> None:
         method = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
         found = tune(engine, method, "fixed", PROMPTS[:1], QUICK)

@@ -100,7 +100,7 @@ def _choice(result: Result) -> str:
 
 
 def _inconclusive(result: Result, best: Arm, found: Estimate) -> str:
-    """Why it cannot be told, with the numbers, and what to do. Where plain decoding is steady, prompts differ."""
+    """Why, with the numbers, and what to do. Where plain decoding is steady, it is the prompts that differ."""
     (again, noise), prompts = control(result), f"{found.count} prompt{'s' * (found.count > 1)}"
     cause = "the machine is noisy, rerun or use more prompts"
     if found.count < FEW_PROMPTS:

@@ -206,10 +206,8 @@ class Measurement:
         found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        points = map(FrontierPoint.from_json, found["frontier"])
-        return [
-            {"skip": str(one.skip), "match": one.match, "cost": costs.draft(one.skip) / costs.plain} for one in points
-        ]
+        points, plain = map(FrontierPoint.from_json, found["frontier"]), costs.plain
+        return [{"skip": str(one.skip), "match": one.match, "cost": costs.draft(one.skip) / plain} for one in points]
 
     # ------------------------------------------------------------------------------------------------- prompts
 
