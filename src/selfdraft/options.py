@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from .errors import OptionError, unknown_name
 
@@ -23,6 +23,24 @@ def setting(default: T, help: str, *, minimum: float | None = None, maximum: flo
     """A dataclass field that knows its own help text and range."""
     metadata = {"help": help, "minimum": minimum, "maximum": maximum}
     return field(default=default, metadata=metadata)
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `Engine.from_pretrained` passes on to transformers; what cannot be used is refused by name."""
+
+    revision: str  # of a hub id: a branch, a tag or a commit
+    token: str | bool
+    cache_dir: str
+    subfolder: str
+    variant: str
+    local_files_only: bool
+    trust_remote_code: bool  # run code that comes with the model; never unless asked for
+    use_safetensors: bool
+    attn_implementation: str
+    quantization_config: Any  # of transformers: BitsAndBytesConfig(load_in_4bit=True), TorchAoConfig(...)
+    device_map: str | dict[str, Any]  # instead of `device`; with it:
+    max_memory: dict[int | str, Any]
+    offload_folder: str
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import Any, Literal, overload
 import torch
 
 from ..errors import OptionError, PromptError, unknown_name
+from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import loading
-from ..options import GenerateOptions, Settings, make
+from ..options import GenerateOptions, LoadOptions, Settings, make
 from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
@@ -69,12 +70,12 @@ class Engine:
             model, tokenizer = loading.load(None)
         elif isinstance(model, str | Path):
             raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer = unwrapped(model), tokenizer
         self._defaults = check_method(method)
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
-        self._runner = make_runner(model, graphs)
-        self._knowledge = EngineKnowledge(model, self._runner, name, profile)
+        self._runner = make_runner(self.model, graphs)
+        self._knowledge = EngineKnowledge(self.model, self._runner, name, profile)
         self._method({})
 
     @classmethod
@@ -88,8 +89,13 @@ class Engine:
         profile: Given = "stored",
         **method: Any,
     ) -> Engine:
-        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
-        model, tokenizer = loading.load(name, device=device, dtype=dtype)
+        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model.
+
+        What `LoadOptions` names goes to transformers. A folder without a tokenizer is for token ids.
+        """
+        options: Any = {key: method.pop(key) for key in LoadOptions.__annotations__ if key in method}
+        check_method(method, "from_pretrained")
+        model, tokenizer = loading.load(name, device=device, dtype=dtype, **options)
         return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from ..passes import PassOutput, PassRequest
 from ..protocols import DraftedChain, DraftTask
 from .cache import SlotCache
-from .checks import check_eval
+from .checks import check_ready
 from .decoder import Decoder
 from .placement import Placement
 from .probe import Probe
@@ -33,7 +33,7 @@ class EagerRunner:
         self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
 
     def refresh(self) -> None:
-        check_eval(self.decoder.model)
+        check_ready(self.decoder.model)
         if not self.decoder.is_current:
             self.decoder.attach()
             self._begin()
