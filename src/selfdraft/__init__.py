@@ -28,6 +28,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .engine.inside_generate import decoder
+    from .measuring import learn, measure_methods
 
 __all__ = [
     "Chunk",
@@ -55,13 +56,19 @@ __all__ = [
     "__version__",
     "compare",
     "decoder",
+    "learn",
+    "measure_methods",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`decoder` is imported when asked for: the generation code of transformers, which it needs, takes seconds."""
+    """These are imported when asked for: what they need (of transformers, to measure and to fit) takes seconds."""
     if name == "decoder":
         from .engine.inside_generate import decoder
 
         return decoder
+    if name in ("learn", "measure_methods"):
+        from . import measuring
+
+        return getattr(measuring, name)
     raise AttributeError(f"module 'selfdraft' has no attribute {name!r}")

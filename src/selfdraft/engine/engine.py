@@ -108,12 +108,16 @@ class Engine:
         """What was learned about the model on its device."""
         return self._knowledge
 
-    def fork(self, profile: Profile | Literal["same"] | None = "same") -> Engine:
+    def fork(
+        self, profile: Profile | Literal["same"] | None = "same", method: Mapping[str, Any] | None = None
+    ) -> Engine:
         """An engine on the same model and runner that has seen no text; it goes by the same profile or another one.
 
         It costs nothing: weights and recordings are shared. What strategies, lookaheads and drafters learn is not.
+        `method`: instead of the one that this engine was built with.
         """
         fork = copy.copy(self)
+        fork._defaults = self._defaults if method is None else check_method(method)
         fork._parts = {key: part for key, part in self._parts.items() if key[0] in _SHARED_AXES}
         fork.remember(self._knowledge.profile if profile == "same" else profile)
         return fork
