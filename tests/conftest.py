@@ -66,8 +66,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
             ended = end.code
         captured = capsys.readouterr()
         assert ended == status, captured.err
-        silent, told = (captured.out, captured.err) if status == 2 else (captured.err, captured.out)
+        silent, told = (captured.err, captured.out) if captured.out else (captured.out, captured.err)
         assert silent == ""
+        assert status != 2 or captured.out == ""
         return told
 
     return run

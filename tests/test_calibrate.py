@@ -20,8 +20,8 @@ from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_o
 from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
 from selfdraft.calibrate.texts import Text, probe_text, write_texts
 from selfdraft.cli import terminal
-from selfdraft.cli.calibrate import seconds
 from selfdraft.cli.main import main
+from selfdraft.cli.parsers.learn import seconds
 from selfdraft.cli.profile_text import as_text
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.profiles.contents import KnownSet

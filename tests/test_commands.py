@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from selfdraft.cli.main import COMMANDS, MOVED
+import selfdraft
+from selfdraft.bench.methods import PRESETS
+from selfdraft.bench.papers.recipes import RECIPES
+from selfdraft.bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE
+from selfdraft.calibrate.calibrate import USUAL_TOKENS, USUAL_TOKENS_ON_CPU
+from selfdraft.calibrate.lookahead import USUAL_TOKENS as LOOKAHEAD_TOKENS
+from selfdraft.calibrate.training import LABELS
+from selfdraft.calibrate.tuning import TUNABLE
+from selfdraft.cli.calibrate import DEFAULT_STRATEGY
+from selfdraft.cli.main import MOVED, main
+from selfdraft.cli.methods_text import WHEN
+from selfdraft.cli.parsers import PARSERS
+from selfdraft.errors import DownloadError, OptionError
+from selfdraft.measure.peers import PEERS
+from selfdraft.prompts.sets import PROMPT_SETS
+from selfdraft.registry import AXES
 
 REFUSED = [
-    ("generat abc", "invalid choice: 'generat'"),
+    ("generat abc", "unknown command 'generat'. Did you mean 'generate'? Known: bench, "),
+    (
+        "generate abc --max-new-token 3",
+        "selfdraft generate: error: unknown flag --max-new-token; did you mean --max-new-tokens?",
+    ),
+    ("profile show --contxt 3", "selfdraft profile show: error: unknown flag --contxt; did you mean --context?"),
+    ("bench --zzz", "selfdraft bench: error: unknown flag --zzz; see selfdraft bench --help"),
+    (
+        "generate why is the sky blue",
+        "nothing is known to do with 'is the sky blue'; put a text of several words in quotes",
+    ),
+    ("--verson", "selfdraft: error: unknown flag --verson; did you mean --version?"),
+    ("--completion tcsh", "invalid choice: 'tcsh'"),
+    ("info --methods prun", "unknown method 'prun'. Did you mean 'prune'?"),
     ("generate", "the following arguments are required: prompt"),
     ("generate ''", "the prompt is empty"),
     ("generate abc --strategy unifrom", "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
@@ -140,12 +171,92 @@ def test_it_is_refused(
 
 
 def test_every_command_is_in_the_table() -> None:
-    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
-    assert {command.partition(" ")[0] for command, _ in REFUSED} >= names
+    assert {command.partition(" ")[0] for command, _ in REFUSED} >= set(PARSERS)
 
 
-@pytest.mark.parametrize("name", ["", *(command.__name__.rpartition(".")[2] for command in COMMANDS)])
+@pytest.mark.parametrize("name", ["", *PARSERS])
 def test_help_teaches_with_an_example(name: str, said: Callable[..., str]) -> None:
     output = said(*name.split(), "--help")
     assert "example" in output
     assert f"  selfdraft {name}" in output
+
+
+# ------------------------------------------------------------------------------------------------ at once
+
+AT_ONCE = [
+    ("--help", 0, "usage: selfdraft [options] COMMAND", ""),
+    ("", 0, "usage: selfdraft [options] COMMAND", ""),
+    ("--version", 0, f"selfdraft {selfdraft.__version__}\n", ""),
+    ("generate --help", 0, "usage: selfdraft generate [options] prompt", ""),
+    ("bench --help", 0, "usage: selfdraft bench [options] [model]", ""),
+    ("generate abc --temprature 1", 2, "", "unknown flag --temprature; did you mean --temperature?"),
+    ("--completion fish", 0, "complete -c selfdraft", ""),
+]
+
+
+@pytest.mark.parametrize(("command", "status", "output", "error"), AT_ONCE, ids=[command for command, *_ in AT_ONCE])
+def test_torch_is_not_imported(command: str, status: int, output: str, error: str) -> None:
+    code = "import sys; from selfdraft.cli.main import main\ntry:\n    status = main()\nexcept SystemExit as end:\n    "
+    code += "status = end.code\nassert not {'torch', 'transformers', 'numpy'} & {*sys.modules}\nsys.exit(status)"
+    ran = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=False)
+    assert (ran.returncode, output in ran.stdout, error in ran.stderr) == (status, True, True), ran.stdout + ran.stderr
+    assert (ran.stdout == "") == (status == 2)
+
+
+def test_help_fits_a_screen_and_a_half(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(said("generate", "--help").splitlines()) <= 66
+    assert len(said("bench", "--help").splitlines()) <= 100
+
+
+def test_help_names_what_there_is(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written without importing what it speaks of."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    told = {name: said(name, "--help") for name in ("calibrate", "bench", "reproduce")}
+    assert ", ".join(PROMPT_SETS) in told["bench"]
+    assert f"{', '.join(PEERS)} (default: all" in told["bench"]
+    assert all(f"  {name} " in told["bench"] for name in PRESETS)
+    assert f"{', '.join(RECIPES)}, or all" in told["reproduce"]
+    assert f"prompts of each task (default: {WHOLE.prompts};" in told["reproduce"]
+    assert f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}" in told["reproduce"]
+    assert f"(default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g})" in told["reproduce"]
+    assert f"with --quick: {QUICK_SECONDS:g} a paper" in told["reproduce"]
+    assert f"instead: {', '.join(('disco', *TUNABLE))}" in told["calibrate"]
+    assert f"(default: {USUAL_TOKENS}, on a CPU {USUAL_TOKENS_ON_CPU})" in told["calibrate"]
+    assert f"of each text ({LOOKAHEAD_TOKENS})" in told["calibrate"]
+    assert f"(default: {DEFAULT_STRATEGY})" in told["calibrate"]
+    assert "{" + ",".join(LABELS) + "}" in told["calibrate"]
+
+
+def test_methods_are_explained(said: Callable[..., str]) -> None:
+    overview = said("info", "--methods")
+    assert {name for table in AXES.values() for name in table} == set(WHEN)
+    assert all(f"when: {text}" in overview for text in WHEN.values())
+    about = said("info", "--methods", "swift")
+    assert "arXiv:2410.06916" in about
+    assert "swift.window" in about
+    assert said("info", "--methods", "fixed").count("when to use it") == 2, "a strategy and a lookahead"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, said: Callable[..., str]) -> None:
+    script = said("--completion", shell)
+    assert all(name in script for name in PARSERS)
+    if shell != "fish" and shutil.which("bash"):
+        asked = f'{script}\nCOMP_WORDS=(selfdraft generate --max); COMP_CWORD=2; _selfdraft; echo "${{COMPREPLY[*]}}"'
+        asked = asked.replace("autoload -U +X bashcompinit && bashcompinit", "")
+        ran = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
+        assert ran.stdout == "--max-new-tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(OptionError("a"), 2), (DownloadError("a"), 1), (KeyboardInterrupt(), 130), (OSError("a"), 1)]
+)
+def test_exit_codes(
+    error: BaseException, status: int, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch("selfdraft.cli.info.run", side_effect=error), mock.patch("selfdraft.cli.main._silence_output"):
+        assert main(["info"]) == status
+    output, told = capsys.readouterr()
+    assert (output, told.strip().count("\n")) == ("", 0)
+    assert f" {status} " in said("--help").partition("exit codes: ")[2]

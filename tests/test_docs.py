@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from selfdraft.cli.main import COMMANDS, build_parser
+from selfdraft.cli.main import parse
+from selfdraft.cli.parsers import PARSERS
 from selfdraft.registry import AXES
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def commands_of(text: str) -> Iterator[str]:
             yield code
 
 
-NAMES = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+NAMES = set(PARSERS)
 COMMANDS_SHOWN = [(name_of(page), command) for page in PAGES for command in commands_of(text_of(page))]
 
 
@@ -60,7 +61,7 @@ def test_there_are_commands_of_every_kind() -> None:
 def status_of(words: list[str]) -> object:
     """That of reading a command, without running it; --help ends with 0."""
     try:
-        build_parser().parse_args(words)
+        parse(words)
     except SystemExit as ended:
         return ended.code
     return 0

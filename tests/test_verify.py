@@ -15,7 +15,7 @@ import torch
 
 import selfdraft
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
-from selfdraft.cli.verify import SHAPING
+from selfdraft.cli.parsers.use import SHAPING
 from selfdraft.engine import audit
 from selfdraft.options import GenerateOptions
 from selfdraft.registry import ACCEPTANCES

@@ -5,31 +5,54 @@ engine = selfdraft.Engine.from_pretrained()            # the default model; or a
 print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .engine.audit import Finding, Verification
-from .engine.engine import Engine
-from .engine.metrics import Comparison, compare
-from .engine.stream import Chunk, Piece, Stream
-from .errors import (
-    DownloadError,
-    MissingExtraError,
-    ModelError,
-    OptionError,
-    ProfileError,
-    PromptError,
-    SelfdraftError,
-    SelfTestError,
-    UnsupportedModelError,
-)
-from .options import GenerateOptions
-from .types import Generation, Plan, SkipSet, Stats, StepRecord
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .engine.audit import Finding, Verification
+    from .engine.engine import Engine
     from .engine.inside_generate import decoder
+    from .engine.metrics import Comparison, compare
+    from .engine.stream import Chunk, Piece, Stream
+    from .errors import (
+        DownloadError,
+        MissingExtraError,
+        ModelError,
+        OptionError,
+        ProfileError,
+        PromptError,
+        SelfdraftError,
+        SelfTestError,
+        UnsupportedModelError,
+    )
     from .measuring import learn, measure_methods
+    from .options import GenerateOptions
+    from .types import Generation, Plan, SkipSet, Stats, StepRecord
 
+_HOME = {
+    "engine.audit": ("Finding", "Verification"),
+    "engine.engine": ("Engine",),
+    "engine.inside_generate": ("decoder",),
+    "engine.metrics": ("Comparison", "compare"),
+    "engine.stream": ("Chunk", "Piece", "Stream"),
+    "errors": (
+        "DownloadError",
+        "MissingExtraError",
+        "ModelError",
+        "OptionError",
+        "ProfileError",
+        "PromptError",
+        "SelfTestError",
+        "SelfdraftError",
+        "UnsupportedModelError",
+    ),
+    "measuring": ("learn", "measure_methods"),
+    "options": ("GenerateOptions",),
+    "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Chunk",
     "Comparison",
@@ -62,13 +85,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """These are imported when asked for: what they need (of transformers, to measure and to fit) takes seconds."""
-    if name == "decoder":
-        from .engine.inside_generate import decoder
+    """Imported when asked for: torch and transformers take seconds, which `selfdraft --help` does not wait for."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'selfdraft' has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
-        return decoder
-    if name in ("learn", "measure_methods"):
-        from . import measuring
 
-        return getattr(measuring, name)
-    raise AttributeError(f"module 'selfdraft' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -24,104 +24,23 @@ from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import parse_settings
 from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
-from ..prompts.sets import PROMPT_SETS, select_prompts
+from ..prompts.sets import select_prompts
 from ..prompts.tokens import encode
 from ..registry import AXES, DEFAULTS
 from ..types import Prompt
 from . import terminal
 from .inputs import (
-    add_command,
-    add_method_options,
-    add_model,
     check_method_names,
     check_output,
     check_sampling,
-    count,
     load_engine,
     load_model,
-    method_help,
     read_method,
     read_named,
-    seconds,
     shown_name,
 )
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
-EXAMPLES = f"""\
-For each prompt all methods take turns in one process, plain decoding (off) among them, in an order drawn for each text.
-Speed-ups are total tokens over total seconds against off, prefill excluded; the 95 % interval resamples prompts with
-both methods together. Every output is compared with the plain one: `different` makes the exit code 1. A table and a
-sentence of advice are printed, or one JSON document with --json. With --output every text is kept as a line of JSON as
-it is measured: the same command goes on where it was interrupted, and `selfdraft report` makes tables and pages of it.
-
-methods: every combination of --strategies, --lookaheads, --drafters and --trees ("all": every one there is); what is
-left open is what a strategy pairs with. --variant: a row of its own, NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ... .
-What was not calibrated is named and left out.
-
-presets:
-{PRESET_LINES}
-prompts: ours, of eight kinds; files of JSON lines (domain and prompt, or Spec-Bench's question.jsonl with its turns);
-data sets of the hub with selfdraft[datasets].
-
-examples:
-  selfdraft bench --quick                                   what would I gain? Less than five minutes on two cores
-  selfdraft bench --strategies all --output result.jsonl    every strategy with what it pairs with
-  selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
-  selfdraft bench --all --mix 0 --seconds 1800 --output result.jsonl      a stream, task by task
-  selfdraft bench --preset gpu --soak 200                   where the time goes; memory over 200 texts
-  selfdraft report result.jsonl                             the tables again; --html: a page with pictures
-"""
-
-
-def add_parser(commands: Any) -> None:
-    text = "measure methods against plain decoding: what would one gain?"
-    about = "Methods against plain decoding on prompts of several kinds: what would one gain?"
-    parser = add_command(commands, "bench", run, text, about, f"{method_help()}\n{EXAMPLES}")
-    add_model(parser)
-    _add_methods(parser)
-    _add_prompts(parser)
-    _add_run(parser)
-    add_method_options(parser)
-
-
-def _add_methods(parser: argparse.ArgumentParser) -> None:
-    add: Any = parser.add_argument_group("methods to compare").add_argument
-    add("--preset", choices=PRESETS, help="a choice of methods and options, see below")
-    for name in ("quick", "all"):
-        add(f"--{name}", action="store_const", dest="preset", const=name, help=f"the same as --preset {name}")
-    for axis in _PLURALS.values():
-        add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
-    add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
-    add("--peers", metavar="NAME", nargs="+", help=f"{', '.join(PEERS)} (default: all, static on CUDA only), or none")
-    add("--peer-prompts", metavar="N", type=count, help="peers on the first N prompts of each domain only")
-    add("--peer-model", metavar="MODEL", help="also transformers' assisted generation with this model as the draft")
-
-
-def _add_prompts(parser: argparse.ArgumentParser) -> None:
-    add: Any = parser.add_argument_group("prompts").add_argument
-    number = {"metavar": "N", "type": count}
-    add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {', '.join(PROMPT_SETS)} (default: all)")
-    add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead")
-    add("--datasets", metavar="NAME", nargs="+", default=[], help="data sets of the hub instead")
-    add("--per-domain", **number, help="the first N prompts of each domain (default: all; with --quick: 2)")
-    add("--mix", metavar="R", type=float, help="order: the next prompt is of another domain with probability R")
-    add("--contexts", **number, nargs="+", default=[], help="also prompts after about N tokens of other text")
-    add("--max-new-tokens", **number, help="default: 128; with --quick: 40")
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    add: Any = parser.add_argument_group("run").add_argument
-    add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
-    add("--top-p", metavar="P", type=float, help="sample from the smallest set of tokens with this probability")
-    add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
-    add("--runs", metavar="N", type=count, default=1, help="measure all prompts N times (default: %(default)s)")
-    add("--passes", action="store_true", default=None, help="also time single passes: the bound, the first token")
-    add("--soak", metavar="N", type=count, help="at the end N texts of mixed length: does memory grow?")
-    add("--seconds", metavar="N", type=seconds, help="begin no prompt later than this after the start")
-    add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on where it was interrupted")
-    add("--again", action="store_true", help="replace what --output holds")
-    add("--json", action="store_true", help="print the result as one JSON document instead of a table")
-    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,17 +18,11 @@ from ..registry import AXES, resolve
 from ..types import Generation
 from . import terminal
 from .inputs import (
-    MODEL_HELP,
-    add_command,
-    add_device_options,
-    add_generate_options,
-    add_method_options,
     as_message,
     check_method_names,
     check_prompt_text,
     heading,
     load_engine,
-    method_help,
     read_method,
     read_standard_input,
 )
@@ -38,34 +32,6 @@ WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
 _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
-
-EXAMPLES = """\
-The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is; "-": read from
-standard input). Drafted and accepted tokens are shown in green, the target's own in cyan.
-
-examples:
-  selfdraft generate "Write a haiku about rain."
-  selfdraft generate --compare --max-new-tokens 100 "Why is the sky blue?"
-  selfdraft generate --drafter lookup "Repeat this sentence twice: The cat sat on the mat."
-  selfdraft generate --strategy fixed --set fixed.skip=a4-8,m12 --lookahead fixed --set fixed.tokens=3 "Hello"
-  selfdraft generate --temperature 0.8 --top-p 0.9 --seed 7 --json "Tell me a story." | jq .stats
-"""
-
-
-def add_parser(commands: Any) -> None:
-    text, about = "generate text", "Continue a prompt. Drafting on or off, the text is the same."
-    parser = add_command(commands, "generate", run, text, about, f"{method_help()}\n{EXAMPLES}")
-    parser.add_argument("prompt", help='the prompt; "-" reads it from standard input')
-    parser.add_argument("--model", help=MODEL_HELP)
-    add_device_options(parser)
-    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
-    agree = "also decode plainly; show speeds and whether both agree"
-    parser.add_argument("--compare", action="store_true", help=agree)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: %(default)s")
-    add_method_options(parser)
-    group = add_generate_options(parser, "generation", lambda name: name not in _NOT_ON_THE_COMMAND_LINE)
-    group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
 
 
 def run(options: argparse.Namespace) -> int:

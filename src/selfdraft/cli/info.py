@@ -16,30 +16,16 @@ from ..profiles.key import ProfileKey
 from ..profiles.store import Store
 from ..types import SkipSet
 from . import terminal
-from .inputs import add_command, add_model, heading, load_model
+from .inputs import heading, load_model
+from .methods_text import methods_text
 
 NO_PROFILE = "profile: nothing learned yet for this model on this device"
-EXAMPLES = """\
-Loading the model runs the self-test: its relative error says how closely selfdraft reproduces the model's own scores.
-Sub-layers are named as in a skip set (a3: attention of layer 3, m3: its MLP); the share of each is what skipping it
-saves of a decoding pass, counted in bytes of weights, head included, embedding not.
-
-examples:
-  selfdraft info                                         the default model
-  selfdraft info Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16
-  selfdraft info ./my-model --json | jq .parameters
-"""
-
-
-def add_parser(commands: Any) -> None:
-    text = "describe a model"
-    about = "Describe a model: family, layers, parameters by sub-layer, memory, what a profile knows."
-    parser = add_command(commands, "info", run, text, about, EXAMPLES)
-    add_model(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.methods is not None:
+        print(methods_text(options.methods))
+        return 0
     model, _ = load_model(options, options.model)
     decoder = Decoder(model)
     info, head = describe(decoder), heading(decoder, options)

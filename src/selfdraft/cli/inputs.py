@@ -5,69 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError, unknown_name
+from ..files import replace_file
 from ..models.decoder import Decoder
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, describe, make, parse_settings
-from ..profiles.document import replace_file
+from ..options import GenerateOptions, make, parse_settings
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
-from ..registry import AXES, DEFAULTS, check_settings, find, resolve
+from ..registry import AXES, check_settings, find, resolve
 from ..strategies.domains import UNLABELLED
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-
-MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
-DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
-AXIS_HELP = {
-    "strategy": "which sub-layers draft",
-    "lookahead": "how far to draft",
-    "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
-    "acceptance": "what is kept of a draft",
-}
-
-
-def count(text: str, minimum: int = 1) -> int:
-    """The type of an argument that is a whole number."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = minimum - 1
-    if value < minimum:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """The type of an argument that is a number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}")
-    return value
-
-
-def add_command(commands: Any, name: str, run: Callable[..., int], text: str, about: str, epilog: str) -> Any:
-    """A parser; the caller adds what the command takes."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=raw)
-    parser.set_defaults(run=run)
-    return parser
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
 
 
 def load_engine(options: argparse.Namespace, **engine: Any) -> Engine:
@@ -85,43 +40,6 @@ def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]
     """(model, tokenizer), where the command wants it."""
     with terminal.Progress() as progress:
         return loading.load(name, device=options.device, dtype=options.dtype, progress=progress)
-
-
-def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
-
-
-def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted: Callable[[str], bool]) -> Any:
-    """One flag for each wanted field of GenerateOptions; unset is None, text is converted when they are made."""
-    group = parser.add_argument_group(title)
-    for name, default, text in describe(GenerateOptions):
-        if is_wanted(name):
-            flag = f"--{name.replace('_', '-')}"
-            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
-    return group
-
-
-def add_method_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("method")
-    for axis, table in AXES.items():
-        text = f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
-        group.add_argument(f"--{axis}", metavar="NAME", help=text)
-    add_settings(group)
-
-
-def add_settings(parser: Any) -> None:
-    text = "an option of a method; repeatable"
-    parser.add_argument("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help=text)
-
-
-def method_help() -> str:
-    lines = ["options of the methods (--set METHOD.OPTION=VALUE):"]
-    for axis in ("strategy", "lookahead", "drafter", "tree"):
-        for method in AXES[axis]:
-            for option, default, text in describe(find(axis, method).Options):
-                lines.append(f"  {f'{method}.{option}':<24} {text} (default: {default!r})")
-    return "\n".join(lines) + "\n"
 
 
 def read_method(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,19 +90,6 @@ def read_file(name: str) -> str:
 def read_named(files: Sequence[str]) -> list[tuple[str, str]]:
     """(last part of the name, text)."""
     return [(Path(file).name, read_file(file)) for file in files]
-
-
-def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
-    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
-
-
-def add_label_options(parser: argparse.ArgumentParser) -> None:
-    """For a command that can do without labels. A field that was asked for must be there."""
-    text = "the field of a line that names its domain; not given: `domain`, and a line without it belongs to the "
-    text += f"file's name where there are several, to {UNLABELLED!r} where there is one"
-    parser.add_argument("--domain-field", metavar="NAME", help=text)
 
 
 def read_learning_prompts(options: argparse.Namespace) -> list[Prompt]:

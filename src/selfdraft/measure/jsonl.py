@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..errors import OptionError
-from ..profiles.document import replace_file
+from ..files import replace_file
 
 Values = Mapping[str, Any]
 Head = TypeVar("Head", bound=Any)

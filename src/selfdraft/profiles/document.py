@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
+from ..files import replace_file
 from .profile import Artefact
 
 Value = TypeVar("Value")
@@ -127,28 +127,3 @@ def _pack(artefact: Artefact) -> tuple[dict[str, Any], dict[str, bytes]]:
     file = f"{hashlib.sha256(blob).hexdigest()}.safetensors"
     shapes = {name: f"{str(array.dtype)[6:]} {list(array.shape)}" for name, array in artefact.arrays.items()}
     return {"values": artefact.values, "file": file, "arrays": shapes}, {file: blob}
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Beside it first, safe on the disk, then renamed: there is always the old file or the new one."""
-    beside = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-    _keep_renames(path.parent)
-
-
-def _keep_renames(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can be asked to."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

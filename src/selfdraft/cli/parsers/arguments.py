@@ -1,0 +1,107 @@
+"""What several parsers share: types of arguments, a model, a method, prompts. Imports nothing that takes long."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from ...models.load.catalogue import DEFAULT_MODEL
+from ...options import GenerateOptions, describe
+from ...registry import AXES, DEFAULTS
+
+MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
+DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
+AXIS_HELP = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
+    "acceptance": "what is kept of a draft",
+}
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Usage without the flags, which follow anyway; a flag and its text on one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        words = [word for one in actions if not one.option_strings for word in [self._format_args(one, one.dest)]]
+        super().add_usage(usage or " ".join(["%(prog)s [options]", *words]), actions, groups, prefix)
+
+
+def count(text: str, minimum: int = 1) -> int:
+    """The type of an argument that is a whole number."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """The type of an argument that is a number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}")
+    return value
+
+
+def add_command(commands: Any, name: str, text: str, about: str, epilog: str) -> Any:
+    """A parser; the caller adds what the command takes. `run`: the function of cli/NAME.py that does the work."""
+    parser = commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=Help)
+    parser.set_defaults(run="run", parser=parser)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help=MODEL_HELP)
+    add_device_options(parser)
+
+
+def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
+
+
+def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted: Callable[[str], bool]) -> Any:
+    """One flag for each wanted field of GenerateOptions; unset is None, text is converted when they are made."""
+    group = parser.add_argument_group(title)
+    for name, default, text in describe(GenerateOptions):
+        if is_wanted(name):
+            flag = f"--{name.replace('_', '-')}"
+            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
+    return group
+
+
+def add_method_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("method")
+    for axis, table in AXES.items():
+        text = f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
+        group.add_argument(f"--{axis}", metavar="NAME", help=text)
+    add_settings(group)
+
+
+def add_settings(parser: Any) -> None:
+    text = "an option of a method, see `selfdraft info --methods NAME`; repeatable"
+    parser.add_argument("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help=text)
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
+    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
+
+
+def add_label_options(parser: argparse.ArgumentParser) -> None:
+    """For a command that can do without labels. A field that was asked for must be there."""
+    text = "the field of a line that names its domain; not given: `domain`, and a line without it belongs to the "
+    text += "file's name where there are several, to 'all' where there is one"
+    parser.add_argument("--domain-field", metavar="NAME", help=text)
