@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 import selfdraft
 from pico import letter_tokenizer, pico, save
 from selfdraft import Engine
-from selfdraft.errors import OptionError, PromptError, UnsupportedModelError
+from selfdraft.errors import ModelError, OptionError, PromptError, UnsupportedModelError
 from selfdraft.models import checks
 from selfdraft.models.gpu.runner import GraphRunner
 
@@ -236,8 +236,11 @@ def test_an_offloaded_embedding_is_refused(folder, tmp_path):
 
 
 def test_a_model_without_weights_is_refused():
+    model = own().to("meta")
+    with pytest.raises(ModelError, match="has no weights: .* is on the meta device"):
+        Engine(model)
     with pytest.raises(UnsupportedModelError, match="its weights are not loaded"):
-        Engine(own().to("meta"))
+        checks.check_weights(model)
 
 
 def test_a_model_on_two_devices_is_refused(monkeypatch):

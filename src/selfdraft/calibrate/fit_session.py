@@ -111,7 +111,7 @@ class FitSession:
         if profile is not None and _STATE in journal.done:
             self.engine.remember(replace(profile, artefacts={**profile.artefacts, name: journal.done[_STATE]}))
         own = {**settings.get(name, {}), **find("strategy", name).practice}
-        method = {"strategy": name, "settings": {**settings, name: own}}
+        method: dict[str, Any] = {"strategy": name, "settings": {**settings, name: own}}
         strategy: Any = self.engine.method(**method).strategy
         num_idle, waiting = 0, itertools.cycle(prompts)
 

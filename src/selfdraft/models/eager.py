@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class EagerRunner:
     saves_by_reuse = True
     recorded_widths: Sequence[int] = ()
     fallback_reason: str | None = None
+    lock: Any = nullcontext()
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)

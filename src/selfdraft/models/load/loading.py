@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...errors import ModelError, OptionError, SelfdraftError, unknown_name
-from ...options import LoadOptions
+from ...options import LOAD_HELP, LoadOptions
 from ...progress import Progress
 from ..checks import check_attention
 from .catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
@@ -82,8 +82,8 @@ def _kind_of(source: str | Path) -> str:
 def check_options(options: Mapping[str, Any], kind: str = HUB_ID, device: Any = None) -> None:
     """Refuse, by name and with the reason, what this kind of source or the engine cannot use."""
     for name in options:
-        if name not in LoadOptions.__annotations__:
-            raise unknown_name("option of from_pretrained", name, ("device", "dtype", *LoadOptions.__annotations__))
+        if name not in LOAD_HELP:
+            raise unknown_name("option of from_pretrained", name, ("device", "dtype", *LOAD_HELP))
         if name in _HUB_ONLY and kind != HUB_ID:
             raise OptionError(f"{name!r} is for models of the Hugging Face hub, and this is {kind}; leave it out")
         if kind == GGUF_FILE and name != "attn_implementation":
