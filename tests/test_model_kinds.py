@@ -237,7 +237,7 @@ def test_an_offloaded_embedding_is_refused(folder, tmp_path):
 
 def test_a_model_without_weights_is_refused():
     model = own().to("meta")
-    with pytest.raises(ModelError, match="has no weights: .* is on the meta device"):
+    with pytest.raises(ModelError, match=r"has no weights: .* is on the meta device"):
         Engine(model)
     with pytest.raises(UnsupportedModelError, match="its weights are not loaded"):
         checks.check_weights(model)
