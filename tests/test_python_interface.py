@@ -464,7 +464,9 @@ def test_leaving_early_cancels(leave: str) -> None:
     async def some() -> None:
         async for _ in stream:
             break
-        await asyncio.sleep(0.05)  # what `break` leaves behind is closed by the loop
+        async with asyncio.timeout(60):  # the loop closes what `break` left
+            while "running" in repr(stream):
+                await asyncio.sleep(0.001)
 
     async def some_with() -> None:
         async with stream:

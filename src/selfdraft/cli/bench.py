@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.methods import PRESETS, Methods, Preset, crossed
-from ..bench.soak import Sample, growth, soak
 from ..bench.tables import as_text
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
@@ -39,6 +39,7 @@ from .inputs import (
     read_named,
     shown_name,
 )
+from .soak import Sample, growth, soak
 
 PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 
@@ -49,7 +50,9 @@ def run(options: argparse.Namespace) -> int:
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
-    engine = load_engine(options)
+    watch, engine = Watch(), load_engine(options)
+    if warning := watch.warning(engine.device):
+        terminal.say(warning)
     peer_model = load_model(options, options.peer_model)[0] if options.peer_model else None
     if profile := engine.knowledge.profile:
         terminal.say(profile.summary)
@@ -70,8 +73,6 @@ def run(options: argparse.Namespace) -> int:
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)
-            if file is not None:
-                file.write(result.head, work.records)
     print(json.dumps(result.document()) if options.json else as_text(result))
     if work.is_interrupted:
         return 130

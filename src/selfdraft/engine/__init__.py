@@ -9,6 +9,7 @@
     verify   one pass of the target over the last token and all that was drafted
     accept   which drafted tokens are the target's own choice; sampling has scores, noise and processors
 
+`writing`: texts that the model writes by itself, and probes of them; `cores`: who else uses the machine.
 `method` holds the parts of one call, `knowledge` what was learned about the model; `metrics` and `audit` judge outputs;
 `inside_generate` is the same for `model.generate`.
 """

@@ -180,7 +180,7 @@ def _encode_chat(messages: Sequence[Message], tokenizer: Any, chat: Mapping[str,
     template = chat.get("chat_template") or getattr(tokenizer, "chat_template", None)
     if not template:
         raise PromptError("the tokenizer has no chat template; pass the prompt as text instead of messages")
-    _check_chat(chat, str(template), tokenizer)
+    _check_chat(chat, str(template))
     is_continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     turn = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued}
     given = {**({} if any(name in chat for name in _TURN_KEYS) else turn), **chat}
@@ -215,7 +215,7 @@ def _no_message(number: int, message: Message, fault: str) -> PromptError:
     )
 
 
-def _check_chat(chat: Mapping[str, Any], template: str, tokenizer: Any) -> None:
+def _check_chat(chat: Mapping[str, Any], template: str) -> None:
     """A name that the template does not read would do nothing."""
     for name in chat:
         if name in _OUR_KEYS:
@@ -223,8 +223,8 @@ def _check_chat(chat: Mapping[str, Any], template: str, tokenizer: Any) -> None:
         is_read = name == "chat_template" or name in _TURN_KEYS or re.search(rf"\b{re.escape(str(name))}\b", template)
         if not is_read:
             raise OptionError(
-                f"the chat template of {type(tokenizer).__name__} does not read {name!r}, given in "
-                "chat_template_kwargs; check its spelling or leave it out"
+                f"the model's chat template does not read {name!r}, given in chat_template_kwargs; check its spelling "
+                "or leave it out"
             )
 
 
