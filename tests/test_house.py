@@ -35,7 +35,7 @@ LEVELS = (
     ("prompts",),
     ("measure",),
     ("calibrate",),
-    ("bench", "serve"),
+    ("bench", "serve", "measuring"),
     ("integrations",),
     ("__init__",),
     ("cli",),
@@ -205,7 +205,7 @@ def test_the_public_names():
         "Chunk Comparison Finding GenerateOptions Generation Piece Plan SkipSet Stats StepRecord Stream Verification"
     )
     errors = "Download MissingExtra Model Option Profile Prompt SelfTest Selfdraft UnsupportedModel"
-    names = {"__version__", "Engine", "compare", "decoder", *values.split()}
+    names = {"__version__", "Engine", "compare", "decoder", "learn", "measure_methods", *values.split()}
     assert set(selfdraft.__all__) == names | {f"{name}Error" for name in errors.split()}
     assert all(hasattr(selfdraft, name) for name in selfdraft.__all__)
     assert (PACKAGE / "py.typed").exists()

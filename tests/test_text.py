@@ -242,5 +242,5 @@ def test_what_is_no_prompt_is_refused(prompt, message):
 @pytest.mark.parametrize("prompt", ["the", ["the"], MESSAGES], ids=str)
 def test_text_needs_a_tokenizer(prompt):
     assert encode_prompts([5, 6], None) == ([[5, 6]], False)
-    with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, or build it as Engine\(model, tokenizer\)"):
+    with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, build it as Engine\(model, tokenizer\)"):
         encode_prompts(prompt, None)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SelfTestError,
         UnsupportedModelError,
     )
+    from .measuring import learn, measure_methods
     from .options import GenerateOptions
     from .types import Generation, Plan, SkipSet, Stats, StepRecord
 
@@ -47,6 +48,7 @@ _HOME = {
         "SelfdraftError",
         "UnsupportedModelError",
     ),
+    "measuring": ("learn", "measure_methods"),
     "options": ("GenerateOptions",),
     "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord"),
 }
@@ -77,6 +79,8 @@ __all__ = [
     "__version__",
     "compare",
     "decoder",
+    "learn",
+    "measure_methods",
 ]
 
 

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from .errors import OptionError, unknown_name
 
@@ -26,6 +26,41 @@ def setting(default: T, help: str, *, minimum: float | None = None, maximum: flo
     """A dataclass field that knows its own help text and range."""
     metadata = {"help": help, "minimum": minimum, "maximum": maximum}
     return field(default=default, metadata=metadata)
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `Engine.from_pretrained` passes on to transformers; what cannot be used is refused by name."""
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | None
+    subfolder: str | None
+    variant: str | None
+    local_files_only: bool | None
+    trust_remote_code: bool | None
+    use_safetensors: bool | None
+    attn_implementation: str | None
+    quantization_config: Any
+    device_map: str | dict[str, Any] | None
+    max_memory: dict[int | str, Any] | None
+    offload_folder: str | None
+
+
+LOAD_HELP = {
+    "revision": "of a hub id: a branch, a tag or a commit",
+    "token": "of a hub id: your access token",
+    "cache_dir": "of a hub id: where downloads are kept",
+    "subfolder": "of a hub id: where in the repository the model is",
+    "variant": "of a hub id: which weights, for example 'fp16'",
+    "local_files_only": "download nothing",
+    "trust_remote_code": "run code that comes with the model; never unless asked for",
+    "use_safetensors": "load no other kind of weights",
+    "attn_implementation": "'sdpa' or 'eager'",
+    "quantization_config": "of transformers, for example BitsAndBytesConfig(load_in_4bit=True)",
+    "device_map": "where the parts go, instead of `device`: 'auto', or a device by part",
+    "max_memory": "with device_map: for example {0: '20GB', 'cpu': '60GB'}",
+    "offload_folder": "with device_map: where weights lie that fit nowhere",
+}
 
 
 @dataclass(frozen=True)

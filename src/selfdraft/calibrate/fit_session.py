@@ -29,7 +29,7 @@ from ..protocols import Probe, Runner
 from ..registry import find, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
-from ..types import FrontierPoint, Prompt, SkipSet, Stats
+from ..types import FrontierPoint, Prompt, SkipSet
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
@@ -177,11 +177,14 @@ class EngineKit:
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         """Where time is up, of a few rounds."""
-        engine, rounds, stats = self._session.engine, itertools.count(), list[Stats]()
+        engine, rounds, stats = self._session.engine, itertools.count(), []
         recorded_before = engine.runner.capture_seconds
+
+        def is_over() -> bool:
+            return self._budget.left() <= 0 and next(rounds) >= 4
+
         for prompt in prompts:
-            call: Any = {"max_new_tokens": num_tokens, "cancel": lambda: self._budget.left() <= 0 and next(rounds) >= 4}
-            stats.append(engine.generate(list(prompt.tokens), **call, **method).stats)
+            stats.append(engine.generate(prompt.tokens, max_new_tokens=num_tokens, cancel=is_over, **method).stats)
             if self._budget.left() <= 0:
                 break
         seconds = sum(one.decode_seconds for one in stats) - (engine.runner.capture_seconds - recorded_before)

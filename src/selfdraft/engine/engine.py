@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack, overload
 import torch
 
 from ..errors import OptionError
+from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import loading
 from ..options import GenerateOptions
@@ -26,7 +27,15 @@ from ..types import FinishReason, Generation, StepRecord
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
 from .door import check_model, check_tokenizer
-from .keywords import CallOptions, MethodOptions, check_method, keywords_of, read_call
+from .keywords import (
+    CallOptions,
+    MethodOptions,
+    PretrainedOptions,
+    check_method,
+    keywords_of,
+    read_call,
+    read_pretrained,
+)
 from .knowledge import EngineKnowledge, Given
 from .method import Method
 from .metrics import Comparison, compare, contest_for
@@ -34,7 +43,7 @@ from .parts import BuiltParts
 from .prepare import prepare
 from .sampling import Sampler, check_processors
 from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
-from .stream import Stream
+from .stream import Stream, one_at_a_time
 from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
 
 
@@ -71,6 +80,7 @@ class Engine:
             model, tokenizer = loading.load(None)
         check_model(model)
         check_tokenizer(tokenizer)
+        model = unwrapped(model)
         self.model, self.tokenizer = model, tokenizer
         self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
@@ -87,7 +97,7 @@ class Engine:
         return f"Engine({str(name)!r}, {self._runner.num_layers} layers, {dtype}, {self.device}, {method}{settings})"
 
     @classmethod
-    @keywords_of(MethodOptions)
+    @keywords_of(PretrainedOptions)
     def from_pretrained(
         cls,
         name: str | Path | None = None,
@@ -96,10 +106,14 @@ class Engine:
         dtype: str | torch.dtype | None = None,
         graphs: bool = True,
         profile: Given = "stored",
-        **method: Unpack[MethodOptions],
+        **options: Unpack[PretrainedOptions],
     ) -> Engine:
-        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
-        model, tokenizer = loading.load(name, device=device, dtype=dtype)
+        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model.
+
+        A folder without a tokenizer is for token ids.
+        """
+        method, load = read_pretrained(options)
+        model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
 
     @property
@@ -112,12 +126,16 @@ class Engine:
         """What was learned about the model on its device."""
         return self._parts.knowledge
 
-    def fork(self, profile: Profile | Literal["same"] | None = "same") -> Engine:
+    def fork(
+        self, profile: Profile | Literal["same"] | None = "same", method: Mapping[str, Any] | None = None
+    ) -> Engine:
         """An engine on the same model and runner that has seen no text; it goes by the same profile or another one.
 
         It costs nothing: weights and recordings are shared. What strategies, lookaheads and drafters learn is not.
+        `method`: instead of the one that this engine was built with.
         """
         fork = copy.copy(self)
+        fork._defaults = self._defaults if method is None else check_method(method)
         fork._parts = self._parts.fork(self._knowing(self.knowledge.profile if profile == "same" else profile))
         return fork
 
@@ -170,8 +188,9 @@ class Engine:
         """
         if not isinstance(num_tokens, int) or num_tokens < 1:
             raise OptionError(f"num_tokens must be a whole number, at least 1, got {num_tokens!r}")
-        self._runner.refresh()
-        prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
+        self._refresh()
+        with self._runner.lock:
+            prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
 
     @keywords_of(MethodOptions)
     def names(self, **method: Unpack[MethodOptions]) -> dict[str, Any]:
@@ -270,12 +289,13 @@ class Engine:
         rule = rule_for(self.names(**call.method)["acceptance"], call.settings)
         self._check_call(call.settings)
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
-        self._runner.refresh()
+        self._refresh()
         check_prompt(prompt_tokens, self._runner.vocab_size, self._runner.context_length)
         check_prompt(claim.tokens, self._runner.vocab_size, None)
         sequence, tail = self._new_sequence(prompt_tokens, call.settings)
         sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
-        return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
+        with self._runner.lock:
+            return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -298,7 +318,7 @@ class Engine:
         settings: GenerateOptions,
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
-        self._runner.refresh()
+        self._refresh()
         sequences, tails = [], []
         for row, tokens in enumerate(prompts):
             check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
@@ -314,8 +334,13 @@ class Engine:
     ) -> Generator[list[StepRecord], None, None]:
         """The cache is made where the rounds run: what a stream does, it does in one thread."""
         longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
-        state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
-        yield from decode(self._runner, state, method, sampler, is_cancelled)
+        with self._runner.lock:
+            state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
+        yield from one_at_a_time(self._runner.lock, decode(self._runner, state, method, sampler, is_cancelled))
+
+    def _refresh(self) -> None:
+        with self._runner.lock:
+            self._runner.refresh()
 
     def _new_sequence(
         self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0, rules: RowRules | None = None
@@ -344,15 +369,15 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        cache = self._runner.new_cache(1, len(tokens))
-        first = len(tokens) - num_last
-        parts = []
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-            is_asked = start + chunk.shape[1] > first
-            scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-            if is_asked:
-                parts.append(scores[0, max(first - start, 0) :])
+        first, parts = len(tokens) - num_last, []
+        with self._runner.lock:
+            cache = self._runner.new_cache(1, len(tokens))
+            for start in range(0, len(tokens), PREFILL_CHUNK):
+                chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
+                is_asked = start + chunk.shape[1] > first
+                scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+                if is_asked:
+                    parts.append(scores[0, max(first - start, 0) :])
         return torch.cat(parts)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from ..errors import OptionError, unknown_name
-from ..options import GenerateOptions, Settings, describe, make
+from ..options import LOAD_HELP, GenerateOptions, LoadOptions, Settings, describe, make
 from ..protocols import Lookahead
 from ..registry import AXES, AXIS_HELP, check_settings
 from .method import Acceptance
@@ -62,6 +62,10 @@ class CallOptions(MethodOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
 
 
+class PretrainedOptions(MethodOptions, LoadOptions, total=False):
+    """What `from_pretrained` takes beside its own: a method, and what it passes on to transformers."""
+
+
 METHOD_NAMES = (*AXES, "settings")
 _DEFAULTS = {name: default for name, default, _ in describe(GenerateOptions)}
 CALL_NAMES = (*_DEFAULTS, _CHAT, *METHOD_NAMES)
@@ -75,7 +79,7 @@ def keywords_of(options: type[Any]) -> Callable[[F], F]:
         *own, rest = signature.parameters.values()
         assert rest.kind is inspect.Parameter.VAR_KEYWORD
         hints = typing.get_type_hints(options)
-        names = [name for name in CALL_NAMES if name in hints]
+        names = [name for name in (*CALL_NAMES, *LOAD_HELP) if name in hints]
         spelled = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=hints[name])
             for name in names
@@ -89,7 +93,7 @@ def keywords_of(options: type[Any]) -> Callable[[F], F]:
 
 
 def _help(name: str) -> str:
-    texts = {known: text for known, _, text in describe(GenerateOptions)} | _HELP
+    texts = {known: text for known, _, text in describe(GenerateOptions)} | _HELP | LOAD_HELP
     return texts[name] if name in texts else f"{AXIS_HELP[name]}: {', '.join(AXES[name])}"
 
 
@@ -127,3 +131,13 @@ def check_method(
     settings = method.get("settings")
     check_settings({} if settings is None else settings)
     return {name: value for name, value in method.items() if value is not None}
+
+
+def read_pretrained(options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(what names a method, what goes to transformers); raise for all else before anything is loaded."""
+    for name in options:
+        if name not in (*LOAD_HELP, *CALL_NAMES):
+            own = ("device", "dtype", "graphs", "profile")
+            raise unknown_name("option of from_pretrained", name, (*own, *METHOD_NAMES, *LOAD_HELP))
+    method = check_method({name: value for name, value in options.items() if name not in LOAD_HELP})
+    return method, {name: value for name, value in options.items() if name in LOAD_HELP}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..options import GenerateOptions
 from ..types import Generation, Source, StepRecord
@@ -172,3 +173,19 @@ class Stream:
                 first = sequence.num_prompt_tokens
                 pieces = (Piece(tail.pieces[i], sequence.tokens[first + i], sequence.sources[i]) for i in span)
                 yield Chunk(row, tuple(pieces))
+
+
+def one_at_a_time(
+    lock: AbstractContextManager[Any], rounds: Generator[list[StepRecord], None, None]
+) -> Generator[list[StepRecord], None, None]:
+    """Threads take turns, round by round, where passes are recorded: recordings share what they read and write."""
+    try:
+        while True:
+            with lock:
+                steps = next(rounds, None)
+            if steps is None:
+                return
+            yield steps
+    finally:
+        with lock:
+            rounds.close()

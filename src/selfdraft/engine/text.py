@@ -125,7 +125,10 @@ def _encode_one(prompt: Any, tokenizer: Any, chat: Mapping[str, Any]) -> list[in
     if not isinstance(prompt, str) and _is_token_list(prompt):
         return list(prompt)
     if tokenizer is None:
-        raise PromptError("this engine has no tokenizer; pass token ids, or build it as Engine(model, tokenizer)")
+        raise PromptError(
+            "this engine has no tokenizer; pass token ids, build it as Engine(model, tokenizer), or put the "
+            "tokenizer's files into the model's folder"
+        )
     if isinstance(prompt, str):
         tokens: list[int] = tokenizer(prompt).input_ids if prompt else []
     elif _is_conversation(prompt):
