@@ -21,7 +21,7 @@ from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import DraftedBy, Host, Runner
-from ..registry import AXES, check_settings, find, options_for, resolve
+from ..registry import AXES, check_settings, check_use, find, options_for, resolve
 from ..types import FinishReason, Generation
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
@@ -166,7 +166,7 @@ class Engine:
 
     def names(self, **method: Any) -> dict[str, Any]:
         """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
-        return resolve(self._defaults, check_method(method))
+        return resolve(self._defaults, check_method(method, defaults=self._defaults))
 
     def method(self, **method: Any) -> Method:
         """The same as objects."""
@@ -372,9 +372,15 @@ def _options(axis: str, names: Mapping[str, Any], settings: Settings) -> Any:
 
 
 def check_method(
-    method: Mapping[str, Any], owner: str = "Engine", call: str = "engine.generate(prompt"
+    method: Mapping[str, Any],
+    owner: str = "Engine",
+    call: str = "engine.generate(prompt",
+    defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The options that name a method, without those left at None; `owner` and `call` are for the messages."""
+    """The options that name a method, without those left at None; `owner` and `call` are for the messages.
+
+    `defaults`: what a call leaves open. Its settings must be in use; those of an engine may wait for a later call.
+    """
     known = {item.name for item in dataclasses.fields(GenerateOptions)}
     for name in method:
         if name in known:
@@ -382,4 +388,5 @@ def check_method(
         if name not in _METHOD_OPTIONS:
             raise unknown_name(f"option of {owner}", name, _METHOD_OPTIONS)
     check_settings(method.get("settings") or {})
+    check_use(method, defaults)
     return {name: value for name, value in method.items() if value is not None}
