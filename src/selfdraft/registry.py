@@ -170,15 +170,24 @@ def unused_settings(method: Mapping[str, Any], defaults: Mapping[str, Any] | Non
     return [(name, option) for name in given for option in given[name] if (name, option) not in read]
 
 
+def settings_of(axis: str, name: str, settings: Settings) -> dict[str, dict[str, Any]]:
+    """Those of a method, and of what runs inside it."""
+    return {name: dict(settings[name]) for _, name in _chain(axis, name, settings) if name in settings}
+
+
+def _chain(axis: str, name: str, settings: Settings) -> Iterator[tuple[str, str]]:
+    """A method, and what runs inside it."""
+    part: tuple[str, str] | None = (axis, name)
+    while part:
+        yield part
+        part = inner_of(part[0], options_for(*part, settings))
+
+
 def _running(whole: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(axis, name) of each method that reads its options. `off` drafts nothing, so that no other axis is asked."""
     for axis in AXES if whole["strategy"] != "off" else ("strategy",):
-        if axis == "acceptance" or not isinstance(whole[axis], str):
-            continue
-        part: tuple[str, str] | None = (axis, whole[axis])
-        while part:
-            yield part
-            part = inner_of(part[0], options_for(*part, whole["settings"]))
+        if axis != "acceptance" and isinstance(whole[axis], str):
+            yield from _chain(axis, whole[axis], whole["settings"])
 
 
 def in_use(method: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ..options import NoOptions
 from ..passes import DraftStats, States
 from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
+from ..registry import in_use
 from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
 from .texts import Text, Told, probe_text, rows_at_once, write
@@ -65,7 +66,7 @@ def collect(
     `method` names strategy, drafter and their settings as a call of `Engine.generate` does; what else it names does
     not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
     """
-    drafted_by = {name: method[name] for name in ("strategy", "drafter", "settings") if name in method}
+    drafted_by = in_use({name: method[name] for name in ("strategy", "drafter", "settings") if name in method})
     skip = None if sampling else _constant_skip(engine, drafted_by)
     if skip is None:
         one_by_one = _OneByOne()

@@ -30,9 +30,9 @@ from ..registry import AXES, DEFAULTS
 from ..types import Prompt
 from . import terminal
 from .inputs import (
-    check_method_names,
     check_output,
     check_sampling,
+    checked_methods,
     load_engine,
     load_model,
     read_method,
@@ -101,9 +101,16 @@ def _methods(options: argparse.Namespace) -> Methods:
     methods |= _parse_variants(options.variant, base)
     if not (methods or any(chosen.values())):
         methods = {_name_method(base): base}
-    for method in methods.values():
-        check_method_names({**method, "lookahead": None} if is_bound(method) else method)
-    return methods
+    bounds = {name: method["lookahead"] for name, method in methods.items() if is_bound(method)}
+    methods = checked_methods({name: _without_bound(method) for name, method in methods.items()}, options)
+    return {
+        name: {**method, **({"lookahead": bounds[name]} if name in bounds else {})} for name, method in methods.items()
+    }
+
+
+def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
+    """What knows the text beforehand is not among the methods by name."""
+    return {axis: value for axis, value in method.items() if axis != "lookahead" or not is_bound(method)}
 
 
 def _name_method(method: Mapping[str, Any]) -> str:
@@ -183,11 +190,11 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],
-        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in options.set],
+        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in (*options.configured, *options.set)],
         "peer_model": options.peer_model and shown_name(options.peer_model),
     }
     commit = {"commit": options.commit} if options.commit else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from typing import Any
 
 from ..calibrate.calibrate import (
     GO_ON,
@@ -20,7 +21,7 @@ from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
-from ..registry import check_settings
+from ..registry import check_settings, settings_of, unused_text
 from . import lookahead, terminal
 from .inputs import load_engine, read_learning_prompts
 from .profile_text import as_text
@@ -46,9 +47,8 @@ def run(options: argparse.Namespace) -> int:
 def _run_strategies(options: argparse.Namespace) -> int:
     options.strategy = options.strategy or [DEFAULT_STRATEGY]
     options.budget = options.budget or BUDGET
-    settings = parse_settings(options.set)
     check_strategies(options.strategy)  # the whole command, before the model is loaded
-    check_settings(settings)
+    settings = _settings(options)
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     prompts = read_learning_prompts(options)
     engine = load_engine(options, profile=None, strategy="off")
@@ -63,6 +63,17 @@ def _run_strategies(options: argparse.Namespace) -> int:
         return 130
     print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
     return 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those that the strategies read; of the config file others may be for other commands."""
+    given, settings = parse_settings(options.set), parse_settings([*options.configured, *options.set])
+    check_settings(settings)
+    read = {key: value for name in options.strategy for key, value in settings_of("strategy", name, settings).items()}
+    for name in given:
+        if name not in read:
+            raise OptionError(unused_text(name, next(iter(given[name]))))
+    return read
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:

@@ -20,6 +20,7 @@ from ..errors import OptionError, PromptError, SelfdraftError
 from ..options import GenerateOptions, make, read_object
 from ..types import FinishReason
 from . import terminal
+from .config import read_config
 from .inputs import as_message, check_prompt_text, heading, load_engine, read_file
 
 SHAPING = (
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         document = read_document(content, options.file)
     else:
         _check_plain_text(prompt, content, call, options.file)
-    options.dtype = options.dtype or (document.dtype if document else None)
+    options.dtype = options.dtype or (document.dtype if document else read_config().values.get("dtype"))
     engine = load_engine(options)
     if document is not None:
         verification = _verify_document(engine, document, options)
