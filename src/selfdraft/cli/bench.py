@@ -39,8 +39,7 @@ from .inputs import (
     read_named,
     shown_name,
 )
-
-PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
+from .parsers.measure import PLURALS
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +93,7 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
 def _methods(options: argparse.Namespace) -> Methods:
     """Validate the whole command before the model is loaded."""
     base = read_method(options)
-    chosen = {axis: getattr(options, name) for axis, name in _PLURALS.items()}
+    chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
     preset = _preset(options)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
@@ -151,9 +150,6 @@ def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, A
     for owner, options in parse_settings(own).items():
         settings[owner] = {**settings.get(owner, {}), **options}
     return name, {**base, **named, "settings": settings}
-
-
-_PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
 
 
 def _preset(options: argparse.Namespace) -> Preset | None:

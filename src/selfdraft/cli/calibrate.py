@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from typing import Any
 
-from ..calibrate.calibrate import (
-    GO_ON,
-    USUAL_TOKENS,
-    USUAL_TOKENS_ON_CPU,
-    CalibrateOptions,
-    calibrate,
-    check_strategies,
-)
+from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..errors import OptionError
 from ..models.load import loading
 from ..options import parse_settings
@@ -26,9 +18,6 @@ from . import lookahead, terminal
 from .inputs import load_engine, read_learning_prompts
 from .profile_text import as_text
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-_TOKENS = f"default: {USUAL_TOKENS}, on a CPU {USUAL_TOKENS_ON_CPU}"
 _FOR_STRATEGIES = ("domain_field", "trial_prompts", "again")
 _FOR_LOOKAHEADS = ("drafter", "tree", "label", "json")
 DEFAULT_STRATEGY, BUDGET = "prune", 1200.0

@@ -19,8 +19,8 @@ from ..registry import AXES, idle_axes, resolve
 from ..types import Generation
 from . import terminal
 from .inputs import checked_method, heading, load_engine, read_method
+from .parsers.use import SHAPING
 from .prompt import as_prompt, read_prompt
-from .verify import SHAPING
 
 WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01

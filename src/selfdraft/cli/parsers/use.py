@@ -24,9 +24,9 @@ _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 GENERATE = """\
 The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is). What is piped in
-follows it after a blank line; an open pipe that stays empty for a second is left out (--prompt-file - waits for it). The
-text goes to standard output, all else to standard error. Drafted and accepted tokens are green, the target's own cyan.
---seed random draws a seed and names it.
+follows it after a blank line; an open pipe that stays empty for a second is left out (--prompt-file - waits for it).
+The text goes to standard output, all else to standard error. Drafted and accepted tokens are green, the target's own
+cyan. --seed random draws a seed and names it.
 
 examples:
   selfdraft generate "Write a haiku about rain."

@@ -13,7 +13,6 @@ names another file; empty: none is read.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tomllib
 from collections.abc import Mapping
@@ -21,18 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError, unknown_name
-from ..options import parse_settings
-from ..registry import AXES, check_settings, find
+from .errors import OptionError, unknown_name
+from .options import parse_settings
+from .registry import AXES, check_settings, find
 
-_PLACE = ("model", "device", "dtype", "threads")
-_KINDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys((*_PLACE, *AXES), (str, "text")),
-    "threads": (int, "a whole number"),
+PLACE = ("model", "device", "dtype", "threads")
+"""Which model, and where it computes how."""
+_KINDS: Mapping[str, tuple[type[Any], str]] = {
+    **dict.fromkeys((*PLACE, *AXES), (str, "text")),
+    "threads": (int, "a whole number of at least 1"),
     "settings": (dict, "a table of tables, [settings.METHOD]"),
 }
-_SELECTING = ("preset", "strategies", "lookaheads", "drafters", "trees", "variant", *AXES)
-"""Flags of `bench` that say what is measured."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _check(values: Mapping[str, Any]) -> None:
         if name not in _KINDS:
             raise unknown_name("key", name, _KINDS)
         kind, text = _KINDS[name]
-        if not isinstance(value, kind) or isinstance(value, bool) or (name == "threads" and value < 1):
+        if type(value) is not kind or (name == "threads" and value < 1):
             raise OptionError(f"{name} must be {text}, got {value!r}")
         if name in AXES:
             find(name, value)
@@ -91,27 +89,3 @@ def _as_text(settings: Mapping[str, Any]) -> list[str]:
                 raise OptionError(f"settings.{method} must be a table of options, text or numbers, got {options!r}")
             texts.append(f"{method}.{option}={str(value).lower() if isinstance(value, bool) else value}")
     return texts
-
-
-def apply_config(options: argparse.Namespace) -> None:
-    """Fill in what the command leaves open. `configured`: settings that are taken from the file where they are read."""
-    if "device" not in options:  # needs no model
-        return
-    config = read_config()
-    names = [*_PLACE, *_method_keys(options, config.values)]
-    if options.command == "verify":
-        names.remove("dtype")  # a document has its own
-    for name in names:
-        if getattr(options, name, "") is None and name in config.values:
-            value = config.values[name]
-            setattr(options, name, [value] if (options.command, name) == ("calibrate", "strategy") else value)
-    options.config, options.configured = config.file, config.settings
-
-
-def _method_keys(options: argparse.Namespace, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which keys of the method the command goes by: `generate`; `bench` that names none; what `calibrate` learns for."""
-    if options.command == "bench" and not any(getattr(options, name) for name in _SELECTING):
-        return () if values.get("strategy") == "off" else tuple(AXES)
-    if options.command == "calibrate" and options.lookahead:
-        return ("strategy", "drafter", "tree")
-    return tuple(AXES) if options.command == "generate" else ()
