@@ -66,9 +66,10 @@ def checked_methods(methods: Mapping[str, Mapping[str, Any]], options: argparse.
         _check_method_names(method)
         read |= _pairs(in_use(method)["settings"])
     unread = {pair for method in methods.values() for pair in _pairs(method["settings"])} - read
-    for name, option in sorted(unread - _pairs(parse_settings(options.configured))):
+    configured = _pairs(parse_settings(options.configured)) - _pairs(parse_settings(options.set))
+    for name, option in sorted(unread - configured):
         raise OptionError(unused_text(name, option))
-    if methods and (told := ", ".join(f"{name}.{option}" for name, option in sorted(unread))):
+    if (told := ", ".join(f"{name}.{option}" for name, option in sorted(unread))):
         terminal.say(f"warning: {options.config} sets {told}, which nothing chosen reads")
     return {name: in_use(method) for name, method in methods.items()}
 

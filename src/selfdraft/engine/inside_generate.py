@@ -42,7 +42,7 @@ class GenerateDecoder:
     """What `decoder` returns. `generations` holds the results of its last call, one per row, with their `stats`."""
 
     def __init__(self, streamer: Any, tokenizer: Any, seed: int | None, method: Mapping[str, Any]) -> None:
-        self._method = check_method(method, "decoder", "model.generate(**inputs")
+        self._method = check_method(method, "decoder", "model.generate(**inputs", {})
         for axis in AXES:
             if axis in self._method:
                 find(axis, self._method[axis])
