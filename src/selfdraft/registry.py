@@ -209,12 +209,17 @@ def unused_text(name: str, option: str) -> str:
 
 
 def check_use(method: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-    """Raise for a setting of a call that nothing chosen reads; warn where `off` was chosen with what drafts.
+    """Raise for a setting of a call that nothing chosen reads; `defaults`: what the call leaves open.
 
-    `defaults`: what the call leaves open; None: it is no call, and what its settings are for may be chosen later.
+    An engine's own settings are not asked: a later call may choose what reads them.
     """
-    for name, option in unused_settings(method, defaults) if defaults is not None else ():
+    for name, option in unused_settings(method, defaults):
         raise OptionError(unused_text(name, option))
+    warn_of_idle(method)
+
+
+def warn_of_idle(method: Mapping[str, Any]) -> None:
+    """Where `off` was chosen together with what drafts."""
     if idle := idle_axes(method):
         given = ", ".join(f"{axis}={method[axis]!r}" for axis in idle)
         warnings.warn(f"strategy='off' decodes plainly: {given} is not used", stacklevel=4)

@@ -21,7 +21,7 @@ from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import DraftedBy, Host, Runner
-from ..registry import AXES, check_settings, check_use, find, options_for, resolve
+from ..registry import AXES, check_settings, check_use, find, options_for, resolve, warn_of_idle
 from ..types import FinishReason, Generation
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
@@ -71,6 +71,7 @@ class Engine:
             raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
         self.model, self.tokenizer = model, tokenizer
         self._defaults = check_method(method)
+        warn_of_idle(self._defaults)
         self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
@@ -166,7 +167,7 @@ class Engine:
 
     def names(self, **method: Any) -> dict[str, Any]:
         """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
-        return resolve(self._defaults, check_method(method, defaults=self._defaults))
+        return resolve(self._defaults, check_method(method))
 
     def method(self, **method: Any) -> Method:
         """The same as objects."""
@@ -192,6 +193,7 @@ class Engine:
         method_options = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
         settings = make(GenerateOptions, options, "generate")
         self._check_call(settings)
+        check_use(check_method(method_options), self._defaults)
         method = self._method(method_options)
         prompts, is_batch = encode_prompts(prompt, self.tokenizer)
         return self._start(prompts, is_batch, method, settings)
@@ -372,15 +374,9 @@ def _options(axis: str, names: Mapping[str, Any], settings: Settings) -> Any:
 
 
 def check_method(
-    method: Mapping[str, Any],
-    owner: str = "Engine",
-    call: str = "engine.generate(prompt",
-    defaults: Mapping[str, Any] | None = None,
+    method: Mapping[str, Any], owner: str = "Engine", call: str = "engine.generate(prompt"
 ) -> dict[str, Any]:
-    """The options that name a method, without those left at None; `owner` and `call` are for the messages.
-
-    `defaults`: what a call leaves open. Its settings must be in use; those of an engine may wait for a later call.
-    """
+    """The options that name a method, without those left at None; `owner` and `call` are for the messages."""
     known = {item.name for item in dataclasses.fields(GenerateOptions)}
     for name in method:
         if name in known:
@@ -388,5 +384,4 @@ def check_method(
         if name not in _METHOD_OPTIONS:
             raise unknown_name(f"option of {owner}", name, _METHOD_OPTIONS)
     check_settings(method.get("settings") or {})
-    check_use(method, defaults)
     return {name: value for name, value in method.items() if value is not None}

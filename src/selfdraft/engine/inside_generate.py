@@ -17,7 +17,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..errors import OptionError
 from ..options import GenerateOptions
-from ..registry import AXES, find
+from ..registry import AXES, check_use, find
 from ..types import Generation
 from .engine import Engine, check_method
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
@@ -42,10 +42,11 @@ class GenerateDecoder:
     """What `decoder` returns. `generations` holds the results of its last call, one per row, with their `stats`."""
 
     def __init__(self, streamer: Any, tokenizer: Any, seed: int | None, method: Mapping[str, Any]) -> None:
-        self._method = check_method(method, "decoder", "model.generate(**inputs", {})
+        self._method = check_method(method, "decoder", "model.generate(**inputs")
         for axis in AXES:
             if axis in self._method:
                 find(axis, self._method[axis])
+        check_use(self._method)
         if seed is not None:
             GenerateOptions(seed=seed)
         self._streamer, self._tokenizer, self._seed = streamer, tokenizer, seed
