@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 
-.PHONY: demo test test-full check fmt results clean
+.PHONY: demo test suite test-full check fmt results clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +22,10 @@ demo: $(INSTALLED)  ## Generate with and without self-speculation and compare
 	@echo; echo "== A text to rewrite: drafts are looked up in the prompt"; echo
 	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup - < examples/rewrite.txt
 
-test: check  ## Lint, types and the test suite
+test: $(INSTALLED)  ## Lint, types and the test suite, side by side
+	$(MAKE) --no-print-directory -j 2 check suite
+
+suite: $(INSTALLED)
 	$(RUN) pytest -n 2 -m "not full"
 
 test-full: check  ## The test suite with the whole exactness matrix (of four families)
@@ -37,7 +40,7 @@ fmt: $(INSTALLED)  ## Format and fix what can be fixed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-results: $(INSTALLED)  ## docs/results from what was measured; the pictures need matplotlib
+results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes

@@ -92,11 +92,11 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("this profiles a CUDA device, and there is none")
     engine = selfdraft.Engine.from_pretrained(options.model, device="cuda", dtype="bfloat16")
-    ways = {"off": {"strategy": "off"}, "drafting": read_method(options)}
-    results = {name: profiled(engine, options.max_new_tokens, method) for name, method in ways.items()}
+    methods = {"off": {"strategy": "off"}, "drafting": read_method(options)}
+    results = {name: profiled(engine, options.max_new_tokens, method) for name, method in methods.items()}
     kinds = sorted(set(KINDS.values()) | {OTHER, BETWEEN, WAITING}, key=lambda kind: -results["off"][0][kind])
-    print(f"| µs a token | {' | '.join(f'{name} | launches' for name in ways)} |")
-    print("|---|" + "---:|---:|" * len(ways))
+    print(f"| µs a token | {' | '.join(f'{name} | launches' for name in methods)} |")
+    print("|---|" + "---:|---:|" * len(methods))
     for kind in [*kinds, "all"]:
         print(f"| {kind} | {' | '.join(cells(result, kind) for result in results.values())} |")
 

@@ -1,10 +1,10 @@
-"""What a lookahead adds to a drafted token: the whole choice behind its scores, timed for each of them.
+"""What a lookahead adds to a drafted token: the whole choice after its scores, timed for each of them.
 
     python benchmarks/lookahead_cost.py --draft-ms 0.8 --output result.json
 
 On CUDA as a recorded draft makes it, many times in one graph; elsewhere call by call. Scores are random numbers; no
 model is needed. Shown is what each rule adds to `fixed`, which decides by counting, also in percent of a draft pass
-that takes --draft-ms (`selfdraft bench lookahead` prints what one takes).
+that takes --draft-ms (`selfdraft bench --passes` prints what one takes).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choice(name: str, scores: torch.Tensor) -> Callable[[], object]:
-    """What happens behind the scores of one drafted token, in a chain, greedily."""
+    """What happens after the scores of one drafted token, in a chain, greedily."""
     tree: Any = SimpleNamespace(max_candidates=1)
     rule = Rule(lookahead(name), tree, Coupled(), GenerateOptions())
     row = torch.zeros(1, dtype=torch.long, device=scores.device)

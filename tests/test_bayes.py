@@ -75,8 +75,8 @@ def test_every_set_once_and_then_none(num: int, size: int | None, way: str) -> N
 def test_what_was_only_suggested_or_excluded_counts_as_seen() -> None:
     search = Search(range(5), excluded=[frozenset({0, 1}), frozenset({2})])
     search.observe(frozenset({3, 4}), 1.0)
-    ways = itertools.cycle([lambda: search.suggest(2), lambda: search.random(2)])
-    found = [next(ways)() for _ in range(8)]
+    calls = itertools.cycle([lambda: search.suggest(2), lambda: search.random(2)])
+    found = [next(calls)() for _ in range(8)]
     assert len(set(found)) == 8
     assert None not in found
     assert set(found).isdisjoint({frozenset({0, 1}), frozenset({3, 4})})

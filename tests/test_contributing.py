@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+import test_bench_results
+import test_docs
+import test_house
+import test_results_page
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench import methods
 from selfdraft.bench.charts import DARK, Panel, render
 from selfdraft.bench.papers import recipes
 from selfdraft.bench.papers.page import as_text, sections
-from selfdraft.bench.papers.recipes import Paper, PublishedTable
+from selfdraft.bench.papers.recipes import Paper, PublishedTable, published
 from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile
 from selfdraft.bench.papers.workbench import QUICK, Workbench
 from selfdraft.measure.result import Result
@@ -66,11 +70,12 @@ def test_an_experiment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paper = json.loads(example("An experiment", "json"))
     tables = {name: PublishedTable(**table) for name, table in paper["tables"].items()}
     known = {"halves": Paper(paper["title"], paper["arxiv"], tables)}
-    monkeypatch.setattr("selfdraft.bench.papers.page.published", known.__getitem__)
+    monkeypatch.setattr("selfdraft.bench.papers.page.published", lambda name: known.get(name) or published(name))
     assert '"halves": "halves"' in PAGE
     monkeypatch.setitem(recipes.RECIPES, "halves", "halves")
     recipe = recipes.recipe("halves")
     assert recipe is module.RECIPE
+    assert_pages_hold(monkeypatch)
 
     head = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a test"})
     bench = Workbench(an_engine(), PROMPTS, SMALL, tmp_path)
@@ -88,6 +93,17 @@ def test_an_experiment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for unit in section.found.units:
         arms = {arm: section.found.figures(unit, arm) for arm in module.METHODS}
         assert all(found is not None and found.equal and not found.different for found in arms.values())
+
+
+def assert_pages_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a paper more, and an experiment more in another one, that nobody has measured."""
+    swift = recipes.recipe("swift")
+    more = replace(swift, experiments=[*swift.experiments, *recipes.recipe("halves").experiments])
+    monkeypatch.setattr("selfdraft.bench.papers.swift.RECIPE", more)
+    test_results_page.test_all_that_was_measured_is_shown_and_no_output_differed()
+    test_results_page.test_every_paper_has_a_paragraph_and_a_command()
+    test_results_page.test_every_published_number_is_there()
+    test_results_page.test_pictures_are_there()
 
 
 def test_a_chart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +150,20 @@ def test_a_strategy(sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
         assert found.verdict == "equal"
     assert any(generation.stats.num_accepted for generation in drafted)
     assert any(not step.draft.num_draft_steps for generation in drafted for step in generation.steps)  # it paused
+
+
+def test_what_else_a_strategy_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured before it holds; the README must name it, as the page says."""
+    name, place = re.findall(r'`"(alternate)": "(.*?)"`', PAGE)[0]
+    run_as(place.partition(":")[0], example("A strategy"), monkeypatch)
+    monkeypatch.setitem(STRATEGIES, name, place)
+    test_house.test_a_method_explains_itself("strategy", name)
+    test_bench_results.test_a_run_is_whole_and_exact("bench-cpu")
+    test_bench_results.test_the_readme_shows_what_was_measured()
+    with pytest.raises(AssertionError, match="strategy"):
+        test_docs.test_the_readme_names_every_method()
+    assert "and its name in the row `strategy` of the README's table of methods" in " ".join(PAGE.split())
+    row = "| strategy: which sub-layers draft | "
+    text = test_docs.text_of(test_docs.ROOT / "README.md")
+    monkeypatch.setattr(test_docs, "text_of", lambda page: text.replace(row, f"{row}`{name}` "))
+    test_docs.test_the_readme_names_every_method()

@@ -1,4 +1,4 @@
-"""A real model: its tokenizer, and six methods against one plain run and `model.generate`, 4 prompts x 24 tokens."""
+"""A real model: its tokenizer, and six methods against one plain run and `model.generate`, 4 prompts x 20 tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfdraft import Engine, Generation
 pytestmark = pytest.mark.model
 greedy, sampled = pytest.mark.xdist_group("greedy"), pytest.mark.xdist_group("sampled")  # each shares its plain runs
 
-NUM_TOKENS = 24
+NUM_TOKENS = 20
 PROMPTS = (
     "Write a long story about a fox who learns to read.",
     "List twenty animals and say one thing about each of them.",

@@ -113,7 +113,7 @@ class Layers:
         return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
     def expected(self, depths: torch.Tensor, sees: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attention of every token, and the cache of the layer behind the pass."""
+        """Attention of every token, and the cache of the layer after the pass."""
         heads, out = self.heads, []
         cache = self.cache[layer].double().clone()
         sizes = [heads.num_heads * heads.dim, *[heads.num_kv_heads * heads.dim] * 2]
@@ -143,7 +143,7 @@ def chain(rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tree(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A chain of 3 behind the root with a sibling at each depth."""
+    """A chain of 3 after the root with a sibling at each depth."""
     return torch.tensor([[0, 1, 2, 3, 1, 2]]).repeat(rows, 1), torch.tensor([[1, 3, 7, 15, 17, 35]]).repeat(rows, 1)
 
 
@@ -286,16 +286,16 @@ def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:
 
 @pytest.mark.parametrize("num_rows", [1, 3, 8])
 def test_tpt_decides_as_in_torch(in_kernels, num_rows):
-    """Two rounds over all depths: the product is kept, and begins anew at depth 1."""
-    ways = [tpt.Tpt(tpt.Tpt.Options(max_tokens=6)) for _ in range(2)]
+    """Two rounds over all depths: the product is kept, and begins again at depth 1."""
+    both = [tpt.Tpt(tpt.Tpt.Options(max_tokens=6)) for _ in range(2)]
     decided = []
     for step, depth in enumerate([*range(1, 8), *range(1, 8)]):
         stats = drafted(num_rows, depth, step)
         in_kernels(True)
-        found = ways[0].wants_more(stats)
+        found = both[0].wants_more(stats)
         in_kernels(False)
-        expected = ways[1].wants_more(stats)
-        products = [way._all_kept.of(stats.confidence) for way in ways]
+        expected = both[1].wants_more(stats)
+        products = [one._all_kept.of(stats.confidence) for one in both]
         assert found.dtype == torch.bool
         assert torch.equal(found, expected)
         assert torch.equal(*products)
@@ -349,11 +349,11 @@ def test_disco_decides_as_in_torch(in_kernels, num_rows, num_hidden):
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", ["tpt", "disco"])
 def test_a_choice_is_the_same_in_torch(in_kernels, name, count, options):
-    """The whole way from scores to candidates, confidence and decision."""
-    ways = [tpt.Tpt(tpt.Tpt.Options()) if name == "tpt" else disco.Disco.of(classifier(20)) for _ in range(2)]
+    """The whole path from scores to candidates, confidence and decision."""
+    both = [tpt.Tpt(tpt.Tpt.Options()) if name == "tpt" else disco.Disco.of(classifier(20)) for _ in range(2)]
     for depth in (1, 2, 3):
         stats, choices = drafted(3, depth, depth), []
-        for does, lookahead in zip((True, False), ways, strict=True):
+        for does, lookahead in zip((True, False), both, strict=True):
             in_kernels(does)
             rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), GenerateOptions(**options))
             choices.append(rule(stats, NoiseKey(stats.index, stats.index, stats.index), 5))

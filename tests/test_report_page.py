@@ -228,7 +228,7 @@ def test_without_matplotlib_the_command_says_so(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"no json\n", "cannot read"),
+        (b"{\n", "it is a file of something else"),
         (b"\xff\xfe\n", "cannot read"),
         (b'{"selfdraft_bench": 99}\n', "it is of another version"),
         (b'{"selfdraft_bench": 1, "question": {}, "circumstances": {}, "machine": {}, "arms": []}\n', "is damaged"),

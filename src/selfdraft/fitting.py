@@ -68,5 +68,5 @@ class Kit(Protocol):
         ...
 
     def progress(self, share: float) -> None:
-        """So much of the fit is done."""
+        """What share of the fit is done."""
         ...

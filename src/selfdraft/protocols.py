@@ -346,6 +346,11 @@ class Drafter(Protocol):
     needs_choices: bool  # whether `observe` reads `step.choices`
     max_nodes: int  # drafted at most by one that brings branches; 0: it brings none
 
+    @staticmethod
+    def draft_model(options: Any) -> str:
+        """What a drafter with these options calls a model of its own; nothing where it has none."""
+        ...
+
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> DraftSession: ...
 
     def observe(self, step: StepRecord) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
-from ..lookahead.disco import Classifier, artefact_name, draft_model
+from ..lookahead.disco import Classifier, artefact_name
 from ..measure.estimate import as_json
 from ..measure.figures import Figures
 from ..measure.records import OFF
@@ -23,7 +23,7 @@ from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Budget, Progress, Say, no_progress
 from ..prompts.arrange import hold_out
-from ..registry import options_for
+from ..registry import find, options_for
 from ..types import Prompt
 from .calibrate import rates
 from .fit_session import repair
@@ -242,7 +242,7 @@ class LookaheadFit:
         return {
             **classifier.values(),
             "drafter": drafter,
-            "source": draft_model(options_for("drafter", drafter, settings)),
+            "source": find("drafter", drafter).draft_model(options_for("drafter", drafter, settings)),
             "fingerprint": self.engine.knowledge.key.fingerprint,
             "strategy": strategy,
             "strategy_options": repr(options_for("strategy", strategy, settings)),

@@ -19,6 +19,10 @@ class PlainDrafter:
     def __init__(self, options: Any, host: Host) -> None:
         self.options = options
 
+    @staticmethod
+    def draft_model(options: Any) -> str:
+        return ""
+
     def observe(self, step: StepRecord) -> None:
         pass
 

@@ -50,6 +50,12 @@ class Model(PlainDrafter):
         self._batches: list[DraftBatch] = []
         self._ended: set[int] = set()
 
+    @staticmethod
+    def draft_model(options: Options) -> str:
+        """A loaded one may have no name."""
+        source = options.source
+        return str(source if isinstance(source, str | Path) else source.config._name_or_path or "")
+
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
         self._runner.refresh()
         self._drop(self._ended)

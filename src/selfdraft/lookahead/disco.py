@@ -21,6 +21,7 @@ from ..kernels.top import runs_triton
 from ..options import setting
 from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
+from ..registry import find
 from .base import PlainLookahead
 from .learned import Learned
 
@@ -157,7 +158,7 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
             f"the classifier of the lookahead 'disco' was trained for another model ({found['fingerprint']}). "
             f"Train one with: {command}"
         )
-    asked_for = (drafter, draft_model(drafted_by.drafter_options))
+    asked_for = (drafter, find("drafter", drafter).draft_model(drafted_by.drafter_options))
     if trained_for[0] != drafter or (all((trained_for[1], asked_for[1])) and trained_for[1] != asked_for[1]):
         before, now = (f"{name!r} ({source})" if source else repr(name) for name, source in (trained_for, asked_for))
         raise ProfileError(
@@ -170,12 +171,6 @@ def read_classifier(knowledge: Knowledge, drafted_by: DraftedBy) -> Classifier:
         message = "disco was trained with %s %s, not with %s %s; a better one: %s"
         _LOGGER.warning(message, *trained_with, *skipped, command)
     return classifier
-
-
-def draft_model(drafter_options: Any) -> str:
-    """What a drafter with a model of its own calls it, else nothing."""
-    source = getattr(drafter_options, "source", "")
-    return str(getattr(getattr(source, "config", None), "_name_or_path", source) or "")
 
 
 def train_command(knowledge: Knowledge, drafted_by: DraftedBy) -> str:

@@ -7,4 +7,8 @@
     passes.py: what single passes take, and the bound that follows.   circumstances.py: where it was measured.
 
 Speeds are total tokens over total seconds. Two arms are compared paired: prompts are resampled with both together.
+
+Not measured here is what has no arms and prompts to take turns: passes (models/latency.py) and rounds by their length
+(calibrate/tuning.py), a candidate set while a search tries it (calibrate/fit_session.py), plans, and an oracle's rounds
+(bench/papers), kernels (benchmarks/*.py), and the one text of `generate --compare`. No published speed-up comes of it.
 """

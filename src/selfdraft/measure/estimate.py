@@ -46,17 +46,13 @@ class Estimate:
         return self.value > bound
 
 
-def _tokens_by(name: str) -> Quantity:
-    def quantity(record: Record) -> tuple[float, float] | None:
-        whole = getattr(record, name)
-        return (record.num_tokens, whole) if whole else None
-
-    return quantity
+def _tokens_by(whole: Callable[[Record], float | None]) -> Quantity:
+    return lambda record: (record.num_tokens, of) if (of := whole(record)) else None
 
 
-speed = _tokens_by("decode_seconds")
-call_speed = _tokens_by("call_seconds")  # prefill included
-length = _tokens_by("num_rounds")  # M: tokens that a pass of the whole model brings
+speed = _tokens_by(lambda record: record.decode_seconds)
+call_speed = _tokens_by(lambda record: record.call_seconds)  # prefill included
+length = _tokens_by(lambda record: record.num_rounds)  # M: tokens that a pass of the whole model brings
 
 
 def acceptance(record: Record) -> tuple[float, float] | None:

@@ -37,6 +37,8 @@ class JsonLines(Generic[Head, Line]):
         """What is not such a file raises."""
         try:
             first, *others = self.path.read_text(encoding="utf-8").split("\n")
+            if not first.startswith(f'{{"{self.mark}"'):
+                raise KeyError(self.mark)
             head = json.loads(first)
             if head.pop(self.mark) != self.version:
                 raise ValueError("it is of another version")

@@ -6,6 +6,7 @@ A run that asks the same goes on after the last prompt that all arms have finish
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -113,11 +114,9 @@ class RecordFile(JsonLines[Head, Record]):
 
 def is_record_file(file: str | Path) -> bool:
     """By its first line."""
-    try:
-        with Path(file).open(encoding="utf-8") as stream:
-            return stream.read(32).startswith(f'{{"{RecordFile.mark}"')
-    except (OSError, UnicodeDecodeError):
-        return False
+    with suppress(OSError, UnicodeDecodeError), Path(file).open(encoding="utf-8") as stream:
+        return stream.read(32).startswith(f'{{"{RecordFile.mark}"')
+    return False
 
 
 def complete_texts(records: Sequence[Record], arms: Sequence[Mapping[str, Any]]) -> list[Record]:

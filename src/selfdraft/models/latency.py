@@ -263,7 +263,7 @@ class _Fits:
         seconds = np.maximum([sample.seconds for sample in samples], 1e-12)
         shares = np.array([list(parts_of(sample)) for sample in samples]) / seconds[:, None]
         if len({sample.num_slots for sample in samples}) == 1:
-            shares[:, 0] = 0  # cannot be told from what does not grow
+            shares[:, 0] = 0  # looks the same as what does not grow
         found, free = least_squares(shares)
         self.errors += (shares @ found - 1).tolist()
         for name, contribution in zip(names, free * shares.mean(0), strict=True):

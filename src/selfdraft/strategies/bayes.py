@@ -273,7 +273,7 @@ def _last_fit(num_observations: int) -> int:
 
 
 def _near(rng: np.random.Generator, rows: Rows, count: int, size: int | None) -> Rows:
-    """So many small changes of the rows in turn; of the given size, whatever size these have."""
+    """`count` small changes of the rows in turn; of the given size, whatever size these have."""
     rows = rows[np.arange(count) % len(rows)]
     changes = rng.integers(1, _MAX_CHANGES + 1, count)
     if size is None:

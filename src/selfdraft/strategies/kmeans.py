@@ -18,7 +18,7 @@ Labels = NDArray[np.int64]
 
 NUM_RESTARTS = 8
 MAX_COUNT = 8
-"""So many clusters at most where nobody says how many."""
+"""The most clusters where nobody says how many."""
 _MAX_ROUNDS = 100
 
 

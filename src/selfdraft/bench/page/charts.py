@@ -31,7 +31,7 @@ LEAST_SPREAD = 4.0
 """Texts whose lengths differ by less than this factor say nothing about length."""
 LEAST_IN_BIN, LEAST_IN_STREAM = 2, 3
 MAX_LINES, MAX_WITH_DOTS = 6, 3
-"""More methods cannot be told apart as lines of one chart; single texts are shown of fewer still."""
+"""More methods look alike as lines of one chart; single texts are shown of fewer still."""
 
 
 @dataclass(frozen=True)
