@@ -180,7 +180,9 @@ class TestGenerate:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert message in generate("-", status=2).error
 
-    def test_an_output_that_cannot_show_every_character(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_output_that_cannot_show_every_character(
+        self, generate: Generate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shown = generate("--max-new-tokens", "60", "abc").output.splitlines()[0]
         assert not shown.isascii(), "choose another prompt"
         output = io.BytesIO()

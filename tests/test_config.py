@@ -89,7 +89,7 @@ def test_it_is_refused(text: str, message: str, write: Write, capsys: pytest.Cap
 
 def test_one_that_is_not_there(write: Write, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFDRAFT_CONFIG", "nowhere.toml")
-    with pytest.raises(OptionError, match="cannot read the config file nowhere.toml: No such file"):
+    with pytest.raises(OptionError, match=r"cannot read the config file nowhere\.toml: No such file"):
         read_config()
     assert main(["profile", "list"]) == 0, "which needs no model, nor what is said about one"
 

@@ -89,7 +89,11 @@ def unknown_method(axis: str, name: object, known: Iterable[str]) -> OptionError
     other = next((other for other, table in AXES.items() if isinstance(name, str) and name in table), None)
     if other is None:
         return unknown_name(axis, name, known)
-    return OptionError(f"{name!r} is a {other}, not a {axis}; use --{other} {name} (in Python: {other}={name!r})")
+    return OptionError(f"{name!r} is {_a(other)}, not {_a(axis)}; use --{other} {name} (in Python: {other}={name!r})")
+
+
+def _a(axis: str) -> str:
+    return f"an {axis}" if axis[0] in "aeiou" else f"a {axis}"
 
 
 def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,11 +66,11 @@ def collect(
     `method` names strategy, drafter and their settings as a call of `Engine.generate` does; what else it names does
     not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
     """
-    drafted_by = in_use({name: method[name] for name in ("strategy", "drafter", "settings") if name in method})
+    drafted_by = {name: method[name] for name in ("strategy", "drafter", "settings") if name in method}
     skip = None if sampling else _constant_skip(engine, drafted_by)
     if skip is None:
         one_by_one = _OneByOne()
-        method = {**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"}
+        method = in_use({**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"})
         count, traced = 1, partial(_decode, engine, {**method, **(sampling or {})})
     else:
         count, traced = rows_at_once(engine), partial(_score, engine, skip)

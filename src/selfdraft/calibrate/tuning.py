@@ -232,7 +232,7 @@ def measure_rounds(
     progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
-    drafting = {**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))}
+    drafting = in_use({**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))})
     plain_steps: list[StepRecord] = []
     steps: list[StepRecord] = []
     for number, prompt in enumerate((prompts[0], *prompts)):

@@ -69,7 +69,7 @@ def checked_methods(methods: Mapping[str, Mapping[str, Any]], options: argparse.
     configured = _pairs(parse_settings(options.configured)) - _pairs(parse_settings(options.set))
     for name, option in sorted(unread - configured):
         raise OptionError(unused_text(name, option))
-    if (told := ", ".join(f"{name}.{option}" for name, option in sorted(unread))):
+    if told := ", ".join(f"{name}.{option}" for name, option in sorted(unread)):
         terminal.say(f"warning: {options.config} sets {told}, which nothing chosen reads")
     return {name: in_use(method) for name, method in methods.items()}
 
