@@ -21,6 +21,12 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
 
 
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else runs on this machine is not told, as on systems without /proc."""
+    monkeypatch.setattr("selfdraft.engine.cores.PROC", Path("/proc/none"))
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A pico Llama as a Hugging Face folder, with a tokenizer of single characters. Copy it to change it."""

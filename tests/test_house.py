@@ -214,7 +214,7 @@ def test_the_public_names():
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        (Generation, "text tokens sources num_prompt_tokens finish_reason stats steps report"),
+        (Generation, "text tokens sources num_prompt_tokens finish_reason stats steps report seed pieces"),
         (
             Stats,
             "num_tokens num_rounds num_target_passes num_draft_steps num_accepted acceptance_rate "

@@ -366,7 +366,7 @@ class TestEngines:
             drafted(model=model, max_new_tokens=2, strategy="uniform")
         engine = engine_of(model)
         assert engine is engine_of(model)
-        assert sum(key[:2] == ("strategy", "uniform") for key in engine._parts) == 1
+        assert sum(key[:2] == ("strategy", "uniform") for key in engine._parts.built) == 1
         other = copy.deepcopy(model)
         assert engine_of(other) is not engine
         assert engine_of(copy.copy(model)).model is not model

@@ -222,7 +222,7 @@ AMONG_IDS = " stands among token ids; pass ids only, or text, or messages"
         (5, f"{NO_PROMPT}5"),
         (None, f"{NO_PROMPT}None"),
         (b"ab", f"{NO_PROMPT}b'ab'"),
-        (MESSAGES[0], f"{NO_PROMPT}{{'role'"),
+        (MESSAGES[0], "a message belongs in a list of messages: [{"),
         ([1.5], f"{NO_PROMPT}1.5"),
         ([None], f"{NO_PROMPT}None"),
         ([True], f"{NO_PROMPT}True"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import reprlib
+import secrets
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from .errors import OptionError, unknown_name
 
 T = TypeVar("T")
 MIN_TEMPERATURE = 1e-4
+SEED_BITS = 32
+"""Of a seed that is drawn: short enough to be typed again."""
 Settings = Mapping[str, Mapping[str, Any]]
 """Options by method name: `{"uniform": {"ratio": 0.3}}`, on the command line `--set uniform.ratio=0.3`."""
 
@@ -49,12 +52,18 @@ class GenerateOptions:
     )
     stop: tuple[str, ...] = setting((), "end at these strings; the text stops before them")
     processors: tuple[Callable[..., Any], ...] = setting((), "pure functions (prefix [1, n], scores [1, v]) -> scores")
-    cancel: Callable[[], bool] | None = setting(None, "asked once a round; True ends the generation")
+    cancel: Callable[[], bool] | None = setting(
+        None, "asked once a round; True (or an event that is set) ends the generation"
+    )
 
     def __post_init__(self) -> None:
         stop: str | Sequence[str] = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
         object.__setattr__(self, "processors", _as_tuple("processors", self.processors))
+        seed: int | None = self.seed
+        if seed is None:
+            object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
+        object.__setattr__(self, "cancel", getattr(self.cancel, "is_set", self.cancel))
         check(self, "generate")
         for text in self.stop:
             if not isinstance(text, str) or not text:
@@ -65,7 +74,9 @@ class GenerateOptions:
                 f"or {MIN_TEMPERATURE:g} and more"
             )
         if self.cancel is not None and not callable(self.cancel):
-            raise OptionError(f"generate.cancel must be a function that returns True to stop, got {self.cancel!r}")
+            raise OptionError(
+                f"generate.cancel must be an event or a function that returns True to stop, got {self.cancel!r}"
+            )
         if self.min_new_tokens > self.max_new_tokens:
             raise OptionError(
                 f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}; lower one of them"

@@ -61,6 +61,13 @@ AXES: Mapping[str, Mapping[str, str]] = {
     "tree": TREES,
     "acceptance": ACCEPTANCES,
 }
+AXIS_HELP: Mapping[str, str] = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
+    "acceptance": "what is kept of a draft",
+}
 DEFAULTS: Mapping[str, str] = {
     "strategy": "uniform",
     "lookahead": "confidence",
@@ -73,12 +80,14 @@ DEFAULTS: Mapping[str, str] = {
 def find(axis: str, name: str) -> Any:
     """The class (or function) registered under `name`."""
     table = AXES[axis]
+    if not isinstance(name, str):
+        raise unknown_name(axis, name, table)
     if name in BENCH_ONLY.get(axis, ()):
         raise OptionError(
             f"the {axis} {name!r} cannot generate: it has to know the text beforehand. It is a bound that "
             f"`selfdraft bench --preset {axis}s` shows; use one of: {', '.join(table)}"
         )
-    if not isinstance(name, str) or name not in table:
+    if name not in table:
         raise unknown_method(axis, name, table)
     module, _, attribute = table[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

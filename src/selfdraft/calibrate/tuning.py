@@ -77,7 +77,7 @@ class Replay:
     """Traces one after another as arrays, and what rounds take: every rule is tried on all of them at once."""
 
     def __init__(self, traces: Sequence[Trace], seconds: RoundSeconds, max_tokens: int = MAX_TOKENS) -> None:
-        self.traces, self.max_tokens = traces, max_tokens
+        self.traces, self.max_tokens, self._rounds = traces, max_tokens, seconds
         self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
         self.places: Counts = np.arange(sum(map(len, traces)))
@@ -92,6 +92,10 @@ class Replay:
         undrafted = next_place(~is_drafted) - self.places
         # Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing.
         self._can_draft = np.where(self._can_keep < undrafted, self._until_end, np.minimum(undrafted, self._until_end))
+
+    def of_first(self, count: int) -> Replay:
+        """The same for the first traces alone."""
+        return Replay(self.traces[:count], self._rounds, self.max_tokens)
 
     def tokens_per_second(self, num_wanted: Counts) -> float:
         """`num_wanted` [tokens]: how many a round would draft that begins there."""

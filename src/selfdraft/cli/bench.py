@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.methods import PRESETS, Methods, Preset, crossed
-from ..bench.soak import Sample, growth, soak
 from ..bench.tables import as_text
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
@@ -40,6 +40,7 @@ from .inputs import (
     shown_name,
 )
 from .parsers.measure import PLURALS
+from .soak import Sample, growth, soak
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
-    engine = load_engine(options)
+    watch, engine = Watch(), load_engine(options)
+    if warning := watch.warning(engine.device):
+        terminal.say(warning)
     peer_model = load_model(options, options.peer_model)[0] if options.peer_model else None
     if profile := engine.knowledge.profile:
         terminal.say(profile.summary)
@@ -69,8 +72,6 @@ def run(options: argparse.Namespace) -> int:
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)
-            if file is not None:
-                file.write(result.head, work.records)
     print(json.dumps(result.document()) if options.json else as_text(result))
     if work.is_interrupted:
         return 130

@@ -15,12 +15,14 @@ from ..profiles.store import Store
 from ..prompts.tokens import encoded
 from ..registry import check_settings, settings_of, unused_text
 from . import lookahead, terminal
-from .inputs import load_engine, read_learning_prompts
+from .budget import load_within
+from .inputs import read_learning_prompts
+from .parsers.learn import seconds
 from .profile_text import as_text
 
 _FOR_STRATEGIES = ("domain_field", "trial_prompts", "again")
 _FOR_LOOKAHEADS = ("drafter", "tree", "label", "json")
-DEFAULT_STRATEGY, BUDGET = "prune", 1200.0
+DEFAULT_STRATEGY, BUDGET = "prune", "20m"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,14 +37,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_strategies(options: argparse.Namespace) -> int:
     options.strategy = options.strategy or [DEFAULT_STRATEGY]
-    options.budget = options.budget or BUDGET
+    options.budget = options.budget or seconds(BUDGET)
     check_strategies(options.strategy)  # the whole command, before the model is loaded
     settings = _settings(options)
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     prompts = read_learning_prompts(options)
-    engine = load_engine(options, profile=None, strategy="off")
+    engine, budget = load_within(options, profile=None, strategy="off")
     asked = [encoded(prompt, engine) for prompt in prompts]
-    wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again, settings)
+    wanted = CalibrateOptions(budget.left(), options.tokens, options.trial_prompts, options.again, settings)
     try:
         with terminal.Progress(unit="") as progress:
             profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=terminal.say)
@@ -50,6 +52,7 @@ def _run_strategies(options: argparse.Namespace) -> int:
         command = "the same command without --again" if options.again else "the same command"
         terminal.say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
+    terminal.say(f"took {budget.spent:.0f} s of the budget of {options.budget.words}")
     print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
     return 0
 
@@ -75,6 +78,6 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     told = "".join(f" --set {shlex.quote(text)}" for text in settings)
     return [
         f"kept in {Store().path_of(profile.key)}",
-        *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
+        *(f"{name}: the budget of {options.budget.words} ended the fit; {GO_ON}" for name in incomplete),
         f'use it with: selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"',
     ]

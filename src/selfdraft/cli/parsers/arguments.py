@@ -8,17 +8,10 @@ from typing import Any
 
 from ...models.load.catalogue import DEFAULT_MODEL
 from ...options import GenerateOptions, describe
-from ...registry import AXES, DEFAULTS
+from ...registry import AXES, AXIS_HELP, DEFAULTS
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
-AXIS_HELP = {
-    "strategy": "which sub-layers draft",
-    "lookahead": "how far to draft",
-    "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
-    "acceptance": "what is kept of a draft",
-}
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
