@@ -383,7 +383,7 @@ def test_planning_is_told_where_it_takes_time(
     for limit in (0.0, 1.0):
         monkeypatch.setattr("selfdraft.cli.generate.WORTH_TELLING", limit)
         assert main(asked) == 0
-        assert ("planning took" in capsys.readouterr().out) == (limit == 0.0)
+        assert ("planning took" in capsys.readouterr().err) == (limit == 0.0)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5H", 5400), (" 2 h ", 7200)])

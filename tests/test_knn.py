@@ -468,9 +468,9 @@ def test_the_commands(
     report = json.loads(capsys.readouterr().out)["report"]
     assert report["nearest"] == "low"
     assert main([*generate, "--set", "knn.stranger=-1", as_text("high", 50)]) == 0
-    assert "\nroute: high (similarity 0." in capsys.readouterr().out
+    assert "\nroute: high (similarity 0." in capsys.readouterr().err
     assert main([*generate, "--set", "knn.stranger=1", as_text("high", 50)]) == 0
-    assert " to high, too little)" in capsys.readouterr().out
+    assert " to high, too little)" in capsys.readouterr().err
     assert main([*asked, "--domain-field", "tsk", "--prompts", labelled]) == 2
     assert "line 1 of mine.jsonl has no 'tsk' that is text; write it like {\"tsk\": " in capsys.readouterr().err
     assert main([*generate, "!"]) == 0

@@ -466,8 +466,8 @@ class TestCommand:
         assert f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "' in text
         assert "letting the target continue 4 prompts" in output.err
 
-        asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc", *method]
-        assert main(["generate", *asked, "--lookahead", "disco"]) == 0
+        asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc"]
+        assert main(["generate", *asked, *method, "--lookahead", "disco"]) == 0
         drafted = json.loads(capsys.readouterr().out)
         assert drafted["stats"]["num_draft_steps"] > 0
         assert main(["generate", *asked, "--strategy", "off"]) == 0

@@ -213,7 +213,8 @@ def read_object(text: str, claim: str, hint: str) -> dict[str, Any]:
 
 def describe(options_class: type[Any]) -> Sequence[tuple[str, Any, str]]:
     """(name, default, help) of each option, for `--help` and the docs."""
-    return [(item.name, item.default, item.metadata.get("help", "")) for item in dataclasses.fields(options_class)]
+    settable = [item for item in dataclasses.fields(options_class) if item.init]
+    return [(item.name, item.default, item.metadata.get("help", "")) for item in settable]
 
 
 def _kind_name(kind: Any) -> str:

@@ -27,7 +27,7 @@ from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
 from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import digest, hold_out, in_turn
-from ..registry import STRATEGIES, check_settings, find, options_for, resolve
+from ..registry import STRATEGIES, check_settings, find, in_use, options_for, resolve, settings_of
 from ..types import FrontierPoint, Prompt, SkipSet
 from .fit_session import FitSession, ScoredTexts, repair
 
@@ -153,7 +153,7 @@ class _Calibration:
 
     def _learn(self, name: str, num_left: int) -> bool:
         """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
-        kind, settings = find("strategy", name), {name: dict(self.options.settings.get(name, {}))}
+        kind, settings = find("strategy", name), settings_of("strategy", name, self.options.settings)
         is_tried_only = not (kind.can_fit or kind.learns_online)
         own = Budget(self.budget.left() / num_left)
         if own.left() <= 0:
@@ -174,8 +174,8 @@ class _Calibration:
         has_something = "frontier" not in found or any(point.skip for point in points)
         if has_something and self.trial_prompts:
             methods = methods_of(name, points)
-            for method in methods.values():
-                method["settings"] = {**method.get("settings", {}), **settings}
+            for key, one in methods.items():
+                methods[key] = in_use({**one, "settings": {**one.get("settings", {}), **settings}})
             self._keep(name, {**found, "trials": self._try(methods, own)})
         return is_complete
 

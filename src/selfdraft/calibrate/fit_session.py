@@ -26,7 +26,7 @@ from ..profiles.store import Store
 from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import digest
 from ..protocols import Probe, Runner
-from ..registry import find, options_for
+from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Prompt, SkipSet
@@ -123,7 +123,7 @@ class FitSession:
         if profile is not None and _STATE in journal.done:
             self.engine.remember(replace(profile, artefacts={**profile.artefacts, name: journal.done[_STATE]}))
         own = {**settings.get(name, {}), **find("strategy", name).practice}
-        method: dict[str, Any] = {"strategy": name, "settings": {**settings, name: own}}
+        method = in_use({"strategy": name, "settings": {**settings, name: own}})
         strategy: Any = self.engine.method(**method).strategy
         num_idle, waiting = 0, itertools.cycle(prompts)
 

@@ -23,6 +23,7 @@ from ..options import NoOptions
 from ..passes import DraftStats, States
 from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
+from ..registry import in_use
 from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
 
@@ -69,7 +70,7 @@ def collect(
     skip = None if sampling else _constant_skip(engine, drafted_by)
     if skip is None:
         one_by_one = _OneByOne()
-        method = {**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"}
+        method = in_use({**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"})
         count, traced = 1, partial(_decode, engine, {**method, **(sampling or {})})
     else:
         count, traced = rows_at_once(engine), partial(_score, engine, skip)

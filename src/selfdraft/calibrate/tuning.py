@@ -31,6 +31,7 @@ from ..options import NoOptions
 from ..passes import DraftStats
 from ..progress import Progress, no_progress
 from ..protocols import Runner
+from ..registry import in_use
 from ..types import Prompt, StepRecord
 from .traces import Trace
 
@@ -66,10 +67,10 @@ class Candidate:
     def method(self, drafted_by: Mapping[str, Any]) -> dict[str, Any]:
         """As keywords of `Engine.generate`, beside those that say what drafts."""
         if self.classifier is not None:
-            return {**drafted_by, "lookahead": Disco.of(self.classifier, Disco.Options(**self.options))}
+            return in_use({**drafted_by, "lookahead": Disco.of(self.classifier, Disco.Options(**self.options))})
         settings = drafted_by.get("settings", {})
         own = {**settings.get(self.lookahead, {}), **self.options}  # a strategy may have the same name (`fixed`)
-        return {**drafted_by, "lookahead": self.lookahead, "settings": {**settings, self.lookahead: own}}
+        return in_use({**drafted_by, "lookahead": self.lookahead, "settings": {**settings, self.lookahead: own}})
 
 
 class Replay:
@@ -235,7 +236,7 @@ def measure_rounds(
     progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
-    drafting = {**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))}
+    drafting = in_use({**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))})
     plain_steps: list[StepRecord] = []
     steps: list[StepRecord] = []
     for number, prompt in enumerate((prompts[0], *prompts)):

@@ -30,18 +30,17 @@ from ..registry import AXES, DEFAULTS
 from ..types import Prompt
 from . import terminal
 from .inputs import (
-    check_method_names,
     check_output,
     check_sampling,
+    checked_methods,
     load_engine,
     load_model,
     read_method,
     read_named,
     shown_name,
 )
+from .parsers.measure import PLURALS
 from .soak import Sample, growth, soak
-
-PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,16 +94,23 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
 def _methods(options: argparse.Namespace) -> Methods:
     """Validate the whole command before the model is loaded."""
     base = read_method(options)
-    chosen = {axis: getattr(options, name) for axis, name in _PLURALS.items()}
+    chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
     preset = _preset(options)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
     methods |= _parse_variants(options.variant, base)
     if not (methods or any(chosen.values())):
         methods = {_name_method(base): base}
-    for method in methods.values():
-        check_method_names({**method, "lookahead": None} if is_bound(method) else method)
-    return methods
+    bounds = {name: method["lookahead"] for name, method in methods.items() if is_bound(method)}
+    methods = checked_methods({name: _without_bound(method) for name, method in methods.items()}, options)
+    return {
+        name: {**method, **({"lookahead": bounds[name]} if name in bounds else {})} for name, method in methods.items()
+    }
+
+
+def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
+    """What knows the text beforehand is not among the methods by name."""
+    return {axis: value for axis, value in method.items() if axis != "lookahead" or not is_bound(method)}
 
 
 def _name_method(method: Mapping[str, Any]) -> str:
@@ -147,9 +153,6 @@ def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, A
     return name, {**base, **named, "settings": settings}
 
 
-_PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
-
-
 def _preset(options: argparse.Namespace) -> Preset | None:
     return PRESETS[options.preset] if options.preset else None
 
@@ -184,11 +187,11 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],
-        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in options.set],
+        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in (*options.configured, *options.set)],
         "peer_model": options.peer_model and shown_name(options.peer_model),
     }
     commit = {"commit": options.commit} if options.commit else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import Any
 
 from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..errors import OptionError
@@ -12,7 +13,7 @@ from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
-from ..registry import check_settings
+from ..registry import check_settings, settings_of, unused_text
 from . import lookahead, terminal
 from .budget import load_within
 from .inputs import read_learning_prompts
@@ -37,9 +38,8 @@ def run(options: argparse.Namespace) -> int:
 def _run_strategies(options: argparse.Namespace) -> int:
     options.strategy = options.strategy or [DEFAULT_STRATEGY]
     options.budget = options.budget or seconds(BUDGET)
-    settings = parse_settings(options.set)
     check_strategies(options.strategy)  # the whole command, before the model is loaded
-    check_settings(settings)
+    settings = _settings(options)
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     prompts = read_learning_prompts(options)
     engine, budget = load_within(options, profile=None, strategy="off")
@@ -55,6 +55,17 @@ def _run_strategies(options: argparse.Namespace) -> int:
     terminal.say(f"took {budget.spent:.0f} s of the budget of {options.budget.words}")
     print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
     return 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those that the strategies read; of the config file others may be for other commands."""
+    given, settings = parse_settings(options.set), parse_settings([*options.configured, *options.set])
+    check_settings(settings)
+    read = {key: value for name in options.strategy for key, value in settings_of("strategy", name, settings).items()}
+    for name in given:
+        if name not in read:
+            raise OptionError(unused_text(name, next(iter(given[name]))))
+    return read
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:

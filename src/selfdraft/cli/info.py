@@ -36,9 +36,10 @@ def run(options: argparse.Namespace) -> int:
         profile, known = None, str(problem)
     if options.json:
         learned = None if profile is None else profile.known
-        print(json.dumps({**_document(info, head), "profile": learned}, ensure_ascii=False))
+        config = str(options.config) if options.config else None
+        print(json.dumps({**_document(info, head), "profile": learned, "config": config}, ensure_ascii=False))
     else:
-        print("\n".join([*_lines(info, head), known]))
+        print("\n".join([*_lines(info, head), known, f"config file: {options.config or 'none'}"]))
     return 0
 
 

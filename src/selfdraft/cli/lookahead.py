@@ -29,7 +29,7 @@ from ..prompts.tokens import encoded
 from ..types import Prompt
 from . import terminal
 from .budget import load_within
-from .inputs import check_method_names, heading, read_learning_prompts, read_method
+from .inputs import checked_method, heading, read_learning_prompts, read_method
 from .parsers.learn import seconds
 
 DRAFTING_AXES = ("strategy", "drafter", "tree")
@@ -70,8 +70,8 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
-    method = {name: value for name, value in read_method(options).items() if name != "lookahead"}  # it is learned
-    check_method_names(method)
+    asked = checked_method(read_method(options), options)
+    method = {name: value for name, value in asked.items() if name != "lookahead"}  # it is learned
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))

@@ -22,7 +22,7 @@ from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import Host, Runner
-from ..registry import AXES, resolve
+from ..registry import AXES, check_use, resolve, warn_of_idle
 from ..types import FinishReason, Generation, StepRecord
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
@@ -76,6 +76,7 @@ class Engine:
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
+        warn_of_idle(self._defaults)
         if model is None:
             model, tokenizer = loading.load(None)
         check_model(model)
@@ -232,6 +233,7 @@ class Engine:
         call = read_call(options)
         self._check_call(call.settings)
         method = self._method(call.method)
+        check_use(call.method, self._defaults)
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
         return self._start(prompts, is_batch, method, call.settings)
 

@@ -17,7 +17,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..errors import OptionError
 from ..options import GenerateOptions
-from ..registry import AXES
+from ..registry import AXES, check_use
 from ..types import Generation
 from .engine import Engine
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
@@ -51,6 +51,7 @@ class GenerateDecoder:
         for axis in AXES:
             if axis in self._method:
                 check_part(axis, self._method[axis])
+        check_use(self._method)
         if seed is not None:
             GenerateOptions(seed=seed)
         self._streamer, self._tokenizer, self._seed = streamer, tokenizer, seed

@@ -61,7 +61,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
+    parser.add_argument("--dtype", help=f"float32, bfloat16, float16; fp32, bf16, fp16 (default: {dtype_default})")
+    parser.add_argument("--threads", metavar="N", type=count, help="of the CPU (default: as torch has it)")
 
 
 def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted: Callable[[str], bool]) -> Any:

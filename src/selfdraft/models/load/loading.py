@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase | None]
 
 CATALOGUE_MODEL, GGUF_FILE, FOLDER, HUB_ID = "a model of the catalogue", "a GGUF file", "a folder", "an id of the hub"
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""And how they are called in short."""
 
 _HUB_TIMEOUT_SECONDS = 5
 _HUB_ONLY = ("revision", "token", "cache_dir", "subfolder", "variant")
@@ -124,8 +125,9 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     if dtype is None and device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
+    name = next((known for known, short in DTYPES.items() if short == name), name)
     if name not in DTYPES:
-        raise OptionError(f"unknown dtype {name!r}. Possible: {', '.join(DTYPES)}")
+        raise OptionError(f"unknown dtype {name!r}. Possible: {', '.join((*DTYPES, *DTYPES.values()))}")
     chosen: torch.dtype = getattr(torch, name)
     return chosen
 
