@@ -26,7 +26,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 400, 60, 6
 
 LEVELS = (
     ("errors", "version", "progress", "files", "types", "passes"),
-    ("protocols", "registry", "options", "economics", "fitting", "config"),
+    ("protocols", "registry", "options", "economics", "fitting", "config", "explain"),
     ("kernels",),
     ("models",),
     ("profiles", "drafters"),
@@ -47,10 +47,10 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 150,
     "kernels": 2200,
-    "models": 1900,
+    "models": 1950,
     "models/gpu": 2400,
     "models/cpu": 450,
-    "models/load": 930,
+    "models/load": 940,
     "profiles": 1000,
     "drafters": 850,
     "strategies": 3600,
