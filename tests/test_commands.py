@@ -22,9 +22,9 @@ from selfdraft.calibrate.training import LABELS
 from selfdraft.calibrate.tuning import TUNABLE
 from selfdraft.cli.calibrate import DEFAULT_STRATEGY
 from selfdraft.cli.main import MOVED, main
-from selfdraft.cli.methods_text import WHEN
 from selfdraft.cli.parsers import PARSERS
 from selfdraft.errors import DownloadError, OptionError
+from selfdraft.explain import WHEN
 from selfdraft.measure.peers import PEERS
 from selfdraft.prompts.sets import PROMPT_SETS
 from selfdraft.registry import AXES

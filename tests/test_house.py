@@ -26,7 +26,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 400, 60, 6
 
 LEVELS = (
     ("errors", "version", "progress", "files", "types", "passes"),
-    ("protocols", "registry", "options", "economics", "fitting", "config"),
+    ("protocols", "registry", "options", "economics", "fitting", "config", "explain"),
     ("kernels",),
     ("models",),
     ("profiles", "drafters"),

@@ -180,7 +180,7 @@ class EngineKit:
         engine, rounds, stats = self._session.engine, itertools.count(), []
         recorded_before = engine.runner.capture_seconds
         for prompt in prompts:
-            call = {"max_new_tokens": num_tokens, "cancel": lambda: self._budget.left() <= 0 and next(rounds) >= 4}
+            call: Any = {"max_new_tokens": num_tokens, "cancel": lambda: self._budget.left() <= 0 and next(rounds) >= 4}
             stats.append(engine.generate(prompt.tokens, **call, **method).stats)
             if self._budget.left() <= 0:
                 break

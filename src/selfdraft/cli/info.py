@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import ProfileError
+from ..explain import methods_text
 from ..models.decoder import Decoder
 from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
@@ -17,7 +18,6 @@ from ..profiles.store import Store
 from ..types import SkipSet
 from . import terminal
 from .inputs import heading, load_model
-from .methods_text import methods_text
 
 NO_PROFILE = "profile: nothing learned yet for this model on this device"
 
