@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, OPTConfig, OPTForCausalLM
 
 from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE
+from selfdraft import Engine
 from selfdraft.cli.main import main
 from selfdraft.cli.terminal import wants_color
 from selfdraft.engine.knowledge import EngineKnowledge
@@ -285,6 +286,16 @@ class TestPrompt:
         assert sent("--system", "be", "abc", model=chat) == "<s>be<u>abc"
         assert sent("--messages", str(file), model=chat) == "<u>a<a>b"
         assert sent("--messages", str(file), "--system", "be", "abc", model=chat) == "<s>be<u>a<a>b<u>abc"
+
+    def test_python_says_the_same_for_the_same_words(self, generate: Generate, chat: str) -> None:
+        """Messages as the command line sends them, a plain string as `--raw` does."""
+        engine = Engine.from_pretrained(chat)
+        options = ["--json", "--max-new-tokens", "12", "abc"]
+        message = engine.generate([{"role": "user", "content": "abc"}], max_new_tokens=12)
+        assert list(message.tokens) == generate(*options, model=chat).document["tokens"]
+        plain = engine.generate("abc", max_new_tokens=12)
+        assert list(plain.tokens) == generate("--raw", *options, model=chat).document["tokens"]
+        assert plain.tokens != message.tokens
 
     @pytest.mark.parametrize(
         ("content", "arguments", "message"),

@@ -2,7 +2,7 @@
 
 import selfdraft
 engine = selfdraft.Engine.from_pretrained()            # the default model; or a hub id, a folder, a GGUF file
-print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
+print(engine.generate([{"role": "user", "content": "Write a haiku about rain."}], max_new_tokens=64).text)
 """
 
 from importlib import import_module
