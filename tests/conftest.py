@@ -16,8 +16,15 @@ from hypothesis import settings
 settings.register_profile("selfdraft", deadline=None)
 settings.load_profile("selfdraft")
 
+os.environ["SELFDRAFT_CONFIG"] = ""  # whoever runs the tests may have a config file
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else runs on this machine is not told, as on systems without /proc."""
+    monkeypatch.setattr("selfdraft.engine.cores.PROC", Path("/proc/none"))
 
 
 @pytest.fixture(scope="session")

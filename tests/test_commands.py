@@ -22,9 +22,9 @@ from selfdraft.calibrate.training import LABELS
 from selfdraft.calibrate.tuning import TUNABLE
 from selfdraft.cli.calibrate import DEFAULT_STRATEGY
 from selfdraft.cli.main import MOVED, main
-from selfdraft.cli.methods_text import WHEN
 from selfdraft.cli.parsers import PARSERS
 from selfdraft.errors import DownloadError, OptionError
+from selfdraft.explain import WHEN
 from selfdraft.measure.peers import PEERS
 from selfdraft.prompts.sets import PROMPT_SETS
 from selfdraft.registry import AXES
@@ -44,7 +44,24 @@ REFUSED = [
     ("--verson", "selfdraft: error: unknown flag --verson; did you mean --version?"),
     ("--completion tcsh", "invalid choice: 'tcsh'"),
     ("info --methods prun", "unknown method 'prun'. Did you mean 'prune'?"),
-    ("generate", "the following arguments are required: prompt"),
+    ("generate", "no prompt is given; pass a text, --prompt-file or --messages, or pipe one in"),
+    ("generate abc --strategy lookup", "'lookup' is a drafter, not a strategy; use --drafter lookup (in Python: "),
+    ("generate abc --lookahead off", "'off' is a strategy, not a lookahead; use --strategy off"),
+    ("bench --strategies lookup", "'lookup' is a drafter, not a strategy; use --drafter lookup"),
+    ("generate abc --set swift.window=64", "swift.window is set, but nothing chosen reads it; add --strategy swift"),
+    ("generate abc --set fixed.tokens=3", "fixed.tokens is set, but nothing chosen reads it; add --lookahead fixed ("),
+    ("generate abc --strategy off --set confidence.threshold=0.5", "confidence.threshold is set, but nothing chosen"),
+    ("generate abc --strategy knn --set draft-verify.iterations=3", "draft-verify.iterations is set, but nothing"),
+    ("bench --strategies prune --set swift.window=64", "swift.window is set, but nothing chosen reads it"),
+    ("calibrate --set swift.window=64", "swift.window is set, but nothing chosen reads it; add --strategy swift"),
+    ("calibrate --lookahead fixed --set swift.window=64", "swift.window is set, but nothing chosen reads it"),
+    ("generate --prompt-file nowhere.txt", "cannot read nowhere.txt"),
+    ("generate abc --messages nowhere.json", "cannot read nowhere.json"),
+    ("generate --messages PROMPTS", "is not JSON"),
+    ("generate - --prompt-file -", "standard input can be read once"),
+    ("generate abc --system Hi --raw", "--raw sends the prompt as it is; leave out --system and --messages"),
+    ("generate abc --seed rand", "generate.seed must be a whole number, got 'rand'"),
+    ("generate abc --threads 0", "must be a whole number of at least 1, got '0'"),
     ("generate ''", "the prompt is empty"),
     ("generate abc --strategy unifrom", "unknown strategy 'unifrom'. Did you mean 'uniform'?"),
     ("generate abc --lookahead oracle", "the lookahead 'oracle' cannot generate"),
@@ -63,7 +80,7 @@ REFUSED = [
     ("generate abc --max-new-tokens -3", "generate.max_new_tokens must be at least 1, got -3"),
     ("generate abc --max-new-tokens many", "generate.max_new_tokens must be a whole number, got 'many'"),
     ("generate abc --device gpu9", "unknown or absent device 'gpu9'. Possible here: cpu"),
-    ("generate abc --dtype int3", "unknown dtype 'int3'. Possible: float32, bfloat16, float16"),
+    ("generate abc --dtype int3", "unknown dtype 'int3'. Possible: float32, bfloat16, float16, fp32, bf16, fp16"),
     ("verify MODEL", "the following arguments are required: file"),
     ("verify MODEL nowhere.json", "cannot read nowhere.json"),
     ("verify MODEL - --prompt a --prompt-file b", "--prompt and --prompt-file are two prompts; leave one out"),
@@ -187,7 +204,7 @@ AT_ONCE = [
     ("--help", 0, "usage: selfdraft [options] COMMAND", ""),
     ("", 0, "usage: selfdraft [options] COMMAND", ""),
     ("--version", 0, f"selfdraft {selfdraft.__version__}\n", ""),
-    ("generate --help", 0, "usage: selfdraft generate [options] prompt", ""),
+    ("generate --help", 0, "usage: selfdraft generate [options] [prompt]", ""),
     ("bench --help", 0, "usage: selfdraft bench [options] [model]", ""),
     ("generate abc --temprature 1", 2, "", "unknown flag --temprature; did you mean --temperature?"),
     ("--completion fish", 0, "complete -c selfdraft", ""),

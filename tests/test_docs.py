@@ -125,3 +125,11 @@ def test_the_readme_names_every_method() -> None:
     for axis, methods in AXES.items():
         (row,) = re.findall(rf"^\| \[?{axis}\b.*$", text, re.MULTILINE)
         assert set(re.findall(r"`([\w-]+)`", row)) == set(methods), axis
+
+
+def test_the_first_example_uses_messages() -> None:
+    """As the command line does; and one line says what a plain string is."""
+    text = text_of(ROOT / "README.md")
+    first = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    assert 'engine.generate([{"role": "user", "content": ' in first
+    assert "A plain string is\ntokenised as is; the command line sends its words as one user message" in text

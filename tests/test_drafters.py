@@ -213,7 +213,7 @@ def test_nothing_is_kept_of_texts_that_ended(name: str, state: str) -> None:
     stream = engine.stream(PROMPTS[0], max_new_tokens=20)
     next(iter(stream))
     stream.close()
-    (drafter,) = (part for part in engine._parts.values() if isinstance(part, Model | NgramPool))
+    (drafter,) = (part for part in engine._parts.built.values() if isinstance(part, Model | NgramPool))
     assert not getattr(drafter, state)
 
 

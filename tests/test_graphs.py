@@ -8,6 +8,7 @@ import gc
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -403,7 +404,7 @@ def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
 
 def test_prepare_checks_what_it_is_given() -> None:
     engine = new_engine(pico("llama"))
-    with pytest.raises(OptionError, match="num_tokens must be at least 1, got 0"):
+    with pytest.raises(OptionError, match="num_tokens must be a whole number, at least 1, got 0"):
         engine.prepare(0)
     with pytest.raises(OptionError, match="'temperature' belongs to a call"):
         engine.prepare(temperature=1.0)
@@ -724,3 +725,40 @@ def test_a_shortlist_shorter_than_the_candidates() -> None:
     found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
     assert not engine_for("llama")._runner._drafts.refused
+
+
+# ------------------------------------------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize("strategy", ["off", "uniform", "swift"])
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_threads_take_turns_and_each_writes_what_it_would_alone(strategy: str, is_forked: bool) -> None:
+    """Recordings share what they read and write; of two threads inside one round both would write nonsense."""
+    engine = new_engine(pico("llama"))
+    prompts = [[number, *range(3, 20)] for number in range(4)]
+    expected = [engine.generate(prompt, max_new_tokens=NUM_TOKENS, strategy=strategy).tokens for prompt in prompts]
+    found: dict[int, Generation] = {}
+    verdicts: set[str] = set()
+
+    def write(number: int) -> None:
+        one = engine.fork() if is_forked else engine
+        found[number] = one.generate(prompts[number], max_new_tokens=NUM_TOKENS, strategy=strategy)
+        verdicts.add(one.verify(prompts[number], found[number], max_new_tokens=NUM_TOKENS).verdict)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number].tokens for number in range(len(prompts))] == expected
+    assert verdicts == {"equal"}
+
+
+def test_a_round_that_fails_lets_the_others_go_on() -> None:
+    engine = new_engine(pico("llama"))
+    with pytest.raises(ZeroDivisionError):
+        engine.generate([1, 2, 3], max_new_tokens=4, cancel=lambda: bool(1 // 0))
+    thread = threading.Thread(target=lambda: engine.generate([1, 2, 3], max_new_tokens=4), daemon=True)
+    thread.start()
+    thread.join(timeout=30)
+    assert not thread.is_alive()

@@ -36,6 +36,7 @@ from selfdraft import Engine, OptionError, PromptError
 from selfdraft.engine.generate_rules import split_warpers
 from selfdraft.engine.inside_generate import engine_of
 from selfdraft.engine.sampling import REFUSED_PROCESSORS, check_processors
+from selfdraft.registry import in_use
 
 Inputs = dict[str, Any]
 PAD = 2  # an ordinary token that prompts hold too: processors must see padding where `generate` shows it
@@ -60,7 +61,7 @@ by_inputs = pytest.mark.parametrize("inputs", [SINGLE, PADDED], ids=["single", "
 def drafted(inputs: Inputs = SINGLE, model: PreTrainedModel = LLAMA, **options: Any) -> Any:
     """With what draws, seeds or streams of `decoder` beside the options of `generate`."""
     ours = {name: options.pop(name) for name in ("strategy", "seed", "streamer") if name in options}
-    decode = options.pop("custom_generate", None) or selfdraft.decoder(settings=EAGER, **ours)
+    decode = options.pop("custom_generate", None) or selfdraft.decoder(**in_use({"settings": EAGER, **ours}))
     return model.generate(**inputs, **options, custom_generate=decode)
 
 
@@ -104,7 +105,7 @@ class TestGreedy:
     @pytest.mark.parametrize("method", [{"drafter": "lookup"}, {"strategy": "fixed", "lookahead": "fixed"}])
     def test_every_method_may_draft(self, method: dict[str, str]) -> None:
         settings = {"fixed": {"skip": "a1-2,m2", "tokens": 3}, "lookup": {"min_ngram": 1}}
-        assert_same(custom_generate=selfdraft.decoder(settings=settings, **method))
+        assert_same(custom_generate=selfdraft.decoder(**in_use({"settings": settings, **method})))
 
     @pytest.mark.parametrize("is_list", [True, False])
     def test_rows_end_at_eos_each_at_its_time(self, is_list: bool) -> None:
@@ -365,7 +366,7 @@ class TestEngines:
             drafted(model=model, max_new_tokens=2, strategy="uniform")
         engine = engine_of(model)
         assert engine is engine_of(model)
-        assert sum(key[:2] == ("strategy", "uniform") for key in engine._parts) == 1
+        assert sum(key[:2] == ("strategy", "uniform") for key in engine._parts.built) == 1
         other = copy.deepcopy(model)
         assert engine_of(other) is not engine
         assert engine_of(copy.copy(model)).model is not model

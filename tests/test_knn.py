@@ -227,7 +227,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(fitted: Artefact, feature:
     prompt = Prompt("long", "a", tokens=tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.knowledge.key, "knn", {})
     session = FitSession(engine, 8, lambda *_, **__: journal)
-    kit = EngineKit(session, [prompt], lambda: session.write([prompt]), journal, 9, "")
+    kit = EngineKit(session, [prompt], lambda has_time: session.write([prompt]), journal, 9, "")
     fit = vector_of(kit.hidden(prompt, (POINT,), condense(feature)))
 
     values = {**fitted.content, "feature": feature}
@@ -468,9 +468,9 @@ def test_the_commands(
     report = json.loads(capsys.readouterr().out)["report"]
     assert report["nearest"] == "low"
     assert main([*generate, "--set", "knn.stranger=-1", as_text("high", 50)]) == 0
-    assert "\nroute: high (similarity 0." in capsys.readouterr().out
+    assert "\nroute: high (similarity 0." in capsys.readouterr().err
     assert main([*generate, "--set", "knn.stranger=1", as_text("high", 50)]) == 0
-    assert " to high, too little)" in capsys.readouterr().out
+    assert " to high, too little)" in capsys.readouterr().err
     assert main([*asked, "--domain-field", "tsk", "--prompts", labelled]) == 2
     assert "line 1 of mine.jsonl has no 'tsk' that is text; write it like {\"tsk\": " in capsys.readouterr().err
     assert main([*generate, "!"]) == 0

@@ -14,20 +14,24 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from selfdraft.errors import MissingExtraError, ModelError, OptionError
+from pico import pico
+from selfdraft import Engine
+from selfdraft.errors import MissingExtraError, ModelError, OptionError, UnsupportedModelError
 from selfdraft.models.load import loading
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, model_folder
 from selfdraft.models.load.gguf import quiet
 from selfdraft.models.load.loading import choose_device, choose_dtype, load
+from selfdraft.options import LoadOptions
 
 
 @pytest.fixture
 def no_hub(monkeypatch):
     """Whatever reaches transformers is refused with the kind of message it gives offline."""
 
-    def refuse(source, dtype, local_files_only=True):
+    def refuse(source, options, tokenizer_source):
         raise OSError(f"We couldn't reach the hub for {source}.\nCheck your   connection.")
 
     monkeypatch.setattr(loading, "_from_pretrained", refuse)
@@ -63,6 +67,120 @@ def test_the_dtype_asked_for_is_the_dtype_loaded(folder, dtype):
 def test_bad_options_are_refused_before_anything_is_loaded(no_hub, options, message):
     with pytest.raises(OptionError, match=message):
         load("owner/model", **options)
+
+
+PASSED_ON = {
+    "revision": "v1",
+    "token": "secret",
+    "cache_dir": "somewhere",
+    "subfolder": "inside",
+    "variant": "fp16",
+    "trust_remote_code": True,
+    "use_safetensors": True,
+    "attn_implementation": "eager",
+    "quantization_config": object(),
+    "device_map": "auto",
+    "max_memory": {"cpu": "1GB"},
+    "offload_folder": "folder",
+    "local_files_only": True,
+}
+
+
+def test_from_pretrained_passes_on_what_transformers_takes(monkeypatch):
+    """Each option that is named reaches transformers, and those of the tokenizer it too."""
+    asked: dict[str, dict[str, object]] = {}
+
+    def model_of(source, **options):
+        asked["model"] = options
+        return pico("llama"), {"missing_keys": set()}
+
+    def tokenizer_of(source, **options):
+        asked["tokenizer"] = options
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", model_of)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", tokenizer_of)
+    assert set(PASSED_ON) == set(LoadOptions.__annotations__)
+    Engine.from_pretrained("owner/model", dtype="float32", strategy="off", **PASSED_ON)
+    assert asked["model"] == {**PASSED_ON, "dtype": torch.float32, "output_loading_info": True}
+    shared = ("revision", "token", "cache_dir", "subfolder", "trust_remote_code", "local_files_only")
+    assert asked["tokenizer"] == {name: PASSED_ON[name] for name in shared}
+
+
+def test_nothing_is_trusted_and_nothing_passed_on_unless_asked_for(folder, monkeypatch):
+    asked = []
+    load_model = AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *at, **options: asked.append(options) or load_model(*at, **options),
+    )
+    load(folder, device="cpu", revision=None)
+    usual = {"trust_remote_code": False, "local_files_only": True, "output_loading_info": True}
+    assert asked == [{**usual, "dtype": torch.float32}]
+
+
+def test_the_attention_asked_for_is_the_attention_loaded(folder):
+    for name in ("eager", "sdpa"):
+        assert load(folder, device="cpu", attn_implementation=name)[0].config._attn_implementation == name
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("owner/model", {"attn_implementation": "flash_attention_2"}, "'flash_attention_2' builds its own masks"),
+        ("owner/model", {"attn_implementation": "flex_attention"}, "with attn_implementation='sdpa'"),
+        (
+            "owner/model",
+            {"torch_dtype": "auto"},
+            "option of from_pretrained 'torch_dtype'. Did you mean 'dtype'",
+        ),
+        (
+            "owner/model",
+            {"load_in_4bit": True},
+            "option of from_pretrained 'load_in_4bit'.*quantization_config",
+        ),
+        ("owner/model", {"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map both say where"),
+        ("owner/model", {"max_memory": {0: "1GB"}}, "'max_memory' says nothing without device_map"),
+        ("owner/model", {"offload_folder": "f"}, "'offload_folder' says nothing without device_map"),
+        ("./folder", {"revision": "v1"}, "'revision' is for models of the Hugging Face hub, and this is a folder"),
+        ("./folder", {"token": "secret"}, "'token' is for models of the Hugging Face hub"),
+        (None, {"subfolder": "x"}, "'subfolder' is for models of the .* hub, and this is a model of the catalogue"),
+        (
+            "a.gguf",
+            {"quantization_config": object()},
+            "'quantization_config' does not go with a GGUF file: its",
+        ),
+        ("a.gguf", {"device_map": "auto"}, "'device_map' does not go with a GGUF file.*save_pretrained"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name_before_anything_is_loaded(no_hub, source, options, message):
+    with pytest.raises((OptionError, UnsupportedModelError), match=message) as caught:
+        load(source, **options)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_method_is_refused_before_the_model_is_loaded(no_hub):
+    with pytest.raises(OptionError, match="unknown option of from_pretrained 'strateggy'"):
+        Engine.from_pretrained("owner/model", strateggy="off", revision="v1")
+
+
+def test_a_device_map_that_names_one_device_sets_the_dtype(folder, monkeypatch):
+    """As `device` does; a map of several goes by the best device there is."""
+    pytest.importorskip("accelerate")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    for device_map in ("cpu", {"": "cpu"}):
+        assert load(folder, device_map=device_map)[0].dtype == torch.float32
+
+
+def test_a_model_that_cannot_be_moved_says_how_to_load_it(folder, monkeypatch):
+    def refuse(self, device):
+        raise ValueError("`.to` is not supported for `8-bit` models.")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.to", refuse)
+    with pytest.raises(ModelError, match=r"cannot be moved to cpu; load it with device_map='cpu' instead of device"):
+        load(folder, device="cpu")
 
 
 def test_device_and_dtype_chosen_for_the_machine(monkeypatch):
@@ -107,8 +225,8 @@ def test_a_hub_failure_says_what_was_tried_in_one_line(no_hub):
 def test_an_unreachable_hub_leaves_only_earlier_downloads(monkeypatch, reachable):
     asked = []
 
-    def stand_in(source, dtype, local_files_only):
-        asked.append(local_files_only)
+    def stand_in(source, options, tokenizer_source):
+        asked.append(options["local_files_only"])
         return torch.nn.Linear(1, 1), "tokenizer"
 
     answer = mock.Mock(side_effect=None if reachable else ConnectionError("no route"))

@@ -215,7 +215,7 @@ class TestReliability:
     def test_an_engine_learns_it(self) -> None:
         engine = Engine(pico("llama"), drafter="lookup", settings={"lookup": {"min_ngram": 1}})
         found = engine.generate(TEXTS[2], max_new_tokens=60)
-        (drafter,) = [part for key, part in engine._parts.items() if key[:2] == ("drafter", "lookup")]
+        (drafter,) = [part for key, part in engine._parts.built.items() if key[:2] == ("drafter", "lookup")]
         assert drafter.reliability._seen
         assert not drafter._lengths, "texts that ended are forgotten"
         assert any(0 < c < 1 for step in found.steps for c in step.draft.confidences)

@@ -304,10 +304,12 @@ def test_the_command(folder: str, few: list[str], tmp_path: Path, capsys: pytest
     file = tmp_path / "result.jsonl"
     command = ["bench", folder, *few, "--strategies", "uniform", "prune", "--output", str(file)]
     assert main(command) == 0
-    assert "uniform" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "uniform" in table
+    assert "{" not in table, "the document is asked for, with --json or --output"
     assert main([*command, "--json"]) == 0
     printed = capsys.readouterr().out
-    found = json.loads(printed)
+    found = json.loads(printed)  # and nothing else
     assert {"device_name", "dtype", "torch", "transformers", "commit", "options", "seed"} <= set(found)
     assert str(tmp_path) not in printed
     assert len(file.read_text().split("\n")) == 1 + 2 * 2 + 1

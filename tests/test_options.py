@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 import selfdraft
 from learned import knowledge
+from pico import pico
 from selfdraft.errors import OptionError
 from selfdraft.options import GenerateOptions, NoOptions, describe, make, parse_settings, setting
-from selfdraft.registry import AXES, BENCH_ONLY, DEFAULTS, check_settings, find, options_for
+from selfdraft.registry import AXES, BENCH_ONLY, DEFAULTS, check_settings, find, in_use, options_for, unused_settings
 from selfdraft.types import SkipSet
 
 layers = st.frozensets(st.integers(0, 40))
@@ -212,3 +214,73 @@ def test_the_fixed_strategy_needs_a_skip_set_of_the_model():
         fixed(fixed.Options(), knowledge(5))
     with pytest.raises(OptionError, match="attention layer 5, but the model has 5 layers"):
         fixed(fixed.Options("a5"), knowledge(5))
+
+
+# ------------------------------------------------------------------------------------------------ what is in use
+
+
+@pytest.mark.parametrize(
+    ("method", "unused"),
+    [
+        ({"settings": {"uniform": {"ratio": 0.3}, "confidence": {"threshold": 0.5}}}, []),
+        ({"settings": {"swift": {"window": 3}, "lookup": {"min_ngram": 1}}}, ["swift.window", "lookup.min_ngram"]),
+        ({"drafter": "lookup", "settings": {"lookup": {"min_ngram": 1}}}, []),
+        ({"strategy": "prune", "settings": {"siblings": {"lookup": 1}}}, []),  # its pairing
+        ({"strategy": "prune", "tree": "chain", "settings": {"siblings": {"lookup": 1}}}, ["siblings.lookup"]),
+        ({"strategy": "knn", "settings": {"prune": {"gain": 0.1}}}, []),  # what it runs
+        ({"strategy": "knn", "settings": {"draft-verify": {"seed": 1}}}, ["draft-verify.seed"]),
+        ({"strategy": "knn", "settings": {"knn": {"search": "draft-verify"}, "draft-verify": {"seed": 1}}}, []),
+        ({"strategy": "fixed", "settings": {"fixed": {"skip": "a1", "tokens": 3}}}, ["fixed.tokens"]),
+        ({"lookahead": "fixed", "settings": {"fixed": {"skip": "a1", "tokens": 3}}}, ["fixed.skip"]),
+        ({"strategy": "off", "settings": {"confidence": {"threshold": 0.5}}}, ["confidence.threshold"]),
+        ({"lookahead": object(), "settings": {"confidence": {"threshold": 0.5}}}, ["confidence.threshold"]),
+    ],
+)
+def test_settings_that_nothing_reads(method, unused):
+    assert [".".join(pair) for pair in unused_settings(method)] == unused
+    kept = [f"{name}.{option}" for name, values in in_use(method)["settings"].items() for option in values]
+    given = [f"{name}.{option}" for name, values in method["settings"].items() for option in values]
+    assert kept == [name for name in given if name not in unused]
+
+
+def test_what_a_call_leaves_open_is_as_the_engine_has_it():
+    settings = {"prune": {"gain": 0.1}}
+    assert unused_settings({"settings": settings})
+    assert not unused_settings({"settings": settings}, {"strategy": "knn", "settings": {"swift": {"window": 3}}})
+
+
+def test_knn_searches_with_the_settings_of_its_search():
+    own = options_for("strategy", "knn", {"prune": {"gain": 0.1}})
+    assert own.inner == find("strategy", "prune").Options(gain=0.1)
+    assert own != options_for("strategy", "knn", {})
+    assert "inner" not in {name for name, *_ in describe(type(own))}
+    with pytest.raises(OptionError, match="unknown option of knn 'inner'"):
+        check_settings({"knn": {"inner": "a"}})
+
+
+def test_a_call_refuses_what_it_does_not_read():
+    engine = selfdraft.Engine(pico("llama"), settings={"swift": {"window": 3}})  # for a call that chooses it
+    message = r"swift.window is set, but nothing chosen reads it; add --strategy swift \(in Python: strategy='swift'\)"
+    with pytest.raises(OptionError, match=message):
+        engine.generate([3], max_new_tokens=1, settings={"swift": {"window": 3}})
+    with pytest.raises(OptionError, match=message):
+        selfdraft.decoder(settings={"swift": {"window": 3}})
+
+
+def test_off_with_what_drafts_warns():
+    engine = selfdraft.Engine(pico("llama"), drafter="lookup")
+    with pytest.warns(UserWarning, match="strategy='off' decodes plainly: drafter='lookup' is not used"):
+        selfdraft.Engine(pico("llama"), strategy="off", drafter="lookup")
+    with pytest.warns(UserWarning, match="lookahead='fixed', tree='siblings' is not used"):
+        engine.generate([3], max_new_tokens=1, strategy="off", lookahead="fixed", tree="siblings")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.generate([3], max_new_tokens=1, strategy="off")
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_name_of_another_axis_is_answered_with_its_flag(axis):
+    other = "drafter" if axis != "drafter" else "strategy"
+    name = "lookup" if axis != "drafter" else "prune"
+    with pytest.raises(OptionError, match=rf"'{name}' is a {other}, not .*{axis}; use --{other} {name} \(in Python: "):
+        find(axis, name)

@@ -101,7 +101,8 @@ class TestShow:
 
     def test_all_of_it(self, key: ProfileKey, folder: str, said: Callable[..., str]) -> None:
         lines = said("show", folder, "--context", "100").splitlines()
-        begin = lines.index("every skip set, after 100 tokens (cost: of a drafted token, plain pass = 1)") + 2
+        begin = lines.index("every skip set, after 100 tokens (cost: of a drafted token, plain pass = 1)") + 3
+        assert lines[begin - 2].startswith("tried: measured by calibration, after the tokens that its own texts had")
         rows = {row[-1]: row for row in map(str.split, lines[begin : lines.index("", begin)])}
         assert list(rows) == ["a1", "a2", "a1,m2", "a1-2,m2", "a1-2,m2-3"]
         assert rows["a1,m2"][-2] == "1.27x", "measured with that set alone"
@@ -215,4 +216,4 @@ def test_a_picture_of_what_is_known(artefacts: Any) -> None:
 def test_without_matplotlib(folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     assert main(["profile", "plot", folder, "--output", "profile.png"]) == 2
-    assert "needs matplotlib. Install with: pip install matplotlib" in capsys.readouterr().err
+    assert 'needs matplotlib. Install with: pip install "selfdraft[plot]"' in capsys.readouterr().err

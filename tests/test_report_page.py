@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -112,6 +113,69 @@ def test_advice() -> None:
     assert all(words in slow for words in ("the best, fixed: 0.90x", "--strategy off", "selfdraft calibrate"))
 
 
+def with_control(low: float, high: float, spread: float = 0.0) -> Result:
+    """`fixed` is 1.04x as fast, give or take `spread`; plain decoding against itself between `low` and `high`."""
+    found = with_speed(1.04)
+    arms = [*found.head.arms, an_arm("off, again", "control", strategy="off")]
+    factors = np.linspace(-1, 1, 6)
+    records = [
+        replace(one, decode_seconds=10 / (1.04 + spread * factors[one.number])) if one.arm == "fixed" else one
+        for one in found.all_of.records
+    ]
+    again = [
+        replace(one, arm="off, again", decode_seconds=10 / speed, verdict="equal")
+        for one, speed in zip(found.plain, np.linspace(low, high, 6), strict=True)
+    ]
+    return Result(replace(found.head, arms=arms), [*records, *again])
+
+
+NOISY = "Inconclusive: the machine is noisy, rerun or use more prompts. "
+
+
+@pytest.mark.parametrize(
+    ("control", "spread", "begins"),
+    [
+        ((1.0, 1.0), 0.0, "The fastest here is fixed: 1.04x"),
+        ((0.8, 1.2), 0.3, NOISY),  # its interval holds 1.0, and so wide is that of plain decoding
+        ((1.08, 1.14), 0.0, NOISY),  # more than it gained
+        ((0.88, 0.92), 0.0, NOISY),
+        ((1.02, 1.03), 0.0, "The fastest here is fixed: 1.04x"),
+        ((1.0, 1.0), 0.3, "Inconclusive: it depends on the prompt, use more of them, or your own. "),
+    ],
+)
+def test_what_cannot_be_told_is_inconclusive(control: tuple[float, float], spread: float, begins: str) -> None:
+    said = advice(with_control(*control, spread))
+    assert said.startswith(begins)
+    if "Inconclusive" in said:
+        assert re.search(r"The best, fixed, is 1\.0\dx .* 6 prompts \(95 %: \d\.\d\d to \d\.\d\d\), from ", said)
+        assert re.search(r"Plain decoding against itself gives [01]\.\d\d \[[01]\.\d\d, [01]\.\d\d\]\.", said)
+        assert said.endswith("Nothing is lost with --strategy off.")
+
+
+def test_too_few_prompts_are_inconclusive_without_blaming_the_machine() -> None:
+    found = with_speed(1.5)
+    said = advice(Result(found.head, [one for one in found.all_of.records if one.number < 2]))
+    assert said.startswith("Inconclusive: too few prompts to tell, use at least 4. The best, fixed, is 1.50x")
+    assert "with 2 prompts (95 %: 1.50 to 1.50)" in said
+
+
+def test_a_gain_that_is_surely_small_is_not_inconclusive() -> None:
+    slow = with_control(1.0, 1.0)
+    seconds = [10.2, 9.9, 10.1, 10.0, 10.1, 9.95]
+    records = [
+        replace(one, decode_seconds=seconds[one.number]) if one.arm == "fixed" else one for one in slow.all_of.records
+    ]
+    assert advice(Result(slow.head, records)).startswith("Plain decoding is the fastest here: nothing is surely above")
+
+
+def test_a_busy_machine_is_named_under_the_table() -> None:
+    head, records = a_run()
+    busy = "12 of 300 s: another process used the cores: python (98 %)"
+    found = Result(replace(head, circumstances={**head.circumstances, "busy": busy}), records)
+    for said in (as_text(found), as_markdown(found)):
+        assert f"the machine was busy for {busy}" in " ".join(said.split())
+
+
 def test_advice_says_first_what_differs_and_does_not_recommend_it() -> None:
     found = with_speed(1.5)
     fourth = {True: "different", False: "equal"}
@@ -216,13 +280,22 @@ def test_a_run_that_goes_on_is_shown_up_to_its_last_whole_prompt(tmp_path: Path)
     assert "cut short: the first 11 texts only" in page_of(file)
 
 
-def test_without_matplotlib_the_command_says_so(
+def test_without_matplotlib_only_pictures_are_missing_and_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert report(a_file(tmp_path), "--html", tmp_path / "result.html") == 2
-    assert "drawing a page or a picture needs matplotlib. Install with: pip" in capsys.readouterr().err
-    assert not (tmp_path / "result.html").exists()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file, html = a_file(tmp_path), tmp_path / "result.html"
+    for arguments in ([], ["--markdown"], ["--html", html]):
+        assert report(file, *arguments) == 0
+    assert 'without pictures: these need matplotlib, pip install "selfdraft[plot]"' in capsys.readouterr().out
+    page = html.read_text(encoding="utf-8")
+    assert "prune" in page
+    assert "pip install &quot;selfdraft[plot]&quot;" in page
+    assert "<picture>" not in page
+    assert report(file, "--html", tmp_path / "other.html", "--png", tmp_path / "png") == 2
+    assert 'drawing pictures needs matplotlib. Install with: pip install "selfdraft[plot]"' in capsys.readouterr().err
+    assert not (tmp_path / "other.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ AMONG_IDS = " stands among token ids; pass ids only, or text, or messages"
         (5, f"{NO_PROMPT}5"),
         (None, f"{NO_PROMPT}None"),
         (b"ab", f"{NO_PROMPT}b'ab'"),
-        (MESSAGES[0], f"{NO_PROMPT}{{'role'"),
+        (MESSAGES[0], "a message belongs in a list of messages: [{"),
         ([1.5], f"{NO_PROMPT}1.5"),
         ([None], f"{NO_PROMPT}None"),
         ([True], f"{NO_PROMPT}True"),
@@ -242,5 +242,5 @@ def test_what_is_no_prompt_is_refused(prompt, message):
 @pytest.mark.parametrize("prompt", ["the", ["the"], MESSAGES], ids=str)
 def test_text_needs_a_tokenizer(prompt):
     assert encode_prompts([5, 6], None) == ([[5, 6]], False)
-    with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, or build it as Engine\(model, tokenizer\)"):
+    with pytest.raises(PromptError, match=r"no tokenizer; pass token ids, build it as Engine\(model, tokenizer\)"):
         encode_prompts(prompt, None)

@@ -19,13 +19,13 @@ from selfdraft import Engine, OptionError, ProfileError
 from selfdraft.calibrate import lookahead as module
 from selfdraft.calibrate import traces as traces_module
 from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
-from selfdraft.calibrate.texts import Text
 from selfdraft.calibrate.traces import Trace, collect, overlap
 from selfdraft.calibrate.training import Examples, classifier_hits, f1, hits, oracle_depths, static_hits, train
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafters.lookup import find_matches
 from selfdraft.engine import engine as engine_module
+from selfdraft.engine.writing import Text
 from selfdraft.lookahead.disco import Disco, artefact_name
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.passes import DraftStats
@@ -325,8 +325,9 @@ class TestTrainLookahead:
         assert validation.isdisjoint(training)
         assert sum(map(len, seen)) == len(PROMPTS)
 
-    def test_the_budget_leaves_prompts_out(self) -> None:
+    def test_the_budget_leaves_prompts_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
+        monkeypatch.setattr(module.LookaheadFit, "_affordable", lambda work, prompt: 6)
         many = [Prompt(str(n), "a", tokens=(n + 1, n + 2)) for n in range(9)]
         short = LookaheadOptions(num_tokens=6, max_tokens=3, budget_seconds=1e-9)
         found = train_lookahead(new_engine(), {"drafter": "model"}, many, short, say=said.append)
@@ -450,23 +451,23 @@ class TestRefusals:
 class TestCommand:
     def test_train_show_use(self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         method = ["--set", "uniform.ratio=0.4"]
-        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "10", "--label", "tv", *method, "--json"]
+        command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "10", "--label", "tv", *method]
         assert main(command) == 0
         output = capsys.readouterr()
-        *report, last = output.out.splitlines()
-        document = json.loads(last)
+        text = output.out
+        assert main([*command, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
         assert (document["model"], document["strategy"], document["drafter"]) == (folder, "uniform", "self")
         assert (document["label"], document["num_tokens"], document["num_validation_tokens"]) == ("tv", 40, 20)
         assert [row["lookahead"] for row in document["rows"][:2]] == [None, "disco"]
         assert all(row["measured_ms"] > 0 for row in document["rows"])
-        text = "\n".join(report)
         for part in ("F1", "threshold", "plain decoding", "fixed tokens=", "disco threshold=", "code, chat", str(home)):
             assert part in text
         assert f'selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead disco "' in text
         assert "letting the target continue 4 prompts" in output.err
 
-        asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc", *method]
-        assert main(["generate", *asked, "--lookahead", "disco"]) == 0
+        asked = ["--model", folder, "--max-new-tokens", "20", "--json", "abc"]
+        assert main(["generate", *asked, *method, "--lookahead", "disco"]) == 0
         drafted = json.loads(capsys.readouterr().out)
         assert drafted["stats"]["num_draft_steps"] > 0
         assert main(["generate", *asked, "--strategy", "off"]) == 0

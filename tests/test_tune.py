@@ -254,6 +254,16 @@ class TestTune:
         assert asked[2]["settings"]["confidence"] == dict(best.candidate.options)
         assert asked[2]["settings"]["uniform"] == {"ratio": 0.4}
 
+    def test_predicted_is_what_was_measured(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where time ends the trials after one of three prompts, replay is of that prompt alone."""
+        replays: list[int] = []
+        honest = Replay.of_first
+        monkeypatch.setattr(Replay, "of_first", lambda own, count: replays.append(count) or honest(own, count))
+        clocked(monkeypatch, [4.0, 3.0, 5.0, 2.0, 3.5])
+        found = tune(engine, UNIFORM, "confidence", PROMPTS, QUICK)
+        assert (replays, found.plain.total.num_prompts) == ([1], 1)
+        assert found.counts.num_tokens == 36, "all three were traced, to choose by"
+
     def test_a_strategy_of_the_same_name_keeps_its_options(self, engine: Engine) -> None:
         method = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
         found = tune(engine, method, "fixed", PROMPTS[:1], QUICK)
@@ -284,18 +294,18 @@ class TestTune:
 
 class TestCommand:
     def test_a_table_and_what_to_type(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4", "--json"]
+        """Or one JSON document instead."""
+        asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4"]
         assert main(["calibrate", "--lookahead", "perplexity", folder, *asked]) == 0
-        output = capsys.readouterr()
-        *report, last = output.out.splitlines()
-        document = json.loads(last)
-        text = "\n".join(report)
+        text = capsys.readouterr().out
         assert "plain decoding" in text
         assert "perplexity threshold=1.3 max_tokens=12 (usual)" in text
+        assert sum(line.startswith("*") for line in text.splitlines()) == 1
+        assert f"selfdraft generate --model {folder} --set uniform.ratio=0.4 --lookahead perplexity --set perp" in text
+        assert main(["calibrate", "--lookahead", "perplexity", folder, *asked, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
         assert document["best"]["lookahead"] == "perplexity"
         assert document["flags"].startswith("--lookahead perplexity --set perplexity.threshold=")
-        assert f"selfdraft generate --model {folder} --set uniform.ratio=0.4 {document['flags']} " in text
-        assert sum(line.startswith("*") for line in report) == 1
         assert (document["rows"][0]["lookahead"], document["num_tokens"]) == (None, 6 * 12)
         arguments = document["flags"].split()
         assert main(["generate", "--model", folder, "--max-new-tokens", "4", "abc", *arguments]) == 0

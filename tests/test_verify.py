@@ -130,7 +130,10 @@ def test_a_text_that_stops_early(eos_folder: str, generated: Generated, verify: 
 def test_claims_that_are_not_true(generated: Generated, verify: Said) -> None:
     document = generated()
     for change, fault in (
-        ({"options": {"max_new_tokens": NUM_TOKENS - 1}}, f"allow {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}"),
+        (
+            {"options": {"max_new_tokens": NUM_TOKENS - 1}},
+            f"allows {NUM_TOKENS - 1} tokens, but there are {NUM_TOKENS}",
+        ),
         ({"finish_reason": "stop"}, "the text ends by length, but its finish_reason is stop"),
         ({"text": document["text"] + "!"}, "the text is not what its tokens spell"),
     ):
@@ -141,7 +144,7 @@ def test_a_text_that_overruns_the_context(engine: selfdraft.Engine) -> None:
     tokens = [*engine.generate("abc", max_new_tokens=300).tokens, 1, 2]
     found = engine.verify("abc", tokens, max_new_tokens=300)
     assert (found.num_tokens, found.verdict) == (CONTEXT_LENGTH - 3, "different")
-    assert f"context allow {CONTEXT_LENGTH - 3} tokens, but there are {CONTEXT_LENGTH - 1}" in found.faults[0]
+    assert f"context has room for {CONTEXT_LENGTH - 3} tokens, but there are {CONTEXT_LENGTH - 1}" in found.faults[0]
 
 
 def scores_after(document: Document, num_tokens: int) -> torch.Tensor:
@@ -341,8 +344,8 @@ BAD_DOCUMENTS = [
     ({**GOOD, "options": []}, [], "options in"),
     ({**GOOD, "acceptance": "typical"}, [], "unknown acceptance 'typical'"),
     ({**GOOD, "acceptance": None}, [], "unknown acceptance 'None'"),
-    ({**GOOD, "finish_reason": "tired"}, [], "must be one of eos, stop, length, cancelled, got 'tired'"),
-    ({**GOOD, "finish_reason": []}, [], "must be one of eos, stop, length, cancelled, got []"),
+    ({**GOOD, "finish_reason": "tired"}, [], "must be one of eos, stop, length, context, cancelled, got 'tired'"),
+    ({**GOOD, "finish_reason": []}, [], "must be one of eos, stop, length, context, cancelled, got []"),
     ({**GOOD, "text": 3}, [], "must be text, got 3"),
     ({**GOOD, "dtype": "int3"}, [], "unknown dtype 'int3'"),
     (GOOD, ["--temperature", "1"], "a document says itself how it was made; leave out --temperature"),

@@ -2,7 +2,7 @@
 
 import selfdraft
 engine = selfdraft.Engine.from_pretrained()            # the default model; or a hub id, a folder, a GGUF file
-print(engine.generate("Write a haiku about rain.", max_new_tokens=64).text)
+print(engine.generate([{"role": "user", "content": "Write a haiku about rain."}], max_new_tokens=64).text)
 """
 
 from importlib import import_module
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SelfTestError,
         UnsupportedModelError,
     )
+    from .measuring import learn, measure_methods
     from .options import GenerateOptions
     from .types import Generation, Plan, SkipSet, Stats, StepRecord
 
@@ -47,6 +48,7 @@ _HOME = {
         "SelfdraftError",
         "UnsupportedModelError",
     ),
+    "measuring": ("learn", "measure_methods"),
     "options": ("GenerateOptions",),
     "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord"),
 }
@@ -77,6 +79,8 @@ __all__ = [
     "__version__",
     "compare",
     "decoder",
+    "learn",
+    "measure_methods",
 ]
 
 

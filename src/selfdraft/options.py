@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import reprlib
+import secrets
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from .errors import OptionError, unknown_name
 
 T = TypeVar("T")
 MIN_TEMPERATURE = 1e-4
+SEED_BITS = 32
+"""Of a seed that is drawn: short enough to be typed again."""
 Settings = Mapping[str, Mapping[str, Any]]
 """Options by method name: `{"uniform": {"ratio": 0.3}}`, on the command line `--set uniform.ratio=0.3`."""
 
@@ -23,6 +26,41 @@ def setting(default: T, help: str, *, minimum: float | None = None, maximum: flo
     """A dataclass field that knows its own help text and range."""
     metadata = {"help": help, "minimum": minimum, "maximum": maximum}
     return field(default=default, metadata=metadata)
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `Engine.from_pretrained` passes on to transformers; what cannot be used is refused by name."""
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | None
+    subfolder: str | None
+    variant: str | None
+    local_files_only: bool | None
+    trust_remote_code: bool | None
+    use_safetensors: bool | None
+    attn_implementation: str | None
+    quantization_config: Any
+    device_map: str | dict[str, Any] | None
+    max_memory: dict[int | str, Any] | None
+    offload_folder: str | None
+
+
+LOAD_HELP = {
+    "revision": "of a hub id: a branch, a tag or a commit",
+    "token": "of a hub id: your access token",
+    "cache_dir": "of a hub id: where downloads are kept",
+    "subfolder": "of a hub id: where in the repository the model is",
+    "variant": "of a hub id: which weights, for example 'fp16'",
+    "local_files_only": "download nothing",
+    "trust_remote_code": "run code that comes with the model; never unless asked for",
+    "use_safetensors": "load no other kind of weights",
+    "attn_implementation": "'sdpa' or 'eager'",
+    "quantization_config": "of transformers, for example BitsAndBytesConfig(load_in_4bit=True)",
+    "device_map": "where the parts go, instead of `device`: 'auto', or a device by part",
+    "max_memory": "with device_map: for example {0: '20GB', 'cpu': '60GB'}",
+    "offload_folder": "with device_map: where weights lie that fit nowhere",
+}
 
 
 @dataclass(frozen=True)
@@ -49,12 +87,18 @@ class GenerateOptions:
     )
     stop: tuple[str, ...] = setting((), "end at these strings; the text stops before them")
     processors: tuple[Callable[..., Any], ...] = setting((), "pure functions (prefix [1, n], scores [1, v]) -> scores")
-    cancel: Callable[[], bool] | None = setting(None, "asked once a round; True ends the generation")
+    cancel: Callable[[], bool] | None = setting(
+        None, "asked once a round; True (or an event that is set) ends the generation"
+    )
 
     def __post_init__(self) -> None:
         stop: str | Sequence[str] = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
         object.__setattr__(self, "processors", _as_tuple("processors", self.processors))
+        seed: int | None = self.seed
+        if seed is None:
+            object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
+        object.__setattr__(self, "cancel", getattr(self.cancel, "is_set", self.cancel))
         check(self, "generate")
         for text in self.stop:
             if not isinstance(text, str) or not text:
@@ -65,7 +109,9 @@ class GenerateOptions:
                 f"or {MIN_TEMPERATURE:g} and more"
             )
         if self.cancel is not None and not callable(self.cancel):
-            raise OptionError(f"generate.cancel must be a function that returns True to stop, got {self.cancel!r}")
+            raise OptionError(
+                f"generate.cancel must be an event or a function that returns True to stop, got {self.cancel!r}"
+            )
         if self.min_new_tokens > self.max_new_tokens:
             raise OptionError(
                 f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}; lower one of them"
@@ -167,7 +213,8 @@ def read_object(text: str, claim: str, hint: str) -> dict[str, Any]:
 
 def describe(options_class: type[Any]) -> Sequence[tuple[str, Any, str]]:
     """(name, default, help) of each option, for `--help` and the docs."""
-    return [(item.name, item.default, item.metadata.get("help", "")) for item in dataclasses.fields(options_class)]
+    settable = [item for item in dataclasses.fields(options_class) if item.init]
+    return [(item.name, item.default, item.metadata.get("help", "")) for item in settable]
 
 
 def _kind_name(kind: Any) -> str:

@@ -39,6 +39,7 @@ class Runner(Protocol):
     recorded_widths: Sequence[int]  # ascending; a recorded pass of another width takes the next one
     fallback_reason: str | None  # why a runner that could record does not
     decoder: Any  # the model in sub-layers, for whoever looks into it
+    lock: Any  # a context: whoever runs passes holds it, for a round at most
 
     @property
     def num_layers(self) -> int: ...

@@ -6,7 +6,8 @@ Being listed here means being in `--help`, in the settings and in the lossless t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import OptionError, unknown_name
@@ -60,6 +61,13 @@ AXES: Mapping[str, Mapping[str, str]] = {
     "tree": TREES,
     "acceptance": ACCEPTANCES,
 }
+AXIS_HELP: Mapping[str, str] = {
+    "strategy": "which sub-layers draft",
+    "lookahead": "how far to draft",
+    "drafter": "what drafts",
+    "tree": "what is verified beside the draft",
+    "acceptance": "what is kept of a draft",
+}
 DEFAULTS: Mapping[str, str] = {
     "strategy": "uniform",
     "lookahead": "confidence",
@@ -72,15 +80,29 @@ DEFAULTS: Mapping[str, str] = {
 def find(axis: str, name: str) -> Any:
     """The class (or function) registered under `name`."""
     table = AXES[axis]
+    if not isinstance(name, str):
+        raise unknown_name(axis, name, table)
     if name in BENCH_ONLY.get(axis, ()):
         raise OptionError(
             f"the {axis} {name!r} cannot generate: it has to know the text beforehand. It is a bound that "
             f"`selfdraft bench --preset {axis}s` shows; use one of: {', '.join(table)}"
         )
-    if not isinstance(name, str) or name not in table:
-        raise unknown_name(axis, name, table)
+    if name not in table:
+        raise unknown_method(axis, name, table)
     module, _, attribute = table[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def unknown_method(axis: str, name: object, known: Iterable[str]) -> OptionError:
+    """The error for a name that an axis does not have; it may be one of another axis."""
+    other = next((other for other, table in AXES.items() if isinstance(name, str) and name in table), None)
+    if other is None:
+        return unknown_name(axis, name, known)
+    return OptionError(f"{name!r} is {_a(other)}, not {_a(axis)}; use --{other} {name} (in Python: {other}={name!r})")
+
+
+def _a(axis: str) -> str:
+    return f"an {axis}" if axis[0] in "aeiou" else f"a {axis}"
 
 
 def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,9 +128,22 @@ def options_for(axis: str, name: str, settings: Settings) -> Any:
     Two axes may use one name (`fixed`): an option belongs to every method of that name that knows it.
     """
     options_class = find(axis, name).Options
-    known = set(options_class.__dataclass_fields__)
+    known = _settable(options_class)
     values = {key: value for key, value in settings.get(name, {}).items() if key in known}
-    return make(options_class, values, name)
+    options = make(options_class, values, name)
+    if inner := inner_of(axis, options):
+        object.__setattr__(options, "inner", options_for(*inner, settings))
+    return options
+
+
+def inner_of(axis: str, options: Any) -> tuple[str, str] | None:
+    """Axis and name of the method that runs inside another: `knn` drafts as the strategy of its searches does."""
+    names_it = getattr(options, "RUNS", None)
+    return (axis, getattr(options, names_it)) if names_it else None
+
+
+def _settable(options_class: Any) -> set[str]:
+    return {name for name, item in options_class.__dataclass_fields__.items() if item.init}
 
 
 def check_settings(settings: Settings) -> None:
@@ -130,8 +165,81 @@ def check_settings(settings: Settings) -> None:
 
 
 def _options_named(method: str) -> set[str]:
-    return {name for axis in _axes_of(method) for name in find(axis, method).Options.__dataclass_fields__}
+    return {name for axis in _axes_of(method) for name in _settable(find(axis, method).Options)}
 
 
 def _axes_of(method: str) -> list[str]:
     return [axis for axis, table in AXES.items() if axis != "acceptance" and method in table]
+
+
+# ------------------------------------------------------------------------------------------------ what is in use
+
+
+def unused_settings(method: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[tuple[str, str]]:
+    """(method, option) of each of its settings that nothing chosen reads; `defaults`: what it leaves open."""
+    whole = resolve(defaults or {}, method)
+    read = {(name, option) for axis, name in _running(whole) for option in _settable(find(axis, name).Options)}
+    given: Settings = method.get("settings") or {}
+    return [(name, option) for name in given for option in given[name] if (name, option) not in read]
+
+
+def settings_of(axis: str, name: str, settings: Settings) -> dict[str, dict[str, Any]]:
+    """Those of a method, and of what runs inside it."""
+    return {name: dict(settings[name]) for _, name in _chain(axis, name, settings) if name in settings}
+
+
+def _chain(axis: str, name: str, settings: Settings) -> Iterator[tuple[str, str]]:
+    """A method, and what runs inside it."""
+    part: tuple[str, str] | None = (axis, name)
+    while part:
+        yield part
+        part = inner_of(part[0], options_for(*part, settings))
+
+
+def _running(whole: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(axis, name) of each method that reads its options. `off` drafts nothing, so that no other axis is asked."""
+    for axis in AXES if whole["strategy"] != "off" else ("strategy",):
+        if axis != "acceptance" and isinstance(whole[axis], str):
+            yield from _chain(axis, whole[axis], whole["settings"])
+
+
+def in_use(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The method with those settings only that it reads."""
+    unused = set(unused_settings(method))
+    kept = {
+        name: {option: value for option, value in values.items() if (name, option) not in unused}
+        for name, values in (method.get("settings") or {}).items()
+    }
+    return {**method, "settings": {name: values for name, values in kept.items() if values}}
+
+
+def unused_text(name: str, option: str) -> str:
+    """What is wrong with a setting that nothing reads, and what would read it."""
+    readers = [axis for axis in _axes_of(name) if option in _settable(find(axis, name).Options)]
+    flags = " or ".join(f"--{axis} {name}" for axis in readers)
+    python = " or ".join(f"{axis}={name!r}" for axis in readers)
+    return f"{name}.{option} is set, but nothing chosen reads it; add {flags} (in Python: {python}), or leave it out"
+
+
+def check_use(method: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    """Raise for a setting of a call that nothing chosen reads; `defaults`: what the call leaves open.
+
+    An engine's own settings are not asked: a later call may choose what reads them.
+    """
+    for name, option in unused_settings(method, defaults):
+        raise OptionError(unused_text(name, option))
+    warn_of_idle(method)
+
+
+def warn_of_idle(method: Mapping[str, Any]) -> None:
+    """Where `off` was chosen together with what drafts."""
+    if idle := idle_axes(method):
+        given = ", ".join(f"{axis}={method[axis]!r}" for axis in idle)
+        warnings.warn(f"strategy='off' decodes plainly: {given} is not used", stacklevel=4)
+
+
+def idle_axes(method: Mapping[str, Any]) -> list[str]:
+    """What was chosen together with `off`, which drafts nothing."""
+    if method.get("strategy") != "off":
+        return []
+    return [axis for axis in ("lookahead", "drafter", "tree") if method.get(axis) is not None]

@@ -8,9 +8,11 @@ FrontierPoint  a skip set and how well it drafts
 
 from __future__ import annotations
 
+import html
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
     import torch
 
 Source = Literal["draft", "target"]
-FinishReason = Literal["eos", "stop", "length", "cancelled"]
+FinishReason = Literal["eos", "stop", "length", "context", "cancelled"]
 
 PAD = -1
 """Fills ragged drafts. Never a token id: 0 is an ordinary token in many vocabularies."""
 ROOT = -1
 """The node a draft grows from: the last committed token."""
 
+_COLORS: Mapping[str, str] = {"draft": "#1a9c3e", "target": "#0b8fa8"}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxlist = 60, 12
 _LAST_LAYER = 9999
 _PART = re.compile(r"([am])(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -282,7 +287,9 @@ class Stats:
 class Generation:
     """One finished sequence. `sources[i]` says whether token i was drafted and accepted or the target's own.
 
-    `report`: what the strategy has to say of it, for example where `knn` sent it.
+    `report`: what the strategy has to say of it, for example where `knn` sent it. `seed` makes the text again, also
+    where it was drawn (`seed=None`). `pieces[i]` is the text that token i adds. `print` shows the text, a notebook the
+    text in colours.
     """
 
     text: str
@@ -293,6 +300,41 @@ class Generation:
     stats: Stats
     steps: tuple[StepRecord, ...] = field(default=(), repr=False)
     report: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    pieces: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        shown = _SHORT.repr(self.text or list(self.tokens))
+        speed = f"{self.stats.tokens_per_second:.1f} tokens/s"
+        return f"Generation({shown}, {len(self.tokens)} tokens, ended by {self.finish_reason}, {speed})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the rounds, for `json.dumps`."""
+        lists = {name: list(getattr(self, name)) for name in ("tokens", "sources", "pieces")}
+        values = {name: getattr(self, name) for name in ("text", "num_prompt_tokens", "finish_reason", "seed")}
+        return {**values, **lists, "stats": asdict(self.stats), "report": dict(self.report)}
+
+    def _repr_html_(self) -> str:
+        """In a notebook: drafted tokens green, the target's own cyan, as on the command line; then figures."""
+        texts = self.pieces if self.text else [f"{token} " for token in self.tokens]
+        rows = zip(self.tokens, texts, self.sources, strict=False)
+        spans = "".join(_colored(source, text, f"token {token}, {source}") for token, text, source in rows if text)
+        stats = self.stats
+        counts = {"draft": (stats.num_accepted, "drafted"), "target": (stats.num_tokens - stats.num_accepted, "own")}
+        figures = (
+            f"{stats.num_tokens} tokens in {stats.num_target_passes} passes, {stats.tokens_per_second:.1f} tokens/s: "
+            f"{' + '.join(_colored(source, f'{number} {word}') for source, (number, word) in counts.items())}; "
+            f"ended by {self.finish_reason}"
+        )
+        return f'<pre style="white-space:pre-wrap">{spans}</pre><small>{figures}</small>'
+
+
+def _colored(source: str, text: str, title: str = "") -> str:
+    tip = f' title="{title}"' if title else ""
+    return f'<span style="color:{_COLORS[source]}"{tip}>{html.escape(text)}</span>'
 
 
 @dataclass(frozen=True)

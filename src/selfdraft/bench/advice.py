@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..measure.estimate import Estimate
 from ..measure.figures import Figures
 from ..measure.records import VERDICTS
 from ..measure.result import Arm, Result
 from ..prompts.arrange import is_context
 from ..registry import AXES
 
-FEW_PROMPTS = 4
-"""An interval of fewer decides nothing."""
+FEW_PROMPTS = 4  # an interval of fewer decides nothing
+WORTH = 1.02  # a speed-up that is surely below this is not worth another run
 
 
 def advice(result: Result) -> str:
@@ -44,18 +45,25 @@ def peer_remarks(result: Result) -> Iterator[str]:
 
 def best_of_ours(result: Result) -> Arm | None:
     """The fastest that anybody can use, surely faster than plain decoding, and that said the same."""
+    noise = control(result)[1]
     ours = [(arm, arm.total) for arm in result.measured if arm.kind == "ours" and arm.total]
-    return next((arm for arm, total in ours if sure_side(total) == "faster" and not total.different), None)
+    return next((arm for arm, total in ours if sure_side(total, noise) == "faster" and not total.different), None)
 
 
-def sure_side(total: Figures) -> str:
-    """Whether it is "faster" or "slower" than plain decoding, or "unsure"."""
+def sure_side(total: Figures, noise: float = 0.0) -> str:
+    """Whether it is "faster" or "slower" than plain decoding by more than the noise of the run, or "unsure"."""
     found = total.shown_speedup
-    if found is None or total.num_prompts < FEW_PROMPTS:
+    if found is None or found.count < FEW_PROMPTS:
         return "unsure"
-    if found.low > 1.0:
+    if found.low > 1.0 + noise:
         return "faster"
-    return "slower" if found.high < 1.0 else "unsure"
+    return "slower" if found.high < 1.0 - noise else "unsure"
+
+
+def control(result: Result) -> tuple[Estimate | None, float]:
+    """Plain decoding against itself, if it was measured twice; how far it surely is from itself, by noise alone."""
+    found = next((arm.total.speedup for arm in result.measured if arm.kind == "control" and arm.total), None)
+    return found, abs(found.value - 1.0) if found and not found.low <= 1.0 <= found.high else 0.0
 
 
 def method_options(method: Mapping[str, Any]) -> str:
@@ -69,21 +77,41 @@ def method_options(method: Mapping[str, Any]) -> str:
 
 
 def _choice(result: Result) -> str:
-    best = best_of_ours(result) or next((arm for arm in result.measured if arm.kind == "ours"), None)
+    sure = best_of_ours(result)
+    best = sure or next((arm for arm in result.measured if arm.kind == "ours"), None)
+    found = best.total.shown_speedup if best and best.total else None
     if best is None:
         return "Nothing but plain decoding was measured: there is nothing to choose from yet."
-    found, options = best.total.shown_speedup if best.total else None, method_options(best.asked or best.method)
-    if found and best is best_of_ours(result):
+    if sure and found:
+        options = method_options(best.asked or best.method)
         how = f"use it with {options}" if options else "it is the default, no option is needed"
         return (
             f"The fastest here is {best.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
             f"{found.low:.2f} to {found.high:.2f}){_spread(best)}; {how}."
         )
+    if best.total and found and found.high >= WORTH and sure_side(best.total, control(result)[1]) == "unsure":
+        return _inconclusive(result, best, found)
     speed = f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]" if found else "-"
     hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
     return (
         f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
         f"Nothing is lost with --strategy off{hint if result.all_of.machine.frontier is None else ''}."
+    )
+
+
+def _inconclusive(result: Result, best: Arm, found: Estimate) -> str:
+    """Why, with the numbers, and what to do. Where plain decoding is steady, it is the prompts that differ."""
+    (again, noise), prompts = control(result), f"{found.count} prompt{'s' * (found.count > 1)}"
+    cause = "the machine is noisy, rerun or use more prompts"
+    if found.count < FEW_PROMPTS:
+        cause = f"too few prompts to tell, use at least {FEW_PROMPTS}"
+    elif again and not noise and again.high - again.low < (found.high - found.low) / 2:
+        cause = "it depends on the prompt, use more of them, or your own"
+    against = f" Plain decoding against itself gives {again}." if again else ""
+    return (
+        f"Inconclusive: {cause}. The best, {best.name}, is {found.value:.2f}x as fast as plain decoding, with "
+        f"{prompts} (95 %: {found.low:.2f} to {found.high:.2f}){_spread(best)}.{against} Nothing is lost with "
+        "--strategy off."
     )
 
 

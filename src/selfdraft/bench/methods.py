@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import unknown_name
 from ..measure.records import OFF
-from ..registry import AXES, BENCH_ONLY, DEFAULTS
+from ..registry import AXES, BENCH_ONLY, DEFAULTS, unknown_method
 
 ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
@@ -42,7 +41,7 @@ def _values(axis: str, names: Sequence[str]) -> list[str]:
     known = [*AXES[axis], *BENCH_ONLY.get(axis, ())]
     for name in names:
         if name != ALL and name not in known:
-            raise unknown_name(axis, name, [*known, ALL])
+            raise unknown_method(axis, name, [*known, ALL])
     return list(AXES[axis]) if ALL in names else list(dict.fromkeys(names))
 
 

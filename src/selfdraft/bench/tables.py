@@ -219,6 +219,8 @@ def notes(result: Result) -> Iterator[str]:
 def _run_notes(result: Result) -> Iterator[str]:
     for count in result.head.resumed_at:
         yield f"interrupted and resumed after {_texts(count)}: what strategies had learned by then was learned again"
+    if busy := result.head.circumstances.get("busy"):
+        yield f"the machine was busy for {busy}"
     machine = result.all_of.machine
     if machine.num_turns_left_out:
         yield f"later turns left out, as they might not fit the model's context: {machine.num_turns_left_out}"

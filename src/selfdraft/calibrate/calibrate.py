@@ -13,25 +13,27 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ..economics import LatencyFit
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..measure.figures import Figures, Measured
 from ..measure.records import Record
-from ..measure.run import MeasurePlan, run_whole
-from ..models.latency import BUDGET_SECONDS, measure
+from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole
+from ..models.latency import BUDGET_SECONDS, check_budget, measure
 from ..options import Settings
 from ..profiles.contents import KnownSet
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
-from ..progress import Budget, Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import digest, hold_out, in_turn
-from ..registry import STRATEGIES, check_settings, find, options_for, resolve
+from ..registry import STRATEGIES, check_settings, find, in_use, options_for, resolve, settings_of
 from ..types import FrontierPoint, Prompt, SkipSet
 from .fit_session import FitSession, ScoredTexts, repair
 
-# Of the budget: what measuring passes may take, and when fits must be over, so that there is time to try them.
-_SHARE_OF_LATENCY, _SHARE_OF_FIT = 0.2, 0.8
+# Of the budget: what measuring passes may take; when texts, fits and trials must be over.
+_SHARE_OF_LATENCY, _SHARE_OF_TEXTS, _SHARE_OF_FIT, _SHARE_OF_TRIALS = 0.2, 0.5, 0.8, 0.95
+_LEAST_TRIAL_TOKENS, _SLOWEST = 16, 1.5  # a method may take this many times as long as plain decoding
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
@@ -92,7 +94,8 @@ class _Calibration:
 
     def __post_init__(self) -> None:
         self._journals: list[Journal] = []
-        self.budget = Budget(self.options.budget_seconds)
+        self.budget, self.watch = Budget(self.options.budget_seconds), Watch()
+        self.progress = self.watch.beside(self.progress, self.engine.device)
         self.key = self.engine.knowledge.key
         fitting, held_out = hold_out(self.prompts)
         self.fitting, self.trial_prompts = in_turn(fitting), held_out[: self.options.num_trial_prompts]
@@ -126,7 +129,8 @@ class _Calibration:
                 cause = f"{type(error).__name__}: {error}"
                 self.say(f"the profile's latency cannot be read ({cause}); it is measured again")
         self.say("measuring what passes take")
-        seconds = min(BUDGET_SECONDS, _SHARE_OF_LATENCY * self.options.budget_seconds)
+        check_budget(self.engine.runner, self.budget.left())
+        seconds = min(BUDGET_SECONDS, _SHARE_OF_LATENCY * self.budget.left())
         latency = measure(self.engine.runner, budget_seconds=seconds, progress=self.progress)
         self.store.set_latency(self.key, latency.to_json())
         return latency
@@ -145,18 +149,20 @@ class _Calibration:
     @cached_property
     def _texts(self) -> ScoredTexts:
         self.say(f"letting the model continue {len(self.fitting)} prompts")
-        return self._session.write(self.fitting)
+        return self._session.write(self.fitting, has_time=Steps(self.budget, _SHARE_OF_TEXTS).has_time)
 
     def _learn(self, name: str, num_left: int) -> bool:
         """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
-        kind, settings = find("strategy", name), {name: dict(self.options.settings.get(name, {}))}
+        kind, settings = find("strategy", name), settings_of("strategy", name, self.options.settings)
         is_tried_only = not (kind.can_fit or kind.learns_online)
-        seconds = self.budget.left(_SHARE_OF_FIT) / num_left
-        if seconds <= 0 and not is_tried_only:
+        own = Budget(self.budget.left() / num_left)
+        if own.left() <= 0:
             self.say(f"{name}: no time is left; {GO_ON}")
             return False
+        if self.trial_prompts or not kind.learns_online:
+            _ = self._texts  # before it has its time: what all are judged by
         question = as_json({"options": repr(options_for("strategy", name, settings)), **self.question})
-        found = {"question": question, **({} if is_tried_only else self._find(name, seconds))}
+        found = {"question": question, **({} if is_tried_only else self._find(name, own))}
         is_complete = bool(found.get("is_complete", True))
         known = self._known(name)
         if not is_complete and known.get("is_complete") and known.get("question") == question:
@@ -168,9 +174,9 @@ class _Calibration:
         has_something = "frontier" not in found or any(point.skip for point in points)
         if has_something and self.trial_prompts:
             methods = methods_of(name, points)
-            for method in methods.values():
-                method["settings"] = {**method.get("settings", {}), **settings}
-            self._keep(name, {**found, "trials": self._try(methods)})
+            for key, one in methods.items():
+                methods[key] = in_use({**one, "settings": {**one.get("settings", {}), **settings}})
+            self._keep(name, {**found, "trials": self._try(methods, own)})
         return is_complete
 
     def _circumstances(self, name: str) -> dict[str, Any]:
@@ -185,14 +191,15 @@ class _Calibration:
         }
 
     def _keep(self, name: str, found: Mapping[str, Any]) -> None:
-        self.store.update(self.key, name, Artefact.of(found))
+        busy = self.watch.summary(self.engine.device)
+        self.store.update(self.key, name, Artefact.of({**found, **({"busy": busy} if busy else {})}))
         self._remember()
 
     def _known(self, name: str) -> Mapping[str, Any]:
         found = self._remember().artefacts.get(name)
         return found.content if found else {}
 
-    def _find(self, name: str, seconds: float) -> dict[str, Any]:
+    def _find(self, name: str, own: Budget) -> dict[str, Any]:
         """What its fit finds, or what it learns while it generates, going on from what is known or from the start."""
         known, can_fit = {} if self.options.again else self._known(name), find("strategy", name).can_fit
         if not can_fit and not known:
@@ -200,27 +207,44 @@ class _Calibration:
             others = {key: artefact for key, artefact in profile.artefacts.items() if key != name}
             self.engine.remember(replace(profile, artefacts=others))
         texts = self._texts if can_fit else None
+        seconds = max(0.0, own.left(_SHARE_OF_FIT))
         return self._session.fit(name, self.options.settings, self.fitting, seconds, known=known, texts=texts)
 
-    def _try(self, methods: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _try(self, methods: Mapping[str, Mapping[str, Any]], own: Budget) -> list[dict[str, Any]]:
         """How much faster methods are on prompts that nothing was fitted to, and how much faster they should be.
 
-        Where time is up the remaining prompts are left out, the first never.
+        Where time is short texts are shorter, or the strategy is tried alone; then remaining prompts are left out.
         """
-        plan = MeasurePlan(self.trial_prompts, methods, max_new_tokens=TRIAL_TOKENS)
-        found = run_whole(self.engine, plan, self.progress, self.budget).all_of
-        return [self._trial(found, name, methods[name]["strategy"]) for name in methods if name in found.arms]
+        seconds = own.left(_SHARE_OF_TRIALS)
+        for some in (methods, dict([*methods.items()][:1])):
+            num_tokens = min(TRIAL_TOKENS, self._affordable(seconds / (1 + len(some))))
+            if num_tokens >= min(TRIAL_TOKENS, _LEAST_TRIAL_TOKENS):
+                plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens)
+                found = run_whole(self.engine, plan, self.progress, Budget(seconds)).all_of
+                return [self._trial(found, name, some[name]["strategy"]) for name in some if name in found.arms]
+        self.say(f"no time is left to try {next(iter(methods))}; {GO_ON}")
+        return []
+
+    def _affordable(self, seconds: float) -> int:
+        """Tokens that a method has time for, after it has warmed up and read the prompt."""
+        length = len(self.trial_prompts[0].tokens)
+        costs, is_recording = self.latency.at(length), self.engine.runner.is_recording
+        reading = costs.verify(length) + (0.0 if is_recording else costs.verify(length) + WARM_UP_TOKENS * costs.plain)
+        texts = 3 if is_recording else 1  # warmed up with two of the same length
+        return int((seconds / _SLOWEST - reading) / max(texts * costs.plain, 1e-9))
 
     def _trial(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
         records, total = found.of(name), found.figures(name)
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
         lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
-        match, costs = self._texts.match(skip), self.latency.at(sum(lengths) / max(1, len(lengths)))
+        num_context = round(sum(lengths) / max(1, len(lengths)))
+        match, costs = self._texts.match(skip), self.latency.at(num_context)
         return {
             "strategy": strategy,
             "skip": str(skip),
             "match": match,
+            "num_context": num_context,  # of both, what is predicted and what is measured
             "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),

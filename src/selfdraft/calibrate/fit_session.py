@@ -16,20 +16,20 @@ import torch
 
 from ..engine.engine import Engine
 from ..engine.state import State, TextSequence, prefill
+from ..engine.writing import Text, probe_text, write_texts
 from ..fitting import Condense
 from ..options import Settings
 from ..profiles.journal import Journal
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
-from ..progress import Budget, Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import digest
 from ..protocols import Probe, Runner
-from ..registry import find, options_for
+from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Prompt, SkipSet
-from .texts import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
@@ -46,6 +46,10 @@ class ScoredTexts:
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
         return tuple(probe_text(text, self._runner) for text in self.texts)
+
+    @property
+    def are_whole(self) -> bool:
+        return all(text.is_whole for text in self.texts)
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""
@@ -65,11 +69,18 @@ class FitSession:
     text_tokens: int = PRACTICE_TOKENS  # new ones of each text that a strategy practises with
     say: Say = lambda text: None
 
-    def write(self, prompts: Sequence[Prompt], num_tokens: int | None = None, name: str = "texts") -> ScoredTexts:
+    def write(
+        self,
+        prompts: Sequence[Prompt],
+        num_tokens: int | None = None,
+        name: str = "texts",
+        has_time: Callable[[], bool] = lambda: True,
+    ) -> ScoredTexts:
         """What the model says after them, `num_tokens` in all; each text is written once."""
         num_tokens = num_tokens or self.num_tokens
         journal = self.journal(name, texts=digest(prompts), tokens_of_texts=num_tokens)
-        return ScoredTexts(self.engine.runner, write_texts(self.engine, prompts, num_tokens, journal, self.progress))
+        texts = write_texts(self.engine, prompts, num_tokens, journal, self.progress, has_time)
+        return ScoredTexts(self.engine.runner, texts)
 
     def fit(
         self,
@@ -85,11 +96,12 @@ class FitSession:
         """What it found, `is_complete` and `seconds` among it; `known`: what the profile has of it already."""
         kind, name = find("strategy", strategy), name or strategy
         options = options_for("strategy", strategy, settings)
-        journal = self.journal(name, strategy=strategy, options=repr(options))
+        cut = {} if texts is None or texts.are_whole else {"cut": [text.num_generated for text in texts.texts]}
+        journal = self.journal(name, strategy=strategy, options=repr(options), **cut)
         if not kind.can_fit:
             self.say(f"practising {name}, for at most {seconds:.0f} s")
             return self._practise(strategy, settings, prompts, Budget(seconds), journal)
-        write = (lambda: texts) if texts is not None else (lambda: self.write(prompts))
+        write = partial(self.write, prompts) if texts is None else lambda has_time: texts
         kit = EngineKit(self, prompts, write, journal, seconds, f"fitting {name}", known)
         before = f", going on after {len(kit.done)} steps" if kit.done else ""
         self.say(f"fitting {name}{before}, for at most {seconds:.0f} s")
@@ -97,7 +109,7 @@ class FitSession:
         if texts is not None:
             points = [FrontierPoint.from_json(point) for point in found.get("frontier", ())]
             texts.matches.update({point.skip: point.match for point in points})
-        is_complete = bool(found.get("is_complete", True)) and not kit.is_out_of_time
+        is_complete = bool(found.get("is_complete", True)) and not (kit.is_out_of_time or cut)
         return {**found, "seconds": kit.seconds, "is_complete": is_complete}
 
     def _practise(
@@ -111,7 +123,7 @@ class FitSession:
         if profile is not None and _STATE in journal.done:
             self.engine.remember(replace(profile, artefacts={**profile.artefacts, name: journal.done[_STATE]}))
         own = {**settings.get(name, {}), **find("strategy", name).practice}
-        method = {"strategy": name, "settings": {**settings, name: own}}
+        method = in_use({"strategy": name, "settings": {**settings, name: own}})
         strategy: Any = self.engine.method(**method).strategy
         num_idle, waiting = 0, itertools.cycle(prompts)
 
@@ -140,22 +152,22 @@ class EngineKit:
         self,
         session: FitSession,
         prompts: Sequence[Prompt],
-        texts: Callable[[], ScoredTexts],
+        texts: Callable[..., ScoredTexts],
         journal: Journal,
         seconds: float,
         label: str,
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        """`texts`: after the prompts, written when first asked for."""
+        """`texts(has_time=...)`: after the prompts, written when first asked for."""
         self._session, self.prompts, self._write = session, prompts, texts
         self._journal, self._label, self._budget = journal, label, Budget(seconds)
         self.known, self.latency = known or {}, session.engine.knowledge.latency()
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
-        self._share, self.is_out_of_time = 0.0, False
+        self._share, self._steps, self.is_out_of_time = 0.0, Steps(self._budget), False
 
     @cached_property
     def probes(self) -> Sequence[Probe]:
-        return self._write().probes
+        return self._write(has_time=self.has_time).probes
 
     def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
@@ -164,9 +176,17 @@ class EngineKit:
         return caught.found
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
-        engine = self._session.engine
+        """Where time is up, of a few rounds."""
+        engine, rounds, stats = self._session.engine, itertools.count(), []
         recorded_before = engine.runner.capture_seconds
-        stats = [engine.generate(prompt.tokens, max_new_tokens=num_tokens, **method).stats for prompt in prompts]
+
+        def is_over() -> bool:
+            return self._budget.left() <= 0 and next(rounds) >= 4
+
+        for prompt in prompts:
+            stats.append(engine.generate(prompt.tokens, max_new_tokens=num_tokens, cancel=is_over, **method).stats)
+            if self._budget.left() <= 0:
+                break
         seconds = sum(one.decode_seconds for one in stats) - (engine.runner.capture_seconds - recorded_before)
         return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
 
@@ -191,7 +211,7 @@ class EngineKit:
         return self._seconds_before + self._budget.spent
 
     def has_time(self) -> bool:
-        self.is_out_of_time = self._budget.left() <= 0
+        self.is_out_of_time = not self._steps.has_time()
         return not self.is_out_of_time
 
     def progress(self, share: float) -> None:

@@ -21,7 +21,7 @@ from ..measure.records import OFF
 from ..measure.run import MeasurePlan, run_whole
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
-from ..progress import Budget, Progress, Say, no_progress
+from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import hold_out
 from ..registry import find, options_for
 from ..types import Prompt
@@ -35,6 +35,10 @@ USUAL_TOKENS = 128  # of each text
 _NUM_TRIED, _NUM_TRIED_STATIC = 3, 2  # of the most promising settings
 _NUM_TIMED, _TIMED_TOKENS = 2, 64  # prompts after which rounds are timed, and how far
 _SHARE_OF_TRACES = 0.5  # of the budget, for collecting; the first texts are collected in any case
+_LEAST_TOKENS, _NUM_PASSES = (
+    8,
+    40,
+)  # of a text at least; plain passes that the least work takes for each token of a text
 
 
 @dataclass(frozen=True)
@@ -193,17 +197,33 @@ class LookaheadFit:
         self._progress, self._say, self._budget = progress, say, Budget(options.budget_seconds)
         known = engine.names(**method)
         self.method = {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
+        self.num_tokens = 0  # of each text; known once a first text was begun
+
+    def _affordable(self, prompt: Prompt) -> int:
+        """As many as were asked for, or as many as the least that has to be done has time for."""
+        stats = self.engine.generate(prompt.tokens, max_new_tokens=_LEAST_TOKENS, strategy=OFF).stats
+        seconds = _NUM_PASSES * stats.decode_seconds / max(1, stats.num_tokens - 1)
+        affordable = min(self.options.num_tokens, self._budget.left() // max(seconds, 1e-9))
+        if affordable < min(self.options.num_tokens, _LEAST_TOKENS):
+            least = 1.1 * _LEAST_TOKENS * seconds
+            raise OptionError(
+                f"the time is too short for what has to be done; give a --budget of at least {least:.0f}s"
+            )
+        if affordable < self.options.num_tokens:
+            self._say(f"texts have {affordable:.0f} tokens each, so that the budget is enough for all steps")
+        return int(affordable)
 
     def collect(self, prompts: Sequence[Prompt], purpose: str) -> list[Trace]:
+        self.num_tokens = self.num_tokens or self._affordable(prompts[0])
         count = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}"
         self._say(f"letting the target continue {count} {purpose}, and the draft propose a token after each token")
         traces = collect(
             self.engine,
             self.method,
             prompts,
-            self.options.num_tokens,
+            self.num_tokens,
             lambda done, total, label: self._progress(done, total, f"{label} {purpose}"),
-            has_time=lambda: self._budget.left(_SHARE_OF_TRACES) > 0,
+            has_time=Steps(self._budget, _SHARE_OF_TRACES).has_time,
         )
         if len(traces) < len(prompts):
             self._say(f"time is up after {len(traces)} of {len(prompts)} prompts; a larger --budget uses more of them")
@@ -215,25 +235,27 @@ class LookaheadFit:
         return traces
 
     def replay(self, traces: Sequence[Trace], prompts: Sequence[Prompt]) -> Replay:
-        num_tokens, max_tokens = min(self.options.num_tokens, _TIMED_TOKENS), self.options.max_tokens
+        num_tokens, max_tokens = min(self.num_tokens, _TIMED_TOKENS), self.options.max_tokens
         asked = (self.engine, self.method, prompts[:_NUM_TIMED], num_tokens, max_tokens, self._progress)
         return Replay(traces, measure_rounds(*asked), max_tokens)
 
     def race(
         self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], replay: Replay
     ) -> list[Tried]:
-        """Plain decoding, the usual setting and the others, measured in turns."""
+        """Plain decoding, the usual setting and the others, measured in turns; predictions are of the same prompts."""
+        prompts = prompts[: len(replay.traces)]
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
-        usual = predicted(usual, replay)
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")
         methods = {name: one.method(self.method) for name, one in tried.items()}
-        plan = MeasurePlan(prompts, methods, max_new_tokens=self.options.num_tokens)
+        plan = MeasurePlan(prompts, methods, max_new_tokens=self.num_tokens)
         found = run_whole(self.engine, plan, self._progress, self._budget)
         if failed := [arm.error for arm in found.arms if arm.error]:
             raise OptionError(failed[0])
         known = {arm.name: arm.total for arm in found.arms if arm.total}
-        rows = [Tried(known[name], 1 / one.predicted, one, one is usual) for name, one in tried.items()]
+        replay = replay.of_first(known[OFF].num_prompts)
+        tried = {name: predicted(one, replay) for name, one in tried.items()}
+        rows = [Tried(known[name], 1 / one.predicted, one, name == str(usual)) for name, one in tried.items()]
         return [Tried(known[OFF], replay.plain_seconds), *rows]
 
     def facts(self, classifier: Classifier) -> dict[str, Any]:

@@ -17,14 +17,15 @@ from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
 from ..engine.sampling import Sampler
+from ..engine.writing import Text, Told, probe_text, rows_at_once, write
 from ..lookahead.base import PlainLookahead
 from ..options import NoOptions
 from ..passes import DraftStats, States
 from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
+from ..registry import in_use
 from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
-from .texts import Text, Told, probe_text, rows_at_once, write
 
 _SCORED_TOKENS = 64  # whose scores [tokens, vocabulary] are held at once
 
@@ -69,7 +70,7 @@ def collect(
     skip = None if sampling else _constant_skip(engine, drafted_by)
     if skip is None:
         one_by_one = _OneByOne()
-        method = {**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"}
+        method = in_use({**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"})
         count, traced = 1, partial(_decode, engine, {**method, **(sampling or {})})
     else:
         count, traced = rows_at_once(engine), partial(_score, engine, skip)

@@ -31,6 +31,7 @@ from ..options import NoOptions
 from ..passes import DraftStats
 from ..progress import Progress, no_progress
 from ..protocols import Runner
+from ..registry import in_use
 from ..types import Prompt, StepRecord
 from .traces import Trace
 
@@ -66,17 +67,17 @@ class Candidate:
     def method(self, drafted_by: Mapping[str, Any]) -> dict[str, Any]:
         """As keywords of `Engine.generate`, beside those that say what drafts."""
         if self.classifier is not None:
-            return {**drafted_by, "lookahead": Disco.of(self.classifier, Disco.Options(**self.options))}
+            return in_use({**drafted_by, "lookahead": Disco.of(self.classifier, Disco.Options(**self.options))})
         settings = drafted_by.get("settings", {})
         own = {**settings.get(self.lookahead, {}), **self.options}  # a strategy may have the same name (`fixed`)
-        return {**drafted_by, "lookahead": self.lookahead, "settings": {**settings, self.lookahead: own}}
+        return in_use({**drafted_by, "lookahead": self.lookahead, "settings": {**settings, self.lookahead: own}})
 
 
 class Replay:
     """Traces one after another as arrays, and what rounds take: every rule is tried on all of them at once."""
 
     def __init__(self, traces: Sequence[Trace], seconds: RoundSeconds, max_tokens: int = MAX_TOKENS) -> None:
-        self.traces, self.max_tokens = traces, max_tokens
+        self.traces, self.max_tokens, self._rounds = traces, max_tokens, seconds
         self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
         self.places: Counts = np.arange(sum(map(len, traces)))
@@ -91,6 +92,10 @@ class Replay:
         undrafted = next_place(~is_drafted) - self.places
         # Where it has gone wrong already, a draft has something to propose even if the text itself suggests nothing.
         self._can_draft = np.where(self._can_keep < undrafted, self._until_end, np.minimum(undrafted, self._until_end))
+
+    def of_first(self, count: int) -> Replay:
+        """The same for the first traces alone."""
+        return Replay(self.traces[:count], self._rounds, self.max_tokens)
 
     def tokens_per_second(self, num_wanted: Counts) -> float:
         """`num_wanted` [tokens]: how many a round would draft that begins there."""
@@ -231,7 +236,7 @@ def measure_rounds(
     progress: Progress = no_progress,
 ) -> RoundSeconds:
     """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
-    drafting = {**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))}
+    drafting = in_use({**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))})
     plain_steps: list[StepRecord] = []
     steps: list[StepRecord] = []
     for number, prompt in enumerate((prompts[0], *prompts)):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.methods import PRESETS, Methods, Preset, crossed
-from ..bench.soak import Sample, growth, soak
 from ..bench.tables import as_text
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
@@ -30,17 +30,17 @@ from ..registry import AXES, DEFAULTS
 from ..types import Prompt
 from . import terminal
 from .inputs import (
-    check_method_names,
     check_output,
     check_sampling,
+    checked_methods,
     load_engine,
     load_model,
     read_method,
     read_named,
     shown_name,
 )
-
-PRESET_LINES = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
+from .parsers.measure import PLURALS
+from .soak import Sample, growth, soak
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
-    engine = load_engine(options)
+    watch, engine = Watch(), load_engine(options)
+    if warning := watch.warning(engine.device):
+        terminal.say(warning)
     peer_model = load_model(options, options.peer_model)[0] if options.peer_model else None
     if profile := engine.knowledge.profile:
         terminal.say(profile.summary)
@@ -70,8 +72,6 @@ def run(options: argparse.Namespace) -> int:
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)
-            if file is not None:
-                file.write(result.head, work.records)
     print(json.dumps(result.document()) if options.json else as_text(result))
     if work.is_interrupted:
         return 130
@@ -94,16 +94,23 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
 def _methods(options: argparse.Namespace) -> Methods:
     """Validate the whole command before the model is loaded."""
     base = read_method(options)
-    chosen = {axis: getattr(options, name) for axis, name in _PLURALS.items()}
+    chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
     preset = _preset(options)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
     methods |= _parse_variants(options.variant, base)
     if not (methods or any(chosen.values())):
         methods = {_name_method(base): base}
-    for method in methods.values():
-        check_method_names({**method, "lookahead": None} if is_bound(method) else method)
-    return methods
+    bounds = {name: method["lookahead"] for name, method in methods.items() if is_bound(method)}
+    methods = checked_methods({name: _without_bound(method) for name, method in methods.items()}, options)
+    return {
+        name: {**method, **({"lookahead": bounds[name]} if name in bounds else {})} for name, method in methods.items()
+    }
+
+
+def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
+    """What knows the text beforehand is not among the methods by name."""
+    return {axis: value for axis, value in method.items() if axis != "lookahead" or not is_bound(method)}
 
 
 def _name_method(method: Mapping[str, Any]) -> str:
@@ -146,9 +153,6 @@ def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, A
     return name, {**base, **named, "settings": settings}
 
 
-_PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
-
-
 def _preset(options: argparse.Namespace) -> Preset | None:
     return PRESETS[options.preset] if options.preset else None
 
@@ -183,11 +187,11 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],
-        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in options.set],
+        "set": ["=".join(map(shown_name, word.split("=", 1))) for word in (*options.configured, *options.set)],
         "peer_model": options.peer_model and shown_name(options.peer_model),
     }
     commit = {"commit": options.commit} if options.commit else {}

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
+from typing import Any
 
-from ..calibrate.calibrate import (
-    GO_ON,
-    USUAL_TOKENS,
-    USUAL_TOKENS_ON_CPU,
-    CalibrateOptions,
-    calibrate,
-    check_strategies,
-)
+from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..errors import OptionError
 from ..models.load import loading
 from ..options import parse_settings
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
-from ..registry import check_settings
+from ..registry import check_settings, settings_of, unused_text
 from . import lookahead, terminal
-from .inputs import load_engine, read_learning_prompts
+from .budget import load_within
+from .inputs import read_learning_prompts
+from .parsers.learn import seconds
 from .profile_text import as_text
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-_TOKENS = f"default: {USUAL_TOKENS}, on a CPU {USUAL_TOKENS_ON_CPU}"
 _FOR_STRATEGIES = ("domain_field", "trial_prompts", "again")
 _FOR_LOOKAHEADS = ("drafter", "tree", "label", "json")
-DEFAULT_STRATEGY, BUDGET = "prune", 1200.0
+DEFAULT_STRATEGY, BUDGET = "prune", "20m"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,15 +37,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_strategies(options: argparse.Namespace) -> int:
     options.strategy = options.strategy or [DEFAULT_STRATEGY]
-    options.budget = options.budget or BUDGET
-    settings = parse_settings(options.set)
+    options.budget = options.budget or seconds(BUDGET)
     check_strategies(options.strategy)  # the whole command, before the model is loaded
-    check_settings(settings)
+    settings = _settings(options)
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     prompts = read_learning_prompts(options)
-    engine = load_engine(options, profile=None, strategy="off")
+    engine, budget = load_within(options, profile=None, strategy="off")
     asked = [encoded(prompt, engine) for prompt in prompts]
-    wanted = CalibrateOptions(options.budget, options.tokens, options.trial_prompts, options.again, settings)
+    wanted = CalibrateOptions(budget.left(), options.tokens, options.trial_prompts, options.again, settings)
     try:
         with terminal.Progress(unit="") as progress:
             profile = calibrate(engine, asked, options.strategy, wanted, progress=progress, say=terminal.say)
@@ -61,8 +52,20 @@ def _run_strategies(options: argparse.Namespace) -> int:
         command = "the same command without --again" if options.again else "the same command"
         terminal.say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
+    terminal.say(f"took {budget.spent:.0f} s of the budget of {options.budget.words}")
     print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
     return 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those that the strategies read; of the config file others may be for other commands."""
+    given, settings = parse_settings(options.set), parse_settings([*options.configured, *options.set])
+    check_settings(settings)
+    read = {key: value for name in options.strategy for key, value in settings_of("strategy", name, settings).items()}
+    for name in given:
+        if name not in read:
+            raise OptionError(unused_text(name, next(iter(given[name]))))
+    return read
 
 
 def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
@@ -75,6 +78,6 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     told = "".join(f" --set {shlex.quote(text)}" for text in settings)
     return [
         f"kept in {Store().path_of(profile.key)}",
-        *(f"{name}: the budget of {terminal.duration(options.budget)} ended the fit; {GO_ON}" for name in incomplete),
+        *(f"{name}: the budget of {options.budget.words} ended the fit; {GO_ON}" for name in incomplete),
         f'use it with: selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"',
     ]

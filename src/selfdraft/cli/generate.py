@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..engine.audit import rule_for
@@ -14,38 +15,31 @@ from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
 from ..options import GenerateOptions, make
-from ..registry import AXES, resolve
+from ..registry import AXES, idle_axes, resolve
 from ..types import Generation
 from . import terminal
-from .inputs import (
-    as_message,
-    check_method_names,
-    check_prompt_text,
-    heading,
-    load_engine,
-    read_method,
-    read_standard_input,
-)
-from .verify import SHAPING
+from .inputs import checked_method, heading, load_engine, read_method
+from .parsers.use import SHAPING
+from .prompt import as_prompt, read_prompt
 
 WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
-_NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 
 def run(options: argparse.Namespace) -> int:
-    method = read_method(options)
+    _draw_seed(options)
     fields = {item.name for item in dataclasses.fields(GenerateOptions)}
     call = {name: value for name, value in vars(options).items() if name in fields and value not in (None, [])}
-    text = read_standard_input("pass the prompt as an argument") if options.prompt == "-" else options.prompt
-    check_method_names(method)  # all slips, before the time that a model takes to load
+    method = checked_method(read_method(options), options)  # all slips, before the time that a model takes to load
     settings = make(GenerateOptions, call, "generate")
-    check_prompt_text(text)
+    asked = read_prompt(options)
+    if note := _idle_note(options):
+        terminal.say(note)
     engine = load_engine(options, **method)
     if profile := engine.knowledge.profile_in_use:
-        print(profile.summary, file=sys.stderr)
-    prompt = as_message(text, engine, options.raw)
+        terminal.say(profile.summary)
+    prompt = as_prompt(asked, engine, options.raw)
     if options.compare:
         for warm_up in (method, {"strategy": "off"}):
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
@@ -59,10 +53,23 @@ def run(options: argparse.Namespace) -> int:
         shaping = {name: getattr(settings, name) for name in SHAPING}
         print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
-        _print_summary(generation, plain, comparison)
+        labels = ("plain", "again") if resolve(method)["strategy"] == "off" else ("drafting", "plain")
+        terminal.say("\n".join(_summary(generation, plain, comparison, labels)))
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
+
+
+def _draw_seed(options: argparse.Namespace) -> None:
+    if options.seed == "random":
+        options.seed = str(secrets.randbelow(2**32))
+        terminal.say(f"seed {options.seed}")
+
+
+def _idle_note(options: argparse.Namespace) -> str | None:
+    """Of what was chosen together with `off`."""
+    idle = [f"--{axis} {getattr(options, axis)}" for axis in idle_axes(vars(options))]
+    return f"note: --strategy off decodes plainly; {', '.join(idle)} is not used" if idle else None
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
@@ -84,22 +91,24 @@ def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: 
     return stream.generation
 
 
-def _print_summary(generation: Generation, plain: Generation | None, comparison: Comparison | None) -> None:
+def _summary(
+    generation: Generation, plain: Generation | None, comparison: Comparison | None, labels: tuple[str, str]
+) -> Iterator[str]:
     stats = generation.stats
-    print(f"\n{'':10}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}")
-    print(_row("drafting", generation))
+    yield f"\n{'':10}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}"
+    yield _row(labels[0], generation)
     if plain is not None:
-        print(_row("plain", plain))
+        yield _row(labels[1], plain)
         speedup = _speedup(generation, plain)
-        print(f"outputs: {_comparison_text(comparison)}")
-        print(f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})"))
+        yield f"outputs: {_comparison_text(comparison)}"
+        yield f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})")
     prefill = f"{generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
-    print(f"ended by {generation.finish_reason}; prefill of {prefill}")
+    yield f"ended by {generation.finish_reason}; prefill of {prefill}"
     if generation.report:
-        print(_report_text(generation.report))
+        yield _report_text(generation.report)
     if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
         share = stats.optimise_seconds / stats.decode_seconds
-        print(f"planning took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding")
+        yield f"planning took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding"
 
 
 def _report_text(report: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import ProfileError
+from ..explain import methods_text
 from ..models.decoder import Decoder
 from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
@@ -17,7 +18,6 @@ from ..profiles.store import Store
 from ..types import SkipSet
 from . import terminal
 from .inputs import heading, load_model
-from .methods_text import methods_text
 
 NO_PROFILE = "profile: nothing learned yet for this model on this device"
 
@@ -36,9 +36,10 @@ def run(options: argparse.Namespace) -> int:
         profile, known = None, str(problem)
     if options.json:
         learned = None if profile is None else profile.known
-        print(json.dumps({**_document(info, head), "profile": learned}, ensure_ascii=False))
+        config = str(options.config) if options.config else None
+        print(json.dumps({**_document(info, head), "profile": learned, "config": config}, ensure_ascii=False))
     else:
-        print("\n".join([*_lines(info, head), known]))
+        print("\n".join([*_lines(info, head), known, f"config file: {options.config or 'none'}"]))
     return 0
 
 

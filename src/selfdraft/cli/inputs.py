@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError, unknown_name
@@ -18,7 +20,7 @@ from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, make, parse_settings
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
-from ..registry import AXES, check_settings, find, resolve
+from ..registry import AXES, check_settings, find, in_use, resolve, unused_text
 from ..strategies.domains import UNLABELLED
 from ..types import Prompt
 from ..version import __version__
@@ -37,23 +39,50 @@ def heading(engine: Engine | Decoder, options: argparse.Namespace) -> dict[str, 
 
 
 def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]:
-    """(model, tokenizer), where the command wants it."""
+    """(model, tokenizer), where the command wants it, computing with as many threads as it says."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
     with terminal.Progress() as progress:
         return loading.load(name, device=options.device, dtype=options.dtype, progress=progress)
 
 
 def read_method(options: argparse.Namespace) -> dict[str, Any]:
-    """The method that the command names, as keywords of an Engine."""
+    """The method that the command and the config file name, as keywords of an Engine."""
     method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis, None) is not None}
-    return {**method, "settings": parse_settings(options.set)}
+    return {**method, "settings": parse_settings([*options.configured, *options.set])}
 
 
-def check_method_names(method: Mapping[str, Any]) -> None:
-    """Raise for a method, an option or a value that does not exist."""
+def checked_method(method: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    return checked_methods({"": method}, options)[""]
+
+
+def checked_methods(methods: Mapping[str, Mapping[str, Any]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Each with the settings that it reads. Raise for a method, an option or a value that does not exist.
+
+    A setting that none of them reads is an error if the command names it; of the config file it is told.
+    """
+    read: set[tuple[str, str]] = set()
+    for method in methods.values():
+        _check_method_names(method)
+        read |= _pairs(in_use(method)["settings"])
+    unread = {pair for method in methods.values() for pair in _pairs(method["settings"])} - read
+    configured = _pairs(parse_settings(options.configured)) - _pairs(parse_settings(options.set))
+    for name, option in sorted(unread - configured):
+        raise OptionError(unused_text(name, option))
+    if told := ", ".join(f"{name}.{option}" for name, option in sorted(unread)):
+        terminal.say(f"warning: {options.config} sets {told}, which nothing chosen reads")
+    return {name: in_use(method) for name, method in methods.items()}
+
+
+def _check_method_names(method: Mapping[str, Any]) -> None:
     for axis, name in resolve(method).items():
         if axis in AXES:
             find(axis, name)
     check_settings(method["settings"])
+
+
+def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, str]]:
+    return {(name, option) for name, values in settings.items() for option in values}
 
 
 def check_sampling(options: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from ..calibrate.lookahead import (
     tune,
 )
 from ..calibrate.tuning import TUNABLE
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import artefact_name
@@ -27,29 +28,36 @@ from ..profiles.store import Store
 from ..prompts.tokens import encoded
 from ..types import Prompt
 from . import terminal
-from .inputs import check_method_names, heading, load_engine, read_learning_prompts, read_method
+from .budget import load_within
+from .inputs import checked_method, heading, read_learning_prompts, read_method
+from .parsers.learn import seconds
 
 DRAFTING_AXES = ("strategy", "drafter", "tree")
-BUDGET = 600.0
+BUDGET = "10m"
 TRAINED = "disco"
 
 
 def run(options: argparse.Namespace) -> int:
     prompts, method = _read_before_loading(options)
-    engine = load_engine(options, **method)
-    asked = [encoded(prompt, engine) for prompt in prompts]
-    wanted = LookaheadOptions(options.tokens or USUAL_TOKENS, options.budget or BUDGET, label=options.label or "match")
+    options.budget = options.budget or seconds(BUDGET)
+    engine, budget = load_within(options, **method)
+    asked, watch = [encoded(prompt, engine) for prompt in prompts], Watch()
+    wanted = LookaheadOptions(options.tokens or USUAL_TOKENS, budget.left(), label=options.label or "match")
     learn = _train if options.lookahead == TRAINED else _tune
     try:
         with terminal.Progress(unit="") as progress:
-            text, flags, document = learn(engine, method, asked, wanted, options.lookahead, progress)
+            bar = watch.beside(progress, engine.device)
+            text, flags, document = learn(engine, method, asked, wanted, options.lookahead, bar)
     except KeyboardInterrupt:
         terminal.say("\ninterrupted: nothing was kept; the profile is as it was")
         return 130
-    print(text)
-    print(f"use it with: {_generate_command(engine, options, flags)}")
+    terminal.say(f"took {budget.spent:.0f} s of the budget of {options.budget.words}")
+    if busy := watch.summary(engine.device):
+        text, document = f"{text}\nthe machine was busy for {busy}", {**document, "busy": busy}
     if options.json:
         print(json.dumps({**_circumstances(engine, method, options), **document}, default=str))
+    else:
+        print(f"{text}\nuse it with: {_generate_command(engine, options, flags)}")
     return 0
 
 
@@ -62,8 +70,8 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
-    method = {name: value for name, value in read_method(options).items() if name != "lookahead"}  # it is learned
-    check_method_names(method)
+    asked = checked_method(read_method(options), options)
+    method = {name: value for name, value in asked.items() if name != "lookahead"}  # it is learned
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))

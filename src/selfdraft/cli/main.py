@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
 from ..version import __version__
+from .defaults import fill_in
 from .parsers import PARSERS
 from .parsers.arguments import Help
 
@@ -135,6 +136,7 @@ def _run(options: argparse.Namespace) -> int:
         return DONE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
+    fill_in(options)
     work = getattr(import_module(f".{options.command}", __package__), options.run)
     status: int = work(options)
     if sys.stdout is not None:

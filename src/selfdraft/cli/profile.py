@@ -167,8 +167,10 @@ def _sets_text(learned: KnownSets) -> str:
     frontier = {one.skip for one in learned.frontier}
     sets = [*learned.frontier, *(one for one in learned.tried if one.skip not in frontier)]
     header = f"every skip set, after {learned.costs.num_context} tokens (cost: of a drafted token, plain pass = 1)"
-    columns = "    match   cost  tokens  predicted  measured  skip set"
+    columns = "    match   cost  tokens  predicted     tried  skip set"
     rows = [_set_row(one, one.skip == learned.chosen) for one in sorted(sets, key=lambda one: -one.cost)]
+    if any(one.measured for one in sets):
+        header += "\ntried: measured by calibration, after the tokens that its own texts had, not after these"
     return "\n".join([header, columns, *rows])
 
 

@@ -101,6 +101,8 @@ def _made_from(values: Mapping[str, Any]) -> str:
         facts.append(f"{values['seconds']:.0f} s")
     if not values.get("is_complete", True):
         facts.append("incomplete: the budget ended it")
+    if "busy" in values:
+        facts.append(f"the machine was busy for {values['busy']}")
     return ", ".join(facts) or "learned"
 
 
@@ -109,7 +111,7 @@ def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None) 
     for point in thinned(points, MAX_ROWS):
         known = None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted
         rows.append((f"  {_counts(point.skip)}", f"{point.match:.1%}", times(known)))
-    note = f"predicted speed-up after {SHORT} tokens, up to {MAX_DRAFTED} drafted"
+    note = f"predicted over plain decoding after {SHORT} tokens, up to {MAX_DRAFTED} drafted"
     found = _table(("  skipped sub-layers", "match", "predicted"), rows)
     return f"{found}\n  ({number(len(points), 'skip set')}; {note})"
 
@@ -128,8 +130,15 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
         )
         for trial in trials
     ]
-    note = f"  (speed-up over plain decoding, {number(trials[0]['num_prompts'], 'prompt')} held out from calibration)"
-    return "\n".join([_table(header, rows), note])
+    first, about = trials[0], ""
+    if "num_context" in first:
+        about = f", after about {number(first['num_context'], 'token')}"
+    notes = (
+        f"  (both over plain decoding{about}. measured: on {number(first['num_prompts'], 'prompt')} held out from",
+        "  calibration, with the lookahead and the tree of the strategy. predicted: chains of the best fixed length,",
+        "  kept as often as match says, by the seconds of passes alone)",
+    )
+    return "\n".join([_table(header, rows), *notes])
 
 
 # ------------------------------------------------------------------------------------------ searches in a few words

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..bench.charts import render, require_matplotlib
+from ..bench.charts import can_draw, render, require_matplotlib
 from ..bench.page.charts import CHARTS
-from ..bench.page.html import Charts, page
+from ..bench.page.html import NO_PICTURES, Charts, page
 from ..bench.papers.page import PaperFile, plots
 from ..bench.papers.page import page as papers_page
 from ..bench.tables import as_markdown, as_text
@@ -47,8 +47,8 @@ def find_files(names: Sequence[str]) -> list[Path]:
 
 def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     """Before any work."""
-    if options.html or options.png:
-        require_matplotlib("a page or a picture", "draw it elsewhere: the result is all it needs")
+    if options.png:
+        require_matplotlib("pictures", "leave out --png: tables and --html do without")
     for output in filter(None, (options.output, options.html)):
         if Path(output).resolve() in {file.resolve() for file in files}:
             raise OptionError(f"{output} is a result itself, which would be lost; name another file")
@@ -79,10 +79,10 @@ def _report_bench(options: argparse.Namespace, files: Sequence[Path]) -> int:
         _write(options, "\n\n".join(show(result) for result in results) + "\n")
     if not (options.html or options.png):
         return 0
-    charts = [{name: make(result) for name, make in CHARTS.items()} for result in results]
+    charts = [{name: make(result) for name, make in CHARTS.items()} if can_draw() else {} for result in results]
     if options.html:
         write_file(options.html, page(list(zip(results, charts, strict=True))).encode())
-        print(f"wrote {options.html}")
+        print(f"wrote {options.html}{'' if can_draw() else f' {NO_PICTURES}'}")
     if options.png:
         _write_pictures(Path(options.png), _prefixes(files), charts)
     return 0

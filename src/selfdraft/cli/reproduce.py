@@ -102,7 +102,7 @@ def _command(options: argparse.Namespace) -> str:
     lists = {"experiments": options.experiments, "prompts": [Path(file).name for file in options.prompts]}
     for name, values in lists.items():
         words += [f"--{name}", *values] if values else []
-    for name in ("device", "dtype", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds", "seed"):
+    for name in ("device", "dtype", "threads", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds", "seed"):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--output", Path(options.output).name] if options.output else []

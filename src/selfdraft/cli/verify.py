@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..config import read_config
 from ..engine.audit import Finding, Verification, rule_for
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
@@ -21,13 +22,8 @@ from ..options import GenerateOptions, make, read_object
 from ..types import FinishReason
 from . import terminal
 from .inputs import as_message, check_prompt_text, heading, load_engine, read_file
+from .parsers.use import FOR_PLAIN_TEXT
 
-SHAPING = (
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
-    *("min_new_tokens", "max_new_tokens", "seed", "stop"),
-)
-"""The options that shape which token is chosen and where the text ends."""
-_FOR_PLAIN_TEXT = tuple(name for name in SHAPING if name not in ("max_new_tokens", "stop"))
 _NEEDED = ("prompt_tokens", "tokens", "options", "acceptance", "finish_reason")
 _AMOUNTS = ("num_tokens", "num_choices", "num_ties", "num_different")
 _OPTIONAL = ("text", "model", "device", "dtype")
@@ -38,7 +34,7 @@ ONLY_POSSIBLE = (
 
 
 def run(options: argparse.Namespace) -> int:
-    call = {name: getattr(options, name) for name in _FOR_PLAIN_TEXT if getattr(options, name) is not None}
+    call = {name: getattr(options, name) for name in FOR_PLAIN_TEXT if getattr(options, name) is not None}
     prompt, content = _read_inputs(options)
     document = None
     if prompt is None:
@@ -46,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         document = read_document(content, options.file)
     else:
         _check_plain_text(prompt, content, call, options.file)
-    options.dtype = options.dtype or (document.dtype if document else None)
+    options.dtype = options.dtype or (document.dtype if document else read_config().values.get("dtype"))
     engine = load_engine(options)
     if document is not None:
         verification = _verify_document(engine, document, options)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..models.checks import unwrapped
 from ..models.eager import EagerRunner
 from ..models.load import loading
 from ..options import setting
@@ -211,7 +212,7 @@ def _load(options: Model.Options, target: Runner) -> tuple[Any, Any]:
         raise OptionError(
             f"the draft model is on {source.device}, the target on {target.device}; move it: draft.to(...)"
         )
-    return source, options.tokenizer
+    return unwrapped(source), options.tokenizer
 
 
 def check_same_tokens(model: Any, tokenizer: Any, host: Host) -> None:

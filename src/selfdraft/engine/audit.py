@@ -91,7 +91,7 @@ class Verification:
 
 
 def rule_for(acceptance: str, options: GenerateOptions) -> Rule:
-    if acceptance not in RULES:
+    if not isinstance(acceptance, str) or acceptance not in RULES:
         raise unknown_name("acceptance", acceptance, RULES)
     return RULES[acceptance] if options.temperature > 0 else "choice"
 
@@ -209,6 +209,7 @@ def ending_faults(sequence: TextSequence, tokens: Sequence[int], finish_reason: 
         "eos": "its last token is not an end-of-text token",
         "stop": "no stop string ends it",
         "length": f"it has {len(tokens)} tokens of {sequence.max_new_tokens}",
+        "context": f"it has {len(tokens)} tokens where {sequence.max_new_tokens} fit",
     }
     return (f"the text ends too early: its finish_reason is {finish_reason}, but {missing[finish_reason]}",)
 
@@ -217,7 +218,8 @@ def _goes_on(ended_by: FinishReason, index: int, token: int, num_tokens: int) ->
     reason = {
         "eos": f"token {index} is the end-of-text token {token}",
         "stop": f"token {index} completes a stop string",
-        "length": f"max_new_tokens and the model's context allow {index + 1} tokens",
+        "length": f"max_new_tokens allows {index + 1} tokens",
+        "context": f"the model's context has room for {index + 1} tokens",
     }[ended_by]
     return f"the text goes on after its end: {reason}, but there are {num_tokens}"
 

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from ..errors import OptionError, PromptError, unknown_name
+from ..errors import OptionError
+from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import loading
-from ..options import GenerateOptions, Settings, make
+from ..options import GenerateOptions
 from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
-from ..protocols import DraftedBy, Host, Runner
-from ..registry import AXES, check_settings, find, options_for, resolve
-from ..types import FinishReason, Generation
+from ..protocols import Host, Runner
+from ..registry import AXES, check_use, resolve, warn_of_idle
+from ..types import FinishReason, Generation, StepRecord
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
+from .door import check_model, check_tokenizer
+from .keywords import (
+    CallOptions,
+    MethodOptions,
+    PretrainedOptions,
+    check_method,
+    keywords_of,
+    read_call,
+    read_pretrained,
+)
 from .knowledge import EngineKnowledge, Given
-from .method import Method, Parts
+from .method import Method
 from .metrics import Comparison, compare, contest_for
+from .parts import BuiltParts
 from .prepare import prepare
 from .sampling import Sampler, check_processors
 from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
-from .stream import Stream
-from .text import Batch, OnePrompt, Prompt, TextTail, check_prompt, encode_prompts
-
-_METHOD_OPTIONS = (*AXES, "settings")
-_LEARNING_AXES = ("strategy", "lookahead")
-_SHARED_AXES = ("tree", "acceptance")
-"""What forks share: recordings are found by the acceptance, and neither learns anything."""
+from .stream import Stream, one_at_a_time
+from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
 
 
 class Engine:
@@ -47,6 +54,7 @@ class Engine:
     `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
     of `GenerateOptions`. A lookahead or an acceptance of your own may be given as an object (`protocols.Lookahead`).
+    `help(engine.generate)` lists all keywords.
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself.
@@ -55,6 +63,7 @@ class Engine:
     it; another one may be given as `profile`, None for none. `name` is what messages call the model.
     """
 
+    @keywords_of(MethodOptions)
     def __init__(
         self,
         model: Any = None,
@@ -63,21 +72,33 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         name: str | None = None,
-        **method: Any,
+        **method: Unpack[MethodOptions],
     ) -> None:
+        """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
+        self._defaults = check_method(method)
+        warn_of_idle(self._defaults)
         if model is None:
             model, tokenizer = loading.load(None)
-        elif isinstance(model, str | Path):
-            raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
+        check_model(model)
+        check_tokenizer(tokenizer)
+        model = unwrapped(model)
         self.model, self.tokenizer = model, tokenizer
-        self._defaults = check_method(method)
-        self._parts: dict[Any, Any] = {}
         self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
-        self._knowledge = EngineKnowledge(model, self._runner, name, profile)
+        self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
+        self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
         self._method({})
 
+    def __repr__(self) -> str:
+        config, names = self.model.config, self.names()
+        name = self.knowledge.name or getattr(config, "name_or_path", None) or type(self.model).__name__
+        dtype = str(self.dtype).removeprefix("torch.")
+        method = ", ".join(f"{axis}={names[axis]!r}" for axis in AXES)
+        settings = f", settings={names['settings']!r}" if names["settings"] else ""
+        return f"Engine({str(name)!r}, {self._runner.num_layers} layers, {dtype}, {self.device}, {method}{settings})"
+
     @classmethod
+    @keywords_of(PretrainedOptions)
     def from_pretrained(
         cls,
         name: str | Path | None = None,
@@ -86,10 +107,14 @@ class Engine:
         dtype: str | torch.dtype | None = None,
         graphs: bool = True,
         profile: Given = "stored",
-        **method: Any,
+        **options: Unpack[PretrainedOptions],
     ) -> Engine:
-        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model."""
-        model, tokenizer = loading.load(name, device=device, dtype=dtype)
+        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model.
+
+        A folder without a tokenizer is for token ids.
+        """
+        method, load = read_pretrained(options)
+        model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
 
     @property
@@ -100,34 +125,34 @@ class Engine:
     @property
     def knowledge(self) -> EngineKnowledge:
         """What was learned about the model on its device."""
-        return self._knowledge
+        return self._parts.knowledge
 
-    def fork(self, profile: Profile | Literal["same"] | None = "same") -> Engine:
+    def fork(
+        self, profile: Profile | Literal["same"] | None = "same", method: Mapping[str, Any] | None = None
+    ) -> Engine:
         """An engine on the same model and runner that has seen no text; it goes by the same profile or another one.
 
         It costs nothing: weights and recordings are shared. What strategies, lookaheads and drafters learn is not.
+        `method`: instead of the one that this engine was built with.
         """
         fork = copy.copy(self)
-        fork._parts = {key: part for key, part in self._parts.items() if key[0] in _SHARED_AXES}
-        fork.remember(self._knowledge.profile if profile == "same" else profile)
+        fork._defaults = self._defaults if method is None else check_method(method)
+        fork._parts = self._parts.fork(self._knowing(self.knowledge.profile if profile == "same" else profile))
         return fork
 
     def remember(self, profile: Profile | None) -> None:
         """Go by another profile from now on: strategies and lookaheads start again."""
-        self._knowledge = EngineKnowledge(self.model, self._runner, self._knowledge.name, profile)
-        self._parts = {key: part for key, part in self._parts.items() if key[0] not in _LEARNING_AXES}
+        self._parts = self._parts.remember(self._knowing(profile))
+
+    def _knowing(self, profile: Profile | None) -> EngineKnowledge:
+        return EngineKnowledge(self.model, self._runner, self.knowledge.name, profile)
 
     def forget(self) -> None:
-        """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten.
+        """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten."""
+        self._parts.forget()
 
-        A lookahead stays the same object, for what was recorded with it is found by it.
-        """
-        self._parts = {key: part for key, part in self._parts.items() if key[0] != "strategy"}
-        for key, part in self._parts.items():
-            if key[0] in ("lookahead", "drafter"):
-                part.forget()
-
-    def save(self, **method: Any) -> Path:
+    @keywords_of(MethodOptions)
+    def save(self, **method: Unpack[MethodOptions]) -> Path:
         """Keep what the method's strategy learned while it generated in the model's profile; where that is.
 
         An engine that is built later goes on from there.
@@ -135,10 +160,12 @@ class Engine:
         name = self.names(**method)["strategy"]
         strategy = self._method(method).strategy
         if not strategy.learns_online:
-            raise OptionError(f"the strategy {name!r} learns nothing while it generates, so there is nothing to save")
+            raise OptionError(
+                f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"
+            )
         state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
-        Store().update(self._knowledge.key, name, Artefact.of(state))
-        return Store().path_of(self._knowledge.key)
+        Store().update(self.knowledge.key, name, Artefact.of(state))
+        return Store().path_of(self.knowledge.key)
 
     @property
     def device(self) -> torch.device:
@@ -152,49 +179,63 @@ class Engine:
     def context_length(self) -> int | None:
         return self._runner.context_length
 
-    def prepare(self, num_tokens: int = 1024, **method: Any) -> None:
+    @keywords_of(MethodOptions)
+    def prepare(self, num_tokens: int = 1024, **method: Unpack[MethodOptions]) -> None:
         """Record now what single texts of up to `num_tokens` tokens (prompt included) will use, so that none waits.
 
         `method` is named as in a call of `generate`. Recorded are its passes and, where the strategy knows its plans
         beforehand, its greedy drafts; batches and drafts that sample are recorded on first use. Where nothing is
         recorded (on a CPU, with `graphs=False`) it does nothing.
         """
-        if num_tokens < 1:
-            raise OptionError(f"num_tokens must be at least 1, got {num_tokens!r}")
-        self._runner.refresh()
-        prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
+        if not isinstance(num_tokens, int) or num_tokens < 1:
+            raise OptionError(f"num_tokens must be a whole number, at least 1, got {num_tokens!r}")
+        self._refresh()
+        with self._runner.lock:
+            prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
 
-    def names(self, **method: Any) -> dict[str, Any]:
+    @keywords_of(MethodOptions)
+    def names(self, **method: Unpack[MethodOptions]) -> dict[str, Any]:
         """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
         return resolve(self._defaults, check_method(method))
 
-    def method(self, **method: Any) -> Method:
+    @keywords_of(MethodOptions)
+    def method(self, **method: Unpack[MethodOptions]) -> Method:
         """The same as objects."""
         return self._method(method)
 
-    @overload
-    def generate(self, prompt: OnePrompt, **options: Any) -> Generation: ...
+    def _method(self, overrides: Mapping[str, Any]) -> Method:
+        return self._parts.method(resolve(self._defaults, check_method(overrides)))
 
     @overload
-    def generate(self, prompt: Batch, **options: Any) -> list[Generation]: ...
+    def generate(self, prompt: OnePrompt, **options: Unpack[CallOptions]) -> Generation: ...
 
-    def generate(self, prompt: Prompt, **options: Any) -> Generation | list[Generation]:
+    @overload
+    def generate(self, prompt: Batch, **options: Unpack[CallOptions]) -> list[Generation]: ...
+
+    @overload
+    def generate(self, prompt: Encoded, **options: Unpack[CallOptions]) -> Generation | list[Generation]: ...
+
+    @keywords_of(CallOptions)
+    def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation | list[Generation]:
         """Continue one prompt (a `Generation`) or a list of them (a list of `Generation`s).
 
-        Text is tokenised as is, messages go through the chat template, a list of ints is a tokenised prompt.
+        Text is tokenised as is, messages go through the chat template (an assistant's message at the end is continued),
+        and ids are a list of ints, a tensor or an array ([n] or [1, n] is one prompt, [rows, n] are several), or what
+        the tokenizer returns, its padding removed.
         """
         stream = self.stream(prompt, **options)
         stream.run()
         return stream.generations if stream.is_batch else stream.generation
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """The same, piece by piece: iterate over `Chunk`s. Leaving the loop early cancels the rest."""
-        method_options = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        settings = make(GenerateOptions, options, "generate")
-        self._check_call(settings)
-        method = self._method(method_options)
-        prompts, is_batch = encode_prompts(prompt, self.tokenizer)
-        return self._start(prompts, is_batch, method, settings)
+    @keywords_of(CallOptions)
+    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
+        """The same, piece by piece: iterate over `Chunk`s with `for` or `async for`. Leaving early cancels the rest."""
+        call = read_call(options)
+        self._check_call(call.settings)
+        method = self._method(call.method)
+        check_use(call.method, self._defaults)
+        prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
+        return self._start(prompts, is_batch, method, call.settings)
 
     def stream_rows(
         self,
@@ -206,54 +247,57 @@ class Engine:
         """A batch of token lists, each with rules of its own instead of the engine's stop strings and eos tokens."""
         return self._start(prompts, True, self._method(method), settings, rules)
 
+    @keywords_of(CallOptions)
     def compare(
-        self, prompt: OnePrompt, a: Generation | Sequence[int], b: Generation | Sequence[int], **options: Any
+        self,
+        prompt: OnePrompt | Encoded,
+        a: Generation | Sequence[int],
+        b: Generation | Sequence[int],
+        **options: Unpack[CallOptions],
     ) -> Comparison:
         """Judge two outputs for one prompt under the target's own scores: `equal`, `tie` or `different`."""
-        settings = make(GenerateOptions, {k: v for k, v in options.items() if k not in _METHOD_OPTIONS}, "generate")
-        (prompt_tokens,), _ = encode_prompts(prompt, self.tokenizer)
-        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
+        call = read_call(_with_seed(options, a, b))
+        prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "compare judges two outputs of one prompt")
+        sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
-            return contest_for(self.scores_behind(prefix), sampler, settings.sequence, prefix, len(generated))
+            return contest_for(self.scores_behind(prefix), sampler, call.settings.sequence, prefix, len(generated))
 
-        tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else item for item in (a, b))
+        tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else read_tokens(item) for item in (a, b))
         return compare(tokens_a, tokens_b, contest_behind)
 
+    @keywords_of(CallOptions)
     def verify(
         self,
-        prompt: OnePrompt,
+        prompt: OnePrompt | Encoded,
         tokens: Generation | Sequence[int],
         *,
         finish_reason: FinishReason | None = None,
         text: str | None = None,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[CallOptions],
     ) -> Verification:
         """Teacher-force an output of `generate(prompt, **options)`: is each token the target's own choice?
 
-        A `Generation` brings its own `finish_reason` and `text`; where they are given, they are checked too.
+        A `Generation` brings its own `finish_reason`, `text` and `seed`; where they are given, they are checked too.
         """
         claim = (
             Claim(tokens.tokens, tokens.finish_reason, tokens.text)
             if isinstance(tokens, Generation)
-            else Claim(tokens, finish_reason, text)
+            else Claim(read_tokens(tokens), finish_reason, text)
         )
-        method = {key: options.pop(key) for key in _METHOD_OPTIONS if key in options}
-        names = self.names(**method)
-        settings = make(GenerateOptions, options, "generate")
-        rule = rule_for(names["acceptance"], settings)
-        self._check_call(settings)
-        prompts, is_batch = encode_prompts(prompt, self.tokenizer)
-        if is_batch:
-            raise PromptError("verify judges one text; pass its own prompt instead of a list of prompts")
-        self._runner.refresh()
-        check_prompt(prompts[0], self._runner.vocab_size, self._runner.context_length)
+        call = read_call(_with_seed(options, tokens))
+        rule = rule_for(self.names(**call.method)["acceptance"], call.settings)
+        self._check_call(call.settings)
+        prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
+        self._refresh()
+        check_prompt(prompt_tokens, self._runner.vocab_size, self._runner.context_length)
         check_prompt(claim.tokens, self._runner.vocab_size, None)
-        sequence, tail = self._new_sequence(prompts[0], settings)
-        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
-        return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
+        sequence, tail = self._new_sequence(prompt_tokens, call.settings)
+        sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
+        with self._runner.lock:
+            return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -276,18 +320,29 @@ class Engine:
         settings: GenerateOptions,
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
-        self._runner.refresh()
+        self._refresh()
         sequences, tails = [], []
         for row, tokens in enumerate(prompts):
             check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
             sequence, tail = self._new_sequence(tokens, settings, row, rules[row] if rules else None)
             sequences.append(sequence)
             tails.append(tail)
-        longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
-        state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
         sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
-        rounds = partial(decode, self._runner, state, method, sampler)
-        return Stream(sequences, tails, rounds, settings.cancel, is_batch)
+        rounds = partial(self._rounds, sequences, method, sampler)
+        return Stream(sequences, tails, rounds, settings, is_batch, self._worker)
+
+    def _rounds(
+        self, sequences: Sequence[TextSequence], method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]
+    ) -> Generator[list[StepRecord], None, None]:
+        """The cache is made where the rounds run: what a stream does, it does in one thread."""
+        longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
+        with self._runner.lock:
+            state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
+        yield from one_at_a_time(self._runner.lock, decode(self._runner, state, method, sampler, is_cancelled))
+
+    def _refresh(self) -> None:
+        with self._runner.lock:
+            self._runner.refresh()
 
     def _new_sequence(
         self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0, rules: RowRules | None = None
@@ -300,6 +355,7 @@ class Engine:
             sequence_id=next(self._sequence_ids),
             tokens=list(prompt),
             max_new_tokens=min(settings.max_new_tokens, room),
+            ends_at="context" if room < settings.max_new_tokens else own.ends_at,
             noise_sequence=settings.sequence + row,
             eos_tokens=own.eos_tokens,
             stops_behind=own.stops_behind,
@@ -315,71 +371,23 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        cache = self._runner.new_cache(1, len(tokens))
-        first = len(tokens) - num_last
-        parts = []
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-            is_asked = start + chunk.shape[1] > first
-            scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-            if is_asked:
-                parts.append(scores[0, max(first - start, 0) :])
+        first, parts = len(tokens) - num_last, []
+        with self._runner.lock:
+            cache = self._runner.new_cache(1, len(tokens))
+            for start in range(0, len(tokens), PREFILL_CHUNK):
+                chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
+                is_asked = start + chunk.shape[1] > first
+                scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+                if is_asked:
+                    parts.append(scores[0, max(first - start, 0) :])
         return torch.cat(parts)
 
-    def _method(self, overrides: Mapping[str, Any]) -> Method:
-        names = self.names(**overrides)
-        settings: Settings = names["settings"]
-        host = Host(self._runner, self.tokenizer)
-        return Method(
-            strategy=self._part("strategy", names["strategy"], settings, self._knowledge.for_methods),
-            lookahead=self._lookahead(names, settings),
-            drafters=Parts(lambda name: self._part("drafter", name, settings, host), names["drafter"]),
-            drafter=names["drafter"],
-            trees=Parts(lambda name: self._part("tree", name, settings), names["tree"]),
-            tree=names["tree"],
-            accept=self._acceptance(names["acceptance"]),
-        )
 
-    def _lookahead(self, names: Mapping[str, Any], settings: Settings) -> Any:
-        """What it learns about drafts is about those of one strategy and one drafter."""
-        chosen = names["lookahead"]
-        if not isinstance(chosen, str):
-            return chosen
-        drafts = (part for axis in ("strategy", "drafter") for part in (names[axis], _options(axis, names, settings)))
-        drafted_by = DraftedBy(*drafts)
-        return self._part("lookahead", chosen, settings, self._knowledge.for_methods, drafted_by, about=drafted_by)
-
-    def _acceptance(self, name: Any) -> Any:
-        """One object for all calls: what is recorded for it is found again."""
-        if not isinstance(name, str):
-            return name
-        key = ("acceptance", name)
-        if key not in self._parts:
-            self._parts[key] = find(*key)()
-        return self._parts[key]
-
-    def _part(self, axis: str, name: str, settings: Settings, *arguments: Any, about: Hashable = None) -> Any:
-        """A method's object, kept across calls: what it learns about the model stays."""
-        options = options_for(axis, name, settings)
-        key = (axis, name, options, about)
-        if key not in self._parts:
-            self._parts[key] = find(axis, name)(options, *arguments)
-        return self._parts[key]
-
-
-def _options(axis: str, names: Mapping[str, Any], settings: Settings) -> Any:
-    return options_for(axis, names[axis], settings)
-
-
-def check_method(
-    method: Mapping[str, Any], owner: str = "Engine", call: str = "engine.generate(prompt"
-) -> dict[str, Any]:
-    """The options that name a method, without those left at None; `owner` and `call` are for the messages."""
-    known = {item.name for item in dataclasses.fields(GenerateOptions)}
-    for name in method:
-        if name in known:
-            raise OptionError(f"{name!r} belongs to a call: {call}, {name}={method[name]!r})")
-        if name not in _METHOD_OPTIONS:
-            raise unknown_name(f"option of {owner}", name, _METHOD_OPTIONS)
-    check_settings(method.get("settings") or {})
-    return {name: value for name, value in method.items() if value is not None}
+def _with_seed(options: Mapping[str, Any], *outputs: Any) -> dict[str, Any]:
+    """What is judged was made with its own seed, where it knows it and none is given."""
+    seeds = [output.seed for output in outputs if isinstance(output, Generation)]
+    if options.get("seed") is None and seeds:
+        return {**options, "seed": seeds[0]}
+    if "seed" in options and options["seed"] is None and options.get("temperature"):
+        raise OptionError("seed=None draws a new seed, but a text is judged by the one it was made with; pass that")
+    return dict(options)

@@ -27,7 +27,8 @@ from transformers.generation.stopping_criteria import ConfidenceCriteria, EosTok
 
 from ..errors import OptionError, PromptError
 from ..options import MIN_TEMPERATURE
-from .state import never_stops
+from .sampling import processed
+from .state import Limit, never_stops
 
 _READ_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
 _WARPERS = (
@@ -187,7 +188,7 @@ class RowProcessors:
         home = scores.device
         ids, scores = ids.to(self._device), scores.to(self._device)
         for processor in self._rows[row]:
-            scores = processor(ids, scores)
+            scores = processed(processor, ids, scores)
         return scores.to(home)
 
 
@@ -222,7 +223,7 @@ class StopRules:
         lengths = [one.max_length - self._width for one in criteria if type(one) is MaxLengthCriteria]
         if not lengths:
             raise OptionError("nothing limits the length of the text; pass max_new_tokens")
-        self.is_cut_by_context = room is not None and room < min(lengths)
+        self.ends_at: Limit = "context" if room is not None and room < min(lengths) else "length"
         limit = min(lengths if room is None else [*lengths, room])
         self.max_new_tokens = max(limit, 1)  # `generate` emits one token whatever the limit
         self._criteria = [one for one in criteria if not _is_eos(one) and type(one) is not MaxLengthCriteria]

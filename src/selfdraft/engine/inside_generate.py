@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from transformers.generation.stopping_criteria import StopStringCriteria
@@ -17,10 +17,12 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..errors import OptionError
 from ..options import GenerateOptions
-from ..registry import AXES, find
+from ..registry import AXES, check_use
 from ..types import Generation
-from .engine import Engine, check_method
+from .engine import Engine
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
+from .keywords import MethodOptions, check_method, keywords_of
+from .parts import check_part
 from .sampling import check_processors
 from .state import RowRules
 from .stream import Stream
@@ -28,7 +30,10 @@ from .stream import Stream
 _HOME = "_selfdraft_engine"
 
 
-def decoder(*, streamer: Any = None, tokenizer: Any = None, seed: int | None = None, **method: Any) -> GenerateDecoder:
+@keywords_of(MethodOptions)
+def decoder(
+    *, streamer: Any = None, tokenizer: Any = None, seed: int | None = None, **method: Unpack[MethodOptions]
+) -> GenerateDecoder:
     """A decoder for `model.generate(..., custom_generate=decoder(...))`.
 
     `method` names strategy, lookahead, drafter, tree, acceptance and settings, as for `Engine`. transformers does not
@@ -45,7 +50,8 @@ class GenerateDecoder:
         self._method = check_method(method, "decoder", "model.generate(**inputs")
         for axis in AXES:
             if axis in self._method:
-                find(axis, self._method[axis])
+                check_part(axis, self._method[axis])
+        check_use(self._method)
         if seed is not None:
             GenerateOptions(seed=seed)
         self._streamer, self._tokenizer, self._seed = streamer, tokenizer, seed
@@ -73,13 +79,13 @@ class GenerateDecoder:
 
         options = self._options(logits_processor, generation_config, stops.max_new_tokens, input_ids)
         rows = [
-            RowRules(stops.eos_tokens, stops.for_row(row), RowProcessors.lead(row, padding))
+            RowRules(stops.eos_tokens, stops.for_row(row), RowProcessors.lead(row, padding), stops.ends_at)
             for row, padding in enumerate(prompts.paddings)
         ]
         stream = engine.stream_rows(prompts.tokens, rows, options, self._method)
         self._run(stream, input_ids)
         self.generations = stream.generations
-        _warn_of_context(stops, self.generations)
+        _warn_of_context(self.generations)
 
         new_tokens = [list(generation.tokens[: stops.cut]) for generation in self.generations]
         sequences = torch.cat((input_ids, _padded(new_tokens, generation_config).to(input_ids.device)), dim=1)
@@ -187,10 +193,10 @@ def _by_step(rows: list[torch.Tensor] | None) -> tuple[torch.Tensor, ...] | None
     return None if rows is None else tuple(torch.stack(rows, dim=1))
 
 
-def _warn_of_context(stops: StopRules, generations: Sequence[Generation]) -> None:
-    if stops.is_cut_by_context and any(generation.finish_reason == "length" for generation in generations):
+def _warn_of_context(generations: Sequence[Generation]) -> None:
+    longest = max((len(one.tokens) for one in generations if one.finish_reason == "context"), default=None)
+    if longest is not None:
         warnings.warn(
-            f"the text ends after {stops.max_new_tokens} new tokens, at the model's context length, before the length "
-            "asked for",
+            f"the text ends after {longest} new tokens, at the model's context length, before the length asked for",
             stacklevel=2,
         )

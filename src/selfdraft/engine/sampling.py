@@ -7,6 +7,7 @@ the same seed gives the same text with speculation on or off, alone or in a batc
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,19 @@ def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
                 f"{refused} cannot be used with speculation: {REFUSED_PROCESSORS[refused]}. Processors must be pure "
                 "functions of (prefix, scores); leave it out or use model.generate without selfdraft"
             )
+
+
+def processed(processor: Callable[..., Any], prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """What the caller's processor makes of the scores [1, vocab]; what is not scores is refused with its name."""
+    found = processor(prefix, scores)
+    if isinstance(found, torch.Tensor) and found.shape == scores.shape:
+        return found
+    name = getattr(processor, "__name__", type(processor).__name__)
+    got = f"a tensor {list(found.shape)}" if isinstance(found, torch.Tensor) else reprlib.repr(found)
+    raise OptionError(
+        f"the processor {name} must return scores {list(scores.shape)}, like those it was given, but returned {got}; "
+        "end it with `return scores`"
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class Sampler:
             seen = scores.gather(1, tokens)
             scores = scores.scatter(1, tokens, torch.where(seen < 0, seen * penalty, seen / penalty))
         for processor in self.options.processors:
-            scores = processor(tokens, scores)
+            scores = processed(processor, tokens, scores)
         return scores
 
     def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ from ..types import FinishReason, Source, StepRecord, Verdict
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
+Limit = Literal["length", "context"]
 DRAFT_SLOTS = 32
 """Cache slots after the longest text, for what is drafted and not kept."""
 
@@ -31,6 +32,7 @@ class RowRules:
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
+    ends_at: Limit = "length"
 
 
 @dataclass
@@ -38,12 +40,14 @@ class TextSequence:
     """One text in the making. All tokens but the last are in the cache: the last is the next pass's first input.
 
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
-    `lead` is what processors alone see before the text (a caller's padding); it never meets the model.
+    `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
+    what `max_new_tokens` is: the caller's limit, or all that the model's context has room for.
     """
 
     sequence_id: int
     tokens: list[int]
     max_new_tokens: int
+    ends_at: Limit = "length"
     noise_sequence: int = 0
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
@@ -101,7 +105,7 @@ class TextSequence:
             return "eos"
         if self.stops_behind(token):
             return "stop"
-        return "length" if self.num_generated >= self.max_new_tokens else None
+        return self.ends_at if self.num_generated >= self.max_new_tokens else None
 
 
 class State:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
+from typing import Any, TypeVar
 
+from ..options import GenerateOptions
 from ..types import Generation, Source, StepRecord
 from .metrics import stats_of
 from .state import TextSequence
 from .text import TextTail
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,22 +42,33 @@ class Chunk:
 
 
 class Stream:
-    """Iterate for chunks; afterwards (or after `cancel`) `generation` and `generations` hold the results."""
+    """Iterate for chunks; afterwards (or after `cancel`) `generation` and `generations` hold the results.
+
+    `async for` does the same with the rounds in the engine's worker thread, where streams of one engine take turns.
+    `with` and `async with` end the generation when they are left.
+    """
 
     def __init__(
         self,
         sequences: Sequence[TextSequence],
         tails: Sequence[TextTail],
         rounds: Callable[[Callable[[], bool]], Generator[list[StepRecord], None, None]],
-        cancel: Callable[[], bool] | None,
+        options: GenerateOptions,
         is_batch: bool,
+        worker: Executor,
     ) -> None:
-        self.is_batch = is_batch
-        self._sequences, self._tails = sequences, tails
+        self.is_batch, self.seed = is_batch, options.seed
+        self._sequences, self._tails, self._worker = sequences, tails, worker
         self._shown = [0] * len(sequences)
         self._is_cancelled = False
-        self._asked = cancel or (lambda: False)
+        self._asked = options.cancel or (lambda: False)
         self._rounds = rounds(lambda: self._is_cancelled or self._asked())
+
+    def __repr__(self) -> str:
+        num_tokens = sum(sequence.num_generated for sequence in self._sequences)
+        reasons = sorted({sequence.finish_reason or "running" for sequence in self._sequences})
+        prompts = f"{len(self._sequences)} prompt{'s' * (len(self._sequences) != 1)}"
+        return f"Stream({prompts}, {num_tokens} new tokens, {', '.join(reasons)})"
 
     def __iter__(self) -> Iterator[Chunk]:
         try:
@@ -59,6 +78,14 @@ class Stream:
         finally:
             self.close()
 
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        chunks = iter(self)
+        try:
+            while (chunk := await self._in_worker(partial(next, chunks, None))) is not None:
+                yield chunk
+        finally:
+            await self._aclose()
+
     def __enter__(self) -> Stream:
         return self
 
@@ -66,6 +93,22 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._aclose()
+
+    async def _in_worker(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+
+    async def _aclose(self) -> None:
+        """A round that is running ends first: there is one worker."""
+        self.cancel()
+        await self._in_worker(self.close)
 
     def run(self) -> None:
         """Decode to the end without making chunks."""
@@ -108,6 +151,8 @@ class Stream:
             stats=stats_of(sequence),
             steps=tuple(sequence.steps),
             report=sequence.report,
+            seed=self.seed,
+            pieces=tuple(self._tails[row].pieces),
         )
 
     def _read_text(self, row: int) -> None:
@@ -128,3 +173,19 @@ class Stream:
                 first = sequence.num_prompt_tokens
                 pieces = (Piece(tail.pieces[i], sequence.tokens[first + i], sequence.sources[i]) for i in span)
                 yield Chunk(row, tuple(pieces))
+
+
+def one_at_a_time(
+    lock: AbstractContextManager[Any], rounds: Generator[list[StepRecord], None, None]
+) -> Generator[list[StepRecord], None, None]:
+    """Threads take turns, round by round, where passes are recorded: recordings share what they read and write."""
+    try:
+        while True:
+            with lock:
+                steps = next(rounds, None)
+            if steps is None:
+                return
+            yield steps
+    finally:
+        with lock:
+            rounds.close()

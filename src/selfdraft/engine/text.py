@@ -2,39 +2,141 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import PromptError
+import numpy as np
+import torch
+
+from ..errors import OptionError, PromptError
 
 Message = Mapping[str, Any]
+Array = torch.Tensor | np.ndarray[Any, Any]
+Encoded = Array | Mapping[str, Any]
+"""Token ids as a tensor or an array, or what a tokenizer returns: one prompt or several."""
 OnePrompt = str | Sequence[int] | Sequence[Message]
-Batch = list[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]
-Prompt = OnePrompt | Batch
+Batch = list[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Sequence[Array]
+Prompt = OnePrompt | Batch | Encoded
 
-_UNFINISHED = "�"
-
-
-def encode_prompts(prompt: Prompt, tokenizer: Any) -> tuple[list[list[int]], bool]:
-    """(token lists, whether the caller gave a batch)."""
-    if isinstance(prompt, str) or _is_conversation(prompt) or _is_token_list(prompt):
-        return [_encode_one(prompt, tokenizer)], False
-    return [_encode_one(item, tokenizer) for item in _as_list(prompt)], True
+_UNFINISHED = "\ufffd"
+_READ_KEYS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "offset_mapping", "length")
+_TURN_KEYS = ("add_generation_prompt", "continue_final_message")
+_OUR_KEYS = ("conversation", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict")
+"""Of `apply_chat_template`: what says how the answer begins, and what is ours to say."""
 
 
-def _encode_one(prompt: Any, tokenizer: Any) -> list[int]:
+def encode_prompts(
+    prompt: Prompt, tokenizer: Any, chat: Mapping[str, Any] | None = None
+) -> tuple[list[list[int]], bool]:
+    """(token lists, whether the caller gave a batch); `chat` is for the chat template."""
+    plain = _as_plain(prompt)
+    if isinstance(plain, str) or _is_conversation(plain) or _is_token_list(plain):
+        return [_encode_one(plain, tokenizer, chat or {})], False
+    return [_encode_one(item, tokenizer, chat or {}) for item in _as_list(plain)], True
+
+
+def encode_prompt(prompt: Prompt, tokenizer: Any, chat: Mapping[str, Any], task: str) -> list[int]:
+    """A single prompt; `task` is for the message."""
+    prompts, is_batch = encode_prompts(prompt, tokenizer, chat)
+    if is_batch:
+        raise PromptError(f"{task}; pass its own prompt instead of a list of {len(prompts)} prompts")
+    return prompts[0]
+
+
+def read_tokens(tokens: Any) -> tuple[int, ...]:
+    """Token ids that were generated, in any form that a prompt may have; there may be none."""
+    plain = _as_plain(tokens)
+    if not isinstance(plain, list) or any(type(token) is not int for token in plain):
+        raise OptionError(f"an output must be a Generation or a list of token ids, got {reprlib.repr(tokens)}")
+    return tuple(plain)
+
+
+# ----------------------------------------------------------------------------------------------- forms of a prompt
+
+
+def _as_plain(prompt: Any) -> Any:
+    """Arrays and encodings as lists, whatever holds them; all else as it is."""
+    if isinstance(prompt, int | str | bytes):
+        return prompt
+    if isinstance(prompt, torch.Tensor | np.ndarray | np.generic):
+        return _from_array(prompt)
+    if isinstance(prompt, Mapping):
+        return _from_encoding(prompt) if "input_ids" in prompt else prompt
+    return [_as_plain(item) for item in prompt] if isinstance(prompt, Sequence) else prompt
+
+
+def _from_array(array: Any) -> Any:
+    """[n] or [1, n]: one prompt; [rows, n]: several, none of them padded."""
+    kind, shape = str(array.dtype).removeprefix("torch."), list(array.shape)
+    if not kind.startswith(("int", "uint")) or len(shape) > 2 or getattr(array, "is_meta", False):
+        raise PromptError(
+            f"an array of token ids must hold whole numbers, [n] or [rows, n], got {kind} {shape}"
+            f"{' on the meta device' if getattr(array, 'is_meta', False) else ''}; pass the tokenizer's input_ids"
+        )
+    rows = array.tolist()
+    return rows[0] if len(shape) == 2 and shape[0] == 1 else rows
+
+
+def _from_encoding(encoding: Mapping[str, Any]) -> Any:
+    strangers = [name for name in encoding if name not in _READ_KEYS]
+    if strangers:
+        raise PromptError(
+            f"a prompt is read from input_ids and attention_mask alone, got {', '.join(map(repr, strangers))} too; "
+            "leave that out"
+        )
+    ids, mask = _as_plain(encoding["input_ids"]), encoding.get("attention_mask")
+    if mask is None or not isinstance(ids, list):
+        return ids
+    mask = mask.tolist() if hasattr(mask, "tolist") else mask
+    if not ids or not isinstance(ids[0], list):
+        is_row = isinstance(mask, list) and len(mask) == 1 and isinstance(mask[0], list)
+        return _without_padding(ids, mask[0] if is_row else mask)
+    if not isinstance(mask, list) or len(mask) != len(ids):
+        raise _unlike_mask(ids, mask)
+    return [_without_padding(row, flags) for row, flags in zip(ids, mask, strict=True)]
+
+
+def _without_padding(ids: Any, mask: Any) -> list[int]:
+    if not isinstance(ids, list) or not isinstance(mask, list) or len(mask) != len(ids):
+        raise _unlike_mask(ids, mask)
+    places = [place for place, flag in enumerate(mask) if flag]
+    if not places:
+        raise PromptError("a prompt is all padding: its attention_mask has no ones; every prompt needs a token")
+    first, last = places[0], places[-1]
+    if len(places) <= last - first:
+        hole = next(place for place in range(first, last) if not mask[place])
+        raise PromptError(
+            f"the attention_mask hides token {hole}, inside the prompt; only padding before or after it can be "
+            "removed. Leave the token out"
+        )
+    return ids[first : last + 1]
+
+
+def _unlike_mask(ids: Any, mask: Any) -> PromptError:
+    return PromptError(
+        f"attention_mask {reprlib.repr(mask)} does not fit input_ids {reprlib.repr(ids)}; they must agree, one number "
+        "per token"
+    )
+
+
+def _encode_one(prompt: Any, tokenizer: Any, chat: Mapping[str, Any]) -> list[int]:
     if not isinstance(prompt, str) and _is_token_list(prompt):
         return list(prompt)
     if tokenizer is None:
-        raise PromptError("this engine has no tokenizer; pass token ids, or build it as Engine(model, tokenizer)")
+        raise PromptError(
+            "this engine has no tokenizer; pass token ids, build it as Engine(model, tokenizer), or put the "
+            "tokenizer's files into the model's folder"
+        )
     if isinstance(prompt, str):
         tokens: list[int] = tokenizer(prompt).input_ids if prompt else []
     elif _is_conversation(prompt):
-        tokens = _encode_chat(prompt, tokenizer)
+        tokens = _encode_chat(prompt, tokenizer, chat)
     else:
         raise _no_prompt(prompt)
     if not tokens:
-        raise PromptError("the prompt is empty; pass some text, token ids or messages")
+        raise _empty()
     return tokens
 
 
@@ -52,22 +154,78 @@ def _is_conversation(prompt: Any) -> bool:
 
 
 def _as_list(prompt: Any) -> list[Any]:
-    if not isinstance(prompt, Sequence) or isinstance(prompt, str | bytes):
+    if not isinstance(prompt, list):
         raise _no_prompt(prompt)
     if not prompt:
-        raise PromptError("the prompt is empty; pass some text, token ids or messages")
-    return list(prompt)
+        raise _empty()
+    return prompt
+
+
+def _empty() -> PromptError:
+    return PromptError("the prompt is empty; pass some text, token ids or messages")
 
 
 def _no_prompt(prompt: Any) -> PromptError:
-    return PromptError(f"a prompt must be text, a list of token ids or a list of messages, got {prompt!r}")
+    if isinstance(prompt, Mapping) and "role" in prompt:
+        return PromptError(f"a message belongs in a list of messages: [{reprlib.repr(prompt)}]")
+    return PromptError(f"a prompt must be text, a list of token ids or a list of messages, got {reprlib.repr(prompt)}")
 
 
-def _encode_chat(messages: Any, tokenizer: Any) -> list[int]:
-    if not getattr(tokenizer, "chat_template", None):
+# -------------------------------------------------------------------------------------------------------- messages
+
+
+def _encode_chat(messages: Sequence[Message], tokenizer: Any, chat: Mapping[str, Any]) -> list[int]:
+    """An assistant's message at the end is continued; else the assistant's turn begins."""
+    _check_messages(messages)
+    template = chat.get("chat_template") or getattr(tokenizer, "chat_template", None)
+    if not template:
         raise PromptError("the tokenizer has no chat template; pass the prompt as text instead of messages")
-    tokens: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+    _check_chat(chat, str(template))
+    is_continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    turn = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued}
+    given = {**({} if any(name in chat for name in _TURN_KEYS) else turn), **chat}
+    try:
+        tokens: list[int] = tokenizer.apply_chat_template(list(messages), **given, return_dict=False)
+    except Exception as error:  # the template's own refusals, and whatever it makes of contents that it does not know
+        raise PromptError(
+            f"the chat template cannot write these messages: {type(error).__name__}: {error}. Change the messages or "
+            "chat_template_kwargs, or pass the prompt as text"
+        ) from error
     return tokens
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    for number, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role:
+            raise _no_message(number, message, "no role")
+        if content is None and not message.get("tool_calls"):
+            raise _no_message(number, message, "no content")
+        if content is not None and not isinstance(content, str | list | tuple):
+            raise _no_message(number, message, f"a content of type {type(content).__name__}")
+    last = messages[-1]
+    if last["role"] == "assistant" and last.get("content") == "" and "tool_calls" not in last:
+        raise PromptError("the last message is an assistant's without text: there is nothing to continue; leave it out")
+
+
+def _no_message(number: int, message: Message, fault: str) -> PromptError:
+    return PromptError(
+        f"message {number} has {fault}: {reprlib.repr(dict(message))}; write it as "
+        "{'role': 'user', 'content': 'some text'}"
+    )
+
+
+def _check_chat(chat: Mapping[str, Any], template: str) -> None:
+    """A name that the template does not read would do nothing."""
+    for name in chat:
+        if name in _OUR_KEYS:
+            raise OptionError(f"chat_template_kwargs cannot set {name!r}, it belongs to the engine; leave it out")
+        is_read = name == "chat_template" or name in _TURN_KEYS or re.search(rf"\b{re.escape(str(name))}\b", template)
+        if not is_read:
+            raise OptionError(
+                f"the model's chat template does not read {name!r}, given in chat_template_kwargs; check its spelling "
+                "or leave it out"
+            )
 
 
 def check_prompt(tokens: Sequence[int], vocab_size: int, context_length: int | None) -> None:

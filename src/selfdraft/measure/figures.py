@@ -167,8 +167,7 @@ class Measured:
             own = self.of(arm, domain)
             texts = {record.text for record in own}
             plain = [record for record in self.of(OFF, domain) if record.text in texts]
-            found = Figures(own, plain, self.machine, self.seed) if own else None
-            self._known[arm, domain] = found
+            self._known[arm, domain] = Figures(own, plain, self.machine, self.seed) if own else None
         return self._known[arm, domain]
 
     def to_json(self) -> dict[str, Any]:

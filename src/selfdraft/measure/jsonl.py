@@ -66,8 +66,8 @@ class JsonLines(Generic[Head, Line]):
         return head, lines
 
     def write(self, head: Head, lines: Iterable[Line]) -> None:
-        content = [{self.mark: self.version, **asdict(head)}, *(line.to_json() for line in lines)]
-        replace_file(self.path, "".join(map(_written, content)).encode())
+        first = {self.mark: self.version, **asdict(head)}
+        replace_file(self.path, "".join(map(_written, (first, *(line.to_json() for line in lines)))).encode())
 
     def add(self, lines: Iterable[Line]) -> None:
         """All of them at once."""

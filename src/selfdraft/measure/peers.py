@@ -52,9 +52,8 @@ class PeerArm:
         found = self._try(prompt, call["max_new_tokens"])
         if found is None:
             return None
-        tokens, seconds = found
-        record = replace(text, arm=self.name, num_tokens=len(tokens), call_seconds=seconds)
-        return Output(tokens, replace(record, peak_bytes=peak_bytes(self._engine.device)))
+        record = replace(text, arm=self.name, num_tokens=len(found[0]), call_seconds=found[1])
+        return Output(found[0], replace(record, peak_bytes=peak_bytes(self._engine.device)))
 
     def first_token_seconds(self, prompt: Sequence[int], call: Mapping[str, Any]) -> float | None:
         """With room for all tokens: a static cache of another length would be compiled again."""

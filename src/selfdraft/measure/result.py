@@ -73,8 +73,7 @@ class Result:
     @property
     def is_different(self) -> bool:
         """Whether some arm of ours said something else than plain decoding, by more than rounding."""
-        ours = (arm.total for arm in self.arms if arm.kind != "peer" and arm.total)
-        return any(total.different > 0 for total in ours)
+        return any(arm.total.different > 0 for arm in self.arms if arm.kind != "peer" and arm.total)
 
     @property
     def plain(self) -> list[Record]:

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..economics import PassCosts
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..progress import Budget, Progress, no_progress
+from ..progress import Budget, Progress, Steps, no_progress
 from ..prompts.arrange import digest, in_turn
 from ..prompts.tokens import encode, tokens_of
 from ..types import FrontierPoint, Prompt, SkipSet
@@ -106,7 +107,7 @@ class MeasurePlan:
 
 
 class Measurement:
-    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt later."""
+    """One run; `file`: where records are kept, if anywhere; `budget`: begin no prompt that would end later."""
 
     def __init__(
         self,
@@ -150,8 +151,12 @@ class Measurement:
 
     def result(self, **facts: Any) -> Result:
         """`facts`: of the machine, found afterwards."""
-        machine = {**self._head.machine, **facts}
-        self._head = replace(self._head, machine=machine, arms=self._described())
+        where, machine = self._head.circumstances, {**self._head.machine, **facts}
+        if busy := self._watch.summary(self._engine.device):
+            where = {**where, "busy": busy}
+        self._head = replace(self._head, circumstances=where, machine=machine, arms=self._described())
+        if self._file is not None and (busy or facts):
+            self._file.write(self._head, self.records)
         return Result(self._head, self.records)
 
     def _described(self) -> list[dict[str, Any]]:
@@ -201,17 +206,14 @@ class Measurement:
         found = self._engine.knowledge.known("prune")
         if not found:
             return None
-        points = [FrontierPoint.from_json(point) for point in found["frontier"]]
-        return [
-            {"skip": str(point.skip), "match": point.match, "cost": costs.draft(point.skip) / costs.plain}
-            for point in points
-        ]
+        points, plain = map(FrontierPoint.from_json, found["frontier"]), costs.plain
+        return [{"skip": str(one.skip), "match": one.match, "cost": costs.draft(one.skip) / plain} for one in points]
 
     # ------------------------------------------------------------------------------------------------- prompts
 
     def _measure_prompts(self) -> None:
         done = {record.text for record in self.records}
-        self._last_end = time.perf_counter()
+        self._last_end, self._watch, steps = time.perf_counter(), Watch(), Steps(self._budget)
         for run in range(self.plan.runs):
             if run:
                 for arm in self.ours:
@@ -219,7 +221,7 @@ class Measurement:
             for prompt, numbers in self.plan.numbered:
                 if (run, numbers[0]) in done:
                     continue
-                if self.records and self._budget.left() < 0:
+                if not steps.has_time() and self.records:
                     return
                 self._keep(list(self._measure(run, prompt, numbers)))
 
@@ -227,8 +229,8 @@ class Measurement:
         self.records += records
         if self._file is not None:
             self._file.add(records)
-        num_done = len({record.text for record in self.records})
-        self._progress(num_done, self.plan.num_texts, "texts measured")
+        self._watch.look(self._engine.device)
+        self._progress(len({record.text for record in self.records}), self.plan.num_texts, "texts measured")
 
     def _measure(self, run: int, prompt: Prompt, numbers: Sequence[int]) -> Iterator[Record]:
         """All turns of a conversation; what the plain run answered is part of the next turn's prompt."""

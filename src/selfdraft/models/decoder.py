@@ -17,7 +17,7 @@ from ..errors import SelfTestError, UnsupportedModelError, unknown_name
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
-from .checks import check_attention, check_eval, check_rotary, relative_error, tolerance_of
+from .checks import check_attention, check_ready, check_rotary, check_weights, relative_error, tolerance_of
 from .families import Branch, Family, family_of
 from .joined import joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
@@ -25,6 +25,7 @@ from .sublayer import Halfway, Pass, SubLayer
 
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
+_ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 
 
 class Decoder:
@@ -40,8 +41,9 @@ class Decoder:
     def attach(self) -> None:
         """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
         family = self.family
-        check_attention(self.config)
-        check_eval(self.model)
+        check_attention(getattr(self.config, "_attn_implementation", "eager"))
+        check_ready(self.model)
+        check_weights(self.model)
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
         head = self._part(family.head)
@@ -299,7 +301,7 @@ class Decoder:
         found: list[Any] = []
         for module in self.model.modules():
             found += [parameter.data_ptr() for parameter in module._parameters.values() if parameter is not None]
-            found += [*_hooks(module), vars(module).get("forward")]
+            found += [*_hooks(module), vars(module).get("forward"), _adapters(module)]
         return tuple(found)
 
     @torch.inference_mode()
@@ -329,7 +331,15 @@ class Decoder:
 
 
 def _hooks(module: torch.nn.Module) -> tuple[Any, ...]:
-    return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    """accelerate's, which brings offloaded weights, is one of its own kind."""
+    found = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return (*found, module._hf_hook) if "_hf_hook" in vars(module) else found
+
+
+def _adapters(module: torch.nn.Module) -> str:
+    """Which adapters of PEFT act in a layer, and how: they can be switched, merged and scaled at any time."""
+    state = vars(module)
+    return str([state.get(name) for name in _ADAPTER_STATE]) if "_active_adapter" in state else ""
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..passes import PassOutput, PassRequest
 from ..protocols import DraftedChain, DraftTask
 from .cache import SlotCache
-from .checks import check_eval
+from .checks import check_ready
 from .decoder import Decoder
 from .placement import Placement
 from .probe import Probe
@@ -23,6 +24,7 @@ class EagerRunner:
     saves_by_reuse = True
     recorded_widths: Sequence[int] = ()
     fallback_reason: str | None = None
+    lock: Any = nullcontext()
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)
@@ -33,7 +35,7 @@ class EagerRunner:
         self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
 
     def refresh(self) -> None:
-        check_eval(self.decoder.model)
+        check_ready(self.decoder.model)
         if not self.decoder.is_current:
             self.decoder.attach()
             self._begin()

@@ -38,6 +38,8 @@ _MAX_ROUNDS = 15
 _BATCH_SECONDS = 0.03
 _MIN_PASSES, _MAX_PASSES = 2, ROOM - 2
 _SHARE_OF_TEXTS = 0.5
+_LEAST_PASSES = 160
+"""Plain ones that a budget must have time for: measuring after one text takes half of them."""
 _ROUNDING = 1e-6
 """A negative part of a pass smaller than this share of it is 0, and no news."""
 _LOGGER = logging.getLogger(__name__)
@@ -72,7 +74,8 @@ def measure(
 ) -> LatencyFit:
     """Measure after texts of these lengths, as far as the model's context goes.
 
-    Where reading the texts would take half of the budget, the longest are left out; one is measured in any case.
+    Where reading the texts and warming up after them would take half of the budget, the longest are left out; one is
+    measured in any case.
     `progress` is told seconds. What this needs of the runner is given back when it ends, however it ends.
     """
     if not lengths or min(lengths) < 1:
@@ -120,18 +123,33 @@ class _Clock:
 def _prepare(runner: Runner, lengths: Sequence[int], clock: _Clock) -> list[_Cell]:
     """Every kind after every text, warmed up; as many texts as there is time to read, the first in any case."""
     cells: list[_Cell] = []
-    seconds_per_token = 0.0
+    seconds_per_token = warming_up = 0.0
     for length in lengths:
-        if cells and not clock.allows_text(length * seconds_per_token):
+        if cells and not clock.allows_text(length * seconds_per_token + warming_up):
             _LOGGER.info("no time to measure after %d tokens and more", length)
             break
         began = clock.spent()
         text = _Text(runner, length)
-        seconds_per_token = (clock.spent() - began) / length
+        read = clock.spent()
+        seconds_per_token = (read - began) / length
         for kind in _kinds(runner, length):
             cells.append(_Cell(text, kind))
             clock.tell()
+        warming_up = clock.spent() - read
     return cells
+
+
+def check_budget(runner: Runner, seconds: float) -> None:
+    """Raise where not even passes after one text can be measured and something be made of it."""
+    text = _Text(runner, 1)
+    text.seconds(PLAIN, 1)  # warms up
+    each = text.seconds(PLAIN, 1)
+    least = _LEAST_PASSES * each
+    if seconds < least:
+        raise OptionError(
+            f"{seconds:.0f} s are too few: a pass takes {each:.2g} s here, and measuring passes alone takes about "
+            f"{least / 2:.0f} s. Give a --budget of at least {least:.0f}s"
+        )
 
 
 def _kinds(runner: Runner, length: int) -> list[Kind]:

@@ -175,11 +175,13 @@ def eliminate(
     num_ranking: int | None = None,
     known: Sequence[Point] = (),
     progress: Callable[[float], None] = lambda share: None,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Point]:
     """The frontier, point by point, from nothing skipped on, until fewer than `min_match` of the choices are met.
 
     `savings`: the seconds that each sub-layer which may go takes. `num_ranking`: of the samples, for the first look at
-    all candidates; None: all. `known`: points found before, to go on from there.
+    all candidates; None: all. `known`: points found before, to go on from there. `has_time`: without it a point that is
+    not found yet is left out.
     """
     network = Network(samples, known[-1].skipped if known else frozenset())
     quality = known[-1].quality if known else network.quality
@@ -187,18 +189,25 @@ def eliminate(
         yield Point(network.skipped, quality)
     losses = dict(known[-1].losses) if known else {}
     while len(network.skipped) < len(savings) and quality.match >= min_match:
-        losses = losses or rank(samples[:num_ranking], network.skipped, savings)
-        number, quality = _cheapest(network, quality, savings, losses, batch)
+        losses = losses or rank(samples[:num_ranking], network.skipped, savings, has_time)
+        found = _cheapest(network, quality, savings, losses, batch, has_time) if losses else None
+        if found is None:
+            return
+        number, quality = found
         network.go_on(number)
         progress(max(len(network.skipped) / len(savings), min(1.0, (1 - quality.match) / (1 - min_match))))
         yield Point(network.skipped, quality, dict(losses))
 
 
-def rank(samples: Sequence[Sample], skipped: frozenset[int], candidates: Iterable[int]) -> dict[int, float]:
-    """What each candidate that is still there loses."""
+def rank(
+    samples: Sequence[Sample], skipped: frozenset[int], candidates: Iterable[int], has_time: Callable[[], bool]
+) -> dict[int, float]:
+    """What each candidate that is still there loses; nothing where time is up."""
     network, waiting = Network(samples, skipped), sorted(set(candidates) - skipped)
     losses: dict[int, float] = {}
     for first in range(0, len(waiting), MAX_ROWS):
+        if not has_time():
+            return {}
         chosen = waiting[first : first + MAX_ROWS]
         found = network.score(chosen)
         losses.update({number: one.lost - network.quality.lost for number, one in zip(chosen, found, strict=True)})
@@ -206,9 +215,17 @@ def rank(samples: Sequence[Sample], skipped: frozenset[int], candidates: Iterabl
 
 
 def _cheapest(
-    network: Network, base: Quality, savings: Mapping[int, float], losses: dict[int, float], batch: int
-) -> tuple[int, Quality]:
-    """The sub-layer to drop next, and what is left without it; `losses` remembers what each lost when last scored."""
+    network: Network,
+    base: Quality,
+    savings: Mapping[int, float],
+    losses: dict[int, float],
+    batch: int,
+    has_time: Callable[[], bool],
+) -> tuple[int, Quality] | None:
+    """The sub-layer to drop next, and what is left without it; `losses` remembers what each lost when last scored.
+
+    None: time is up.
+    """
     seen: dict[int, Quality] = {}
 
     def price(number: int) -> float:
@@ -220,6 +237,8 @@ def _cheapest(
         best = min(seen, key=price, default=None)
         if best is not None and (not waiting or price(best) <= price(waiting[0])):
             return best, seen[best]
+        if not has_time():
+            return None
         chosen = sorted(waiting[:batch])
         found = network.score(chosen, is_kept=True)
         seen.update(zip(chosen, found, strict=True))

@@ -17,7 +17,7 @@ fit prompts of all domains.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,6 +61,9 @@ class Knn(PlainStrategy):
         )
         always: bool = setting(False, "draft even where plain decoding promises more")
         seed: int = setting(0, "of the clusters", minimum=0)
+        inner: Any = field(default=None, init=False, metadata={"help": "options of `search`, set by its own name"})
+
+        RUNS: ClassVar[str] = "search"
 
         def __post_init__(self) -> None:
             if self.feature not in FEATURES:
@@ -141,9 +144,10 @@ def _check_search(name: str) -> None:
 
 
 def _inner_options(kind: Any, options: Knn.Options) -> Any:
-    """Its own defaults, and whether it always drafts where it can be told so."""
-    told = {"always": options.always} if "always" in {item.name for item in fields(kind.Options)} else {}
-    return kind.Options(**told)
+    """As set by its own name (`--set prune.gain=0.1`); told to `always` draft it does, where it can."""
+    inner = options.inner or kind.Options()
+    can_be_told = "always" in {item.name for item in fields(inner)}
+    return replace(inner, always=True) if options.always and can_be_told else inner
 
 
 def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> list[Domain]:

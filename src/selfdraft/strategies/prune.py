@@ -129,6 +129,7 @@ class Prune(PlainStrategy):
             num_ranking=-(-len(samples) // 4),
             known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
             progress=kit.progress,
+            has_time=kit.has_time,
         )
         for point in found:
             points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))

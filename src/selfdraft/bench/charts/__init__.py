@@ -13,13 +13,13 @@ method, `on`; its base, `Panel`, brings the legend, the title and the figure.
 
 from .bars import Bar, BarColumn, Bars, StackedBars
 from .lines import Band, Lines, Mark, Series
-from .panels import Drawing, Panel, Panels, Stack, render, require_matplotlib
+from .panels import PLOT_EXTRA, Drawing, Panel, Panels, Stack, can_draw, render, require_matplotlib
 from .scatter import Group, Names, Point, Scatter, plane
 from .skip_chart import SkipStrips, Strip
 from .theme import DARK, LIGHT, Theme
 
 __all__ = [
-    "DARK", "LIGHT", "Band", "Bar", "BarColumn", "Bars", "Drawing", "Group", "Lines", "Mark", "Names", "Panel",
-    "Panels", "Point", "Scatter", "Series", "SkipStrips", "Stack", "StackedBars", "Strip", "Theme", "plane", "render",
-    "require_matplotlib",
+    "DARK", "LIGHT", "PLOT_EXTRA", "Band", "Bar", "BarColumn", "Bars", "Drawing", "Group", "Lines", "Mark", "Names",
+    "Panel", "Panels", "Point", "Scatter", "Series", "SkipStrips", "Stack", "StackedBars", "Strip", "Theme", "can_draw",
+    "plane", "render", "require_matplotlib",
 ]  # fmt: skip

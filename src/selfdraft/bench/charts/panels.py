@@ -104,10 +104,17 @@ class Stack(Drawing):
 # ------------------------------------------------------------------------------------------------ files
 
 
+PLOT_EXTRA = 'pip install "selfdraft[plot]"'
+
+
+def can_draw() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def require_matplotlib(what: str, instead: str) -> None:
     """Refuse, before any work, when nothing can draw."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(f"drawing {what} needs matplotlib. Install with: pip install matplotlib. Or {instead}")
+    if not can_draw():
+        raise MissingExtraError(f"drawing {what} needs matplotlib. Install with: {PLOT_EXTRA}. Or {instead}")
 
 
 def render(

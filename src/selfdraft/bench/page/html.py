@@ -17,15 +17,17 @@ from ...measure.records import OFF, VERDICTS
 from ...measure.result import Result
 from .. import tables
 from ..advice import advice, best_of_ours, method_options, warnings
-from ..charts import DARK, LIGHT, Theme, render
+from ..charts import DARK, LIGHT, PLOT_EXTRA, Theme, render
 from ..tables import Table, number, times
 from .charts import Chart
 
 Charts = Mapping[str, Chart]
+NO_PICTURES = f"without pictures: these need matplotlib, {PLOT_EXTRA}"
 _FOLDERS = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s'\":]+[/\\])+")
 
 
 def page(results: Sequence[tuple[Result, Charts]]) -> str:
+    """A result without charts says why it has none."""
     titles = [_text(tables.title(tables.facts_of(result))) for result, _ in results]
     links = "".join(f'<li><a href="#result-{place}">{one}</a></li>' for place, one in enumerate(titles))
     sections = [f'<section id="result-{place}">\n{_section(*one)}</section>' for place, one in enumerate(results)]
@@ -58,6 +60,7 @@ def _section(result: Result, charts: Charts) -> str:
         _table("All methods", tables.main_table(result), kinds) if arms else "<p>No text has been finished yet.</p>\n",
         f"<ul class=soft>{notes}</ul>\n",
         *(_chart(name, chart) for name, chart in charts.items()),
+        "" if charts else f"<p class=soft>{_text(NO_PICTURES)}</p>\n",
         _table("By domain", tables.domain_table(result)) if len(result.prompts_of) > 1 else "",
         *(_table(f"Single passes: {table.title}", table) for table in tables.pass_tables(result)),
         _table("Circumstances", Table("facts", ["", ""], list(_flat(_facts(result))))),

@@ -8,17 +8,10 @@ from typing import Any
 
 from ...models.load.catalogue import DEFAULT_MODEL
 from ...options import GenerateOptions, describe
-from ...registry import AXES, DEFAULTS
+from ...registry import AXES, AXIS_HELP, DEFAULTS
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
-AXIS_HELP = {
-    "strategy": "which sub-layers draft",
-    "lookahead": "how far to draft",
-    "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
-    "acceptance": "what is kept of a draft",
-}
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -68,7 +61,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", help=f"float32, bfloat16, float16 (default: {dtype_default})")
+    parser.add_argument("--dtype", help=f"float32, bfloat16, float16; fp32, bf16, fp16 (default: {dtype_default})")
+    parser.add_argument("--threads", metavar="N", type=count, help="of the CPU (default: as torch has it)")
 
 
 def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted: Callable[[str], bool]) -> Any:

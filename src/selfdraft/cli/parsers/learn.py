@@ -10,7 +10,7 @@ from typing import Any
 from ...registry import DRAFTERS, STRATEGIES, TREES
 from .arguments import Help, add_command, add_label_options, add_model, add_prompt_options, add_settings, count
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_UNITS = {"": (1, "s"), "s": (1, "s"), "m": (60, "min"), "h": (3600, "h")}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 SHORT = 512
 """Tokens of a short text."""
@@ -75,15 +75,24 @@ def add_calibrate(commands: Any) -> None:
     group.add_argument("--tree", metavar="NAME", help=f"what is verified beside the draft: {', '.join(TREES)}")
     labels = "of disco; match: 1 where the draft's token is the target's; tv: 1 - total variation (default: match)"
     group.add_argument("--label", choices=("match", "tv"), help=labels)
-    group.add_argument("--json", action="store_true", help="print one JSON document as the last line")
+    group.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 
 
-def seconds(text: str) -> float:
+class Time(float):
+    """Seconds, and the words they were given in: `90s` is 90 s, `10m` is 10 min."""
+
+    words = ""
+
+
+def seconds(text: str) -> Time:
     """The type of an argument that is a time."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"cannot read the time {text!r}; write it like 90s, 10m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    factor, unit = _UNITS[found[2]]
+    time = Time(float(found[1]) * factor)
+    time.words = f"{found[1]} {unit}"
+    return time
 
 
 PROFILE = """\

@@ -138,7 +138,7 @@ def add_reproduce(commands: Any) -> None:
 REPORT_ABOUT = """\
 Show results again: the table that `selfdraft bench` printed, or the tables and claims of `selfdraft reproduce`. On the
 terminal, as Markdown, as pictures, or (of `bench`) as one HTML page that needs nothing but itself (no script, nothing
-from the network; light and dark). Pictures and HTML need matplotlib.
+from the network; light and dark). Pictures need matplotlib (pip install "selfdraft[plot]"); the page does without.
 """
 
 

@@ -7,6 +7,7 @@ that resume from known states, models that read values while they run) takes the
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -71,7 +72,7 @@ class GraphRunner(EagerRunner):
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
-        self._launches = Launches()
+        self._launches, self.lock = Launches(), threading.RLock()
         super().__init__(model)
 
     def _begin(self) -> None:

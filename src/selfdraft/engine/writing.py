@@ -1,17 +1,17 @@
-"""Calibration texts: prompts, and what the model itself says after them. Strategies are fitted to its own words."""
+"""Texts that the model writes by itself after prompts, within some time, and probes of them: what fits go by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..engine.engine import Engine
 from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
 from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..types import Prompt
+from .engine import Engine
 
 _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
@@ -24,6 +24,7 @@ class Text:
 
     tokens: tuple[int, ...]
     num_prompt_tokens: int
+    is_whole: bool = True  # else time was up
 
     @property
     def num_generated(self) -> int:
@@ -31,24 +32,36 @@ class Text:
 
 
 def write_texts(
-    engine: Engine, prompts: Sequence[Prompt], num_tokens: int, journal: Journal, progress: Progress
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    num_tokens: int,
+    journal: Journal,
+    progress: Progress,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> list[Text]:
     """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again.
 
-    Many short texts would take longer than a few of some length, and say no more.
+    Many short texts would take longer than a few of some length, and say no more. Where time is up the texts at hand
+    are cut, and the others left out: the journal has neither.
     """
     prompts = prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
     each = num_tokens // len(prompts)
     waiting = [number for number in range(len(prompts)) if str(number) not in journal.done]
+    known = {int(number): one.values for number, one in journal.done.items()}
+    kept = {number: Text(tuple(one["tokens"]), one["num_prompt_tokens"]) for number, one in known.items()}
     count = rows_at_once(engine)
     for first in range(0, len(waiting), count):
+        if kept and not has_time():
+            break
         numbers = waiting[first : first + count]
         num_before = (len(prompts) - len(waiting) + first) * each
         told = Told(progress, num_before, len(prompts) * each, "writing texts")
-        for number, text in zip(numbers, write(engine, [prompts[n] for n in numbers], each, told), strict=True):
-            journal.record(str(number), Artefact(dict(vars(text))))
-    kept = (journal.done[str(number)].values for number in range(len(prompts)))
-    return [Text(tuple(values["tokens"]), values["num_prompt_tokens"]) for values in kept]
+        written = write(engine, [prompts[number] for number in numbers], each, told, has_time)
+        for number, text in zip(numbers, written, strict=True):
+            kept[number] = text
+            if text.is_whole:
+                journal.record(str(number), Artefact(dict(vars(text))))
+    return [kept[number] for number in sorted(kept)]
 
 
 def rows_at_once(engine: Engine) -> int:
@@ -69,13 +82,19 @@ class Told:
         self.progress(min(self.num_tokens, self.total), self.total, self.label)
 
 
-def write(engine: Engine, prompts: Sequence[Prompt], num_tokens: int, told: Told) -> Iterator[Text]:
-    """What the model says after each of them, greedily and plainly, all of them at once."""
-    stream = engine.stream([list(prompt.tokens) for prompt in prompts], max_new_tokens=num_tokens, strategy="off")
+def write(
+    engine: Engine, prompts: Sequence[Prompt], num_tokens: int, told: Told, has_time: Callable[[], bool] = lambda: True
+) -> Iterator[Text]:
+    """What the model says after each of them, greedily and plainly, all at once; a token of each in any case."""
+    asked = [list(prompt.tokens) for prompt in prompts]
+    stream = engine.stream(asked, max_new_tokens=num_tokens, strategy="off")
     for chunk in stream:
         told.add(len(chunk.pieces))
+        if not has_time():
+            stream.cancel()
     for prompt, generation in zip(prompts, stream.generations, strict=True):
-        yield Text((*prompt.tokens, *generation.tokens), len(prompt.tokens))
+        tokens = (*prompt.tokens, *generation.tokens)
+        yield Text(tokens, len(prompt.tokens), generation.finish_reason != "cancelled")
 
 
 def probe_text(text: Text, runner: Runner) -> Probe:

@@ -6,10 +6,9 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-from ..errors import unknown_name
-from ..options import describe
-from ..registry import AXES, DEFAULTS, find
-from .parsers.arguments import AXIS_HELP
+from .errors import unknown_name
+from .options import describe
+from .registry import AXES, AXIS_HELP, DEFAULTS, find
 
 WHEN = {
     "off": "to compare with, and where drafting does not pay: small models on few CPU cores",

@@ -1,0 +1,60 @@
+"""What an engine can be built of: wrong objects are refused with what to pass instead, before anything is attached."""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ModelError, OptionError
+
+_LOAD = "transformers.AutoModelForCausalLM.from_pretrained(...), or use selfdraft.Engine.from_pretrained(...)"
+
+
+def check_model(model: Any) -> None:
+    if isinstance(model, str | Path):
+        raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
+    if isinstance(model, type):
+        raise OptionError(f"Engine takes a loaded model, got the class {model.__name__}; load one with {_LOAD}")
+    name = type(model).__name__
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"Engine takes a loaded model, got {_described(model)}; {_remedy(model)}")
+    if not hasattr(model, "config") or not callable(getattr(model, "generate", None)):
+        raise ModelError(
+            f"{name} is not a causal language model of transformers, which has a config and a generate; load one with "
+            f"{_LOAD}"
+        )
+    _check_weights(model, name)
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    if tokenizer is None or (callable(tokenizer) and callable(getattr(tokenizer, "decode", None))):
+        return
+    raise OptionError(
+        f"tokenizer must be a loaded tokenizer, got {_described(tokenizer)}; pass "
+        "transformers.AutoTokenizer.from_pretrained(...), or None to work with token ids alone"
+    )
+
+
+def _described(value: Any) -> str:
+    return f"{' '.join(reprlib.repr(value).split())} of type {type(value).__name__}"
+
+
+def _remedy(model: Any) -> str:
+    if isinstance(getattr(model, "model", None), torch.nn.Module):
+        return "a pipeline holds both: Engine(pipeline.model, pipeline.tokenizer)"
+    if callable(getattr(model, "apply_chat_template", None)) or callable(getattr(model, "decode", None)):
+        return "the model comes first: Engine(model, tokenizer)"
+    return f"load one with {_LOAD}"
+
+
+def _check_weights(model: torch.nn.Module, name: str) -> None:
+    """Weights that accelerate brings in when they are needed stand on the meta device too: its map says so."""
+    empty = next((path for path, weight in model.named_parameters() if weight.is_meta), None)
+    if empty is not None and not getattr(model, "hf_device_map", None):
+        raise ModelError(
+            f"{name} has no weights: {empty} is on the meta device. Load it with from_pretrained outside of "
+            "`with torch.device('meta')` and init_empty_weights()"
+        )
