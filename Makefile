@@ -15,12 +15,12 @@ $(INSTALLED): pyproject.toml
 	$(RUN) pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: $(INSTALLED)  ## Generate with and without self-speculation and compare
+demo: $(INSTALLED)  ## Generate with and without drafting, and as transformers does; compare texts and speeds
 	@$(RUN) selfdraft pull
-	@echo; echo "== A chat prompt: the model drafts for itself, a quarter of its layers skipped"; echo
-	@$(RUN) selfdraft generate --compare --max-new-tokens 96 "Explain in a few sentences why the sky is blue."
-	@echo; echo "== A text to rewrite: drafts are looked up in the prompt"; echo
+	@echo; echo "== A text to rewrite: drafts are looked up in the prompt, against plain decoding"; echo
 	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup - < examples/rewrite.txt
+	@echo; echo "== A question: plain decoding, against transformers' own generate"; echo
+	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --strategy off "Explain in a few sentences why the sky is blue."
 
 test: $(INSTALLED)  ## Lint, types and the test suite, side by side
 	$(MAKE) --no-print-directory -j 2 check suite

@@ -267,7 +267,12 @@ def test_trials(engine: Engine) -> None:
         assert (trial["num_tokens"], trial["num_prompts"]) == (24, 2)
         assert trial["measured"] > 0
         assert 0 <= trial["acceptance_rate"] <= 1
+        assert trial["is_faster"] is False, "two prompts are too few to be sure of anything"
+        assert engine.names(**trial["method"])["strategy"] == trial["strategy"]
     assert all(trial["skip"] and trial["mean_generated_length"] > 1 for trial in trials[1:])
+    assert [trial["method"].get("settings", {}).get("fixed", {}).get("skip", "") for trial in trials[1:]] == [
+        trial["skip"] for trial in trials[1:]
+    ]
     (knapspec,) = profile.artefacts["knapspec"].values["trials"]
     assert "frontier" not in profile.artefacts["knapspec"].values
     assert knapspec["strategy"] == "knapspec"

@@ -62,7 +62,7 @@ class TestGenerate:
         assert "tokens/s" in figures
         assert "ended by length" in figures
         assert "\x1b[" not in output, "colours belong to a terminal"
-        coloured = generate("--color", "always", "--max-new-tokens", "30", "abc").output
+        coloured = generate("--strategy", "uniform", "--color", "always", "--max-new-tokens", "30", "abc").output
         assert "\x1b[32m" in coloured
         assert "\x1b[36m" in coloured
 
@@ -75,15 +75,23 @@ class TestGenerate:
         assert not wants_color("auto", screen)
 
     def test_compare(self, generate: Generate) -> None:
-        output, figures = generate("--compare", "--max-new-tokens", "30", "abc")
+        output, figures = generate("--strategy", "uniform", "--compare", "--max-new-tokens", "30", "abc")
         assert len(output) == 31
         for words in ("outputs: equal, token for token", "drafting", "plain", "speed-up:"):
             assert words in figures
 
-    def test_off_is_not_called_drafting(self, generate: Generate) -> None:
-        figures = generate("--strategy", "off", "--compare", "--max-new-tokens", "5", "abc").error
-        assert [line.split()[0] for line in figures.splitlines()[2:4]] == ["plain", "again"]
-        assert "drafting" not in figures
+    @pytest.mark.parametrize("chosen", [["--strategy", "off"], []], ids=["off", "nothing named"])
+    def test_plain_decoding_is_compared_with_transformers(self, chosen: list[str], generate: Generate) -> None:
+        options = [*chosen, "--compare", "--max-new-tokens", "5", "abc"]
+        figures = generate(*options).error
+        assert [line.split()[0] for line in figures.splitlines()[2:4]] == ["plain", "transformers"]
+        assert "outputs: equal, token for token" in figures
+        assert ("drafting" in figures, "calibrate" in figures) == (False, not chosen)
+        document = generate("--json", *options).document
+        assert document["transformers"]["tokens"] == document["tokens"]
+        assert document["strategy"] == "off"
+        refused = generate("--temperature", "0.5", *options, status=2).error
+        assert "got --temperature; leave --temperature out, or name what drafts" in refused
 
     def test_off_says_what_is_not_used(self, generate: Generate) -> None:
         options = ["--strategy", "off", "--max-new-tokens", "2", "--json", "abc"]
@@ -93,7 +101,8 @@ class TestGenerate:
         assert generate(*options).error == ""
 
     def test_json(self, generate: Generate) -> None:
-        document = generate("--json", "--compare", "--max-new-tokens", "12", "--seed", "4", "abc").document
+        options = ("--strategy", "uniform", "--compare", "--max-new-tokens", "12", "--seed", "4")
+        document = generate("--json", *options, "abc").document
         fields = "version model device dtype seed text tokens finish_reason stats report prompt_tokens options"
         alone = {*fields.split(), *AXES}
         assert set(document) == {*alone, "plain", "comparison", "first_difference", "speedup"}
@@ -123,7 +132,7 @@ class TestGenerate:
             assert {axis: document[axis] for axis in axes} == chosen
 
     def test_comparing_texts_drawn_by_rejection(self, generate: Generate) -> None:
-        options = ["--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]
+        options = ["--strategy", "uniform", "--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]
         assert generate("--temperature", "0.9", "--json", *options).document["comparison"] is None
         assert "two draws from the target's distribution" in generate("--temperature", "0.9", *options).error
         assert generate("--json", *options).document["comparison"] == "equal"

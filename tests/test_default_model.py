@@ -52,7 +52,7 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 
 @functools.cache
 def engine() -> Engine:
-    return Engine.from_pretrained(dtype="float32", device="cpu")
+    return Engine.from_pretrained(dtype="float32", device="cpu", strategy="uniform")
 
 
 def chat(prompt: str) -> list[dict[str, str]]:

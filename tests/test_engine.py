@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from cases import SETTINGS
-from learned import profile
+from learned import FRONTIER, profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet
 from selfdraft.engine.state import TextSequence
@@ -23,13 +24,13 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(pico("llama"), letter_tokenizer(), settings={"confidence": {"threshold": 0.4}})
+    return Engine(pico("llama"), letter_tokenizer(), strategy="uniform", settings={"confidence": {"threshold": 0.4}})
 
 
 def with_eos(token: int) -> Engine:
     model = copy.deepcopy(pico("llama"))
     model.generation_config.eos_token_id = [VOCAB_SIZE - 1, token]
-    return Engine(model, letter_tokenizer(), settings={"confidence": {"threshold": 0.1}})
+    return Engine(model, letter_tokenizer(), strategy="uniform", settings={"confidence": {"threshold": 0.1}})
 
 
 class TestResult:
@@ -119,7 +120,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("family", ["llama", "gpt2"])
     def test_the_context_is_used_to_its_end_and_no_further(self, family: str) -> None:
-        engine = Engine(pico(family), settings={"confidence": {"threshold": 0.0}})
+        engine = Engine(pico(family), strategy="uniform", settings={"confidence": {"threshold": 0.0}})
         prompts = [list(range(20)), [5] * (CONTEXT_LENGTH - 4)]
         found = engine.generate(prompts, max_new_tokens=40)
         assert [len(generation.tokens) for generation in found] == [40, 4]
@@ -219,13 +220,13 @@ class TestIndependence:
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         tokens = torch.tensor([PROMPT])
         expected = model(tokens).logits
-        Engine(model).generate(PROMPT, max_new_tokens=20)
+        Engine(model, strategy="uniform").generate(PROMPT, max_new_tokens=20)
         assert torch.equal(model(tokens).logits, expected)
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
     def test_a_model_that_was_cast_is_attached_anew(self) -> None:
         model = copy.deepcopy(pico("llama"))
-        engine = Engine(model)
+        engine = Engine(model, strategy="uniform")
         engine.generate(PROMPT, max_new_tokens=5)
         model.double()
         assert engine.dtype == torch.float64
@@ -282,3 +283,49 @@ def test_settings_of_a_call_replace_those_of_the_engine(engine: Engine) -> None:
     skip = engine.generate(PROMPT, max_new_tokens=5, settings={"uniform": {"ratio": 0.2}}).steps[0].plan.skip
     assert skip == SkipSet.of([2], [2])
     assert GenerateOptions().max_new_tokens == 256
+
+
+class TestDefault:
+    """The method where nothing is named that drafts."""
+
+    TRIALS = (
+        {"is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}},
+        {"is_faster": True, "measured": 1.3, "method": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}},
+        {"is_faster": False, "measured": 1.4, "method": {"strategy": "uniform"}},
+    )
+
+    def engine(self, *trials: Any, **method: Any) -> Engine:
+        known = profile(prune={"frontier": FRONTIER, "trials": list(trials)})
+        return Engine(pico("llama"), profile=known, **method)
+
+    def test_what_the_profile_found_fastest(self) -> None:
+        engine = self.engine(*self.TRIALS)
+        assert (engine.names()["strategy"], engine.names()["settings"]["fixed"]) == ("fixed", {"skip": "a1,m2"})
+        found = engine.generate(PROMPT, max_new_tokens=8)
+        assert {step.plan.skip for step in found.steps} == {SkipSet.parse("a1,m2")}
+        assert engine.names(acceptance="rejection")["strategy"] == "fixed"
+        assert engine.generate(PROMPT, max_new_tokens=8, settings={"fixed": {"skip": "a2"}}).tokens == found.tokens
+
+    def test_plain_decoding_where_nothing_was_surely_faster(self, home: Path) -> None:
+        assert self.engine(self.TRIALS[2]).names()["strategy"] == "off"
+        assert self.engine().names()["strategy"] == "off"
+        nothing = Engine(pico("llama"))
+        assert nothing.names()["strategy"] == "off"
+        assert not nothing.generate(PROMPT, max_new_tokens=4).stats.num_draft_steps
+
+    def test_what_is_named_counts(self) -> None:
+        engine = self.engine(*self.TRIALS)
+        assert engine.names(strategy="off")["strategy"] == "off"
+        assert engine.names(drafter="lookup")["strategy"] == "uniform"
+        assert self.engine(*self.TRIALS, strategy="prune").names()["strategy"] == "prune"
+
+    def test_it_follows_the_profile(self) -> None:
+        engine = self.engine()
+        engine.remember(profile(prune={"frontier": FRONTIER, "trials": [self.TRIALS[0]]}))
+        assert engine.names()["strategy"] == "prune"
+        assert engine.fork(profile=None).names()["strategy"] == "off"
+
+    def test_a_damaged_profile_is_told_and_not_used(self) -> None:
+        with pytest.warns(UserWarning, match="plain decoding is used.*profile's trials cannot be read.*calibrate"):
+            engine = self.engine({"is_faster": True, "measured": "?", "method": {}}, self.TRIALS[0])
+        assert engine.names()["strategy"] == "off"

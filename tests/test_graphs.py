@@ -53,7 +53,7 @@ def new_runner(model: Any, *_: Any, **options: Any) -> GraphRunner:
 
 def new_engine(model: Any, make: Callable[..., Any] = new_runner, **options: Any) -> Engine:
     with mock.patch.object(engine_module, "make_runner", make):
-        return Engine(model, settings=SETTINGS, profile=profile(), **options)
+        return Engine(model, **{"strategy": "uniform", "settings": SETTINGS, "profile": profile(), **options})
 
 
 @pytest.fixture(autouse=True)
@@ -420,7 +420,7 @@ def test_a_model_that_cannot_be_recorded_runs_eagerly(caplog: pytest.LogCaptureF
     assert len(caplog.records) <= 2, "one for the drafts, one for the passes"
     assert engine._runner.fallback_reason == "NotImplementedError: no graphs here"
     assert "every operation is launched by itself: NotImplementedError: no graphs here" in caplog.messages[-1]
-    eager = Engine(pico("llama"), settings=SETTINGS, profile=profile())
+    eager = Engine(pico("llama"), strategy="uniform", settings=SETTINGS, profile=profile())
     assert tokens_of(found) == tokens_of([eager.generate(prompt, max_new_tokens=30) for prompt in PROMPTS])
 
 

@@ -42,6 +42,7 @@ Inputs = dict[str, Any]
 PAD = 2  # an ordinary token that prompts hold too: processors must see padding where `generate` shows it
 PROMPTS = ((3, 1, 4, 1, 5, 9, 2, 6), (7, 7, 2), (11, 5, 80, 2, 6))
 EAGER = {"confidence": {"threshold": 0.2}}
+DRAFTING: dict[str, Any] = {"strategy": "uniform", "settings": EAGER}
 REPOSITORY = Path(__file__).parents[1]
 LLAMA = pico("llama")
 
@@ -61,14 +62,14 @@ by_inputs = pytest.mark.parametrize("inputs", [SINGLE, PADDED], ids=["single", "
 def drafted(inputs: Inputs = SINGLE, model: PreTrainedModel = LLAMA, **options: Any) -> Any:
     """With what draws, seeds or streams of `decoder` beside the options of `generate`."""
     ours = {name: options.pop(name) for name in ("strategy", "seed", "streamer") if name in options}
-    decode = options.pop("custom_generate", None) or selfdraft.decoder(**in_use({"settings": EAGER, **ours}))
+    decode = options.pop("custom_generate", None) or selfdraft.decoder(**in_use({**DRAFTING, **ours}))
     return model.generate(**inputs, **options, custom_generate=decode)
 
 
 def both(inputs: Inputs = PADDED, model: PreTrainedModel = LLAMA, **options: Any) -> tuple[Any, Any]:
     """(plain, drafted); drafting must have had its effect, else nothing is shown."""
     options = {"max_new_tokens": 14, "do_sample": False, "pad_token_id": PAD, **options}
-    decode = options.pop("custom_generate", None) or selfdraft.decoder(settings=EAGER)
+    decode = options.pop("custom_generate", None) or selfdraft.decoder(**DRAFTING)
     found = model.generate(**inputs, **options), drafted(inputs, model, **options, custom_generate=decode)
     assert sum(generation.stats.num_draft_steps for generation in decode.generations) > 0
     return found
@@ -91,7 +92,7 @@ class TestGreedy:
     @by_inputs
     @pytest.mark.parametrize("family", FAMILIES)
     def test_equal_to_generate(self, family: str, inputs: Inputs) -> None:
-        decode = selfdraft.decoder(settings=EAGER)
+        decode = selfdraft.decoder(**DRAFTING)
         assert_same(inputs, pico(family), max_new_tokens=18, custom_generate=decode)
         assert sum(generation.stats.num_accepted for generation in decode.generations) > 0
 
@@ -190,7 +191,7 @@ class EndsAfter(stopping_criteria.StoppingCriteria):
 class TestStopping:
     def test_criteria_are_asked_token_by_token(self) -> None:
         criterion = EndsAfter(plain_tokens()[9])
-        decode = selfdraft.decoder(settings=EAGER)
+        decode = selfdraft.decoder(**DRAFTING)
         found = drafted(max_new_tokens=24, stopping_criteria=[criterion], custom_generate=decode)
         assert [len(ids) for ids in criterion.seen] == list(range(9, found.shape[1] + 1))
         assert criterion.seen[-1] == found[0].tolist()
@@ -226,7 +227,7 @@ class TestStopping:
     def test_stop_strings(self, inputs: Inputs) -> None:
         tokenizer = letter_tokenizer()
         stop = tokenizer.decode(plain_tokens()[6:9])
-        bound = selfdraft.decoder(tokenizer=tokenizer, settings=EAGER)
+        bound = selfdraft.decoder(tokenizer=tokenizer, **DRAFTING)
         options = {"stop_strings": [stop, "never"], "tokenizer": tokenizer, "eos_token_id": 111}
         found = assert_same(inputs, **options, custom_generate=bound)
         assert found[0, 17:].tolist() == [PAD] * (found.shape[1] - 17)
@@ -356,7 +357,7 @@ class TestStreamer:
 
 class TestEngines:
     def test_one_decoder_for_two_models_and_many_calls(self) -> None:
-        decode = selfdraft.decoder(settings=EAGER)
+        decode = selfdraft.decoder(**DRAFTING)
         for family in ("llama", "gpt2", "llama"):
             assert_same(model=pico(family), max_new_tokens=8, custom_generate=decode)
 

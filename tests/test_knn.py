@@ -474,7 +474,7 @@ def test_the_commands(
     assert main([*asked, "--domain-field", "tsk", "--prompts", labelled]) == 2
     assert "line 1 of mine.jsonl has no 'tsk' that is text; write it like {\"tsk\": " in capsys.readouterr().err
     assert main([*generate, "!"]) == 0
-    assert "route: general (the prompt is too short to tell)" in capsys.readouterr().out
+    assert "route: general (the prompt is too short to tell)" in capsys.readouterr().err
 
 
 def test_domains_by_file_and_none(

@@ -15,7 +15,17 @@ from learned import knowledge
 from pico import pico
 from selfdraft.errors import OptionError
 from selfdraft.options import GenerateOptions, NoOptions, describe, make, parse_settings, setting
-from selfdraft.registry import AXES, BENCH_ONLY, DEFAULTS, check_settings, find, in_use, options_for, unused_settings
+from selfdraft.registry import (
+    AXES,
+    BENCH_ONLY,
+    DEFAULTS,
+    check_settings,
+    find,
+    in_use,
+    options_for,
+    resolve,
+    unused_settings,
+)
 from selfdraft.types import SkipSet
 
 layers = st.frozensets(st.integers(0, 40))
@@ -189,8 +199,25 @@ def test_the_table_is_the_folder(axis, folder):
 
 def test_every_registered_name_is_found_and_the_defaults():
     assert all(callable(find(axis, name)) for axis, table in AXES.items() for name in table)
-    names = {"strategy": "uniform", "lookahead": "confidence", "drafter": "self", "tree": "chain"}
-    assert dict(DEFAULTS) == {**names, "acceptance": "coupled"}
+    names = {"lookahead": "confidence", "drafter": "self", "tree": "chain", "acceptance": "coupled"}
+    assert dict(DEFAULTS) == {"strategy": "off", **names}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "strategy"),
+    [
+        ({}, "off"),
+        ({"acceptance": "rejection"}, "off"),
+        ({"settings": {"uniform": {"ratio": 0.3}}}, "off"),
+        ({"drafter": "lookup"}, "uniform"),
+        ({"lookahead": "fixed"}, "uniform"),
+        ({"tree": "siblings"}, "uniform"),
+        ({"drafter": "lookup", "strategy": "off"}, "off"),
+    ],
+)
+def test_who_names_what_drafts_wants_drafts(chosen, strategy):
+    assert resolve(chosen)["strategy"] == strategy
+    assert resolve({}, chosen)["strategy"] == resolve(chosen, {})["strategy"] == strategy
 
 
 @pytest.mark.parametrize(("axis", "name"), [(axis, name) for axis, table in BENCH_ONLY.items() for name in table])
@@ -222,7 +249,8 @@ def test_the_fixed_strategy_needs_a_skip_set_of_the_model():
 @pytest.mark.parametrize(
     ("method", "unused"),
     [
-        ({"settings": {"uniform": {"ratio": 0.3}, "confidence": {"threshold": 0.5}}}, []),
+        ({"settings": {"uniform": {"ratio": 0.3}}}, ["uniform.ratio"]),  # nothing that drafts is chosen
+        ({"strategy": "uniform", "settings": {"uniform": {"ratio": 0.3}, "confidence": {"threshold": 0.5}}}, []),
         ({"settings": {"swift": {"window": 3}, "lookup": {"min_ngram": 1}}}, ["swift.window", "lookup.min_ngram"]),
         ({"drafter": "lookup", "settings": {"lookup": {"min_ngram": 1}}}, []),
         ({"strategy": "prune", "settings": {"siblings": {"lookup": 1}}}, []),  # its pairing

@@ -49,7 +49,7 @@ TEMPLATE = (
 def engine() -> Engine:
     tokenizer = letter_tokenizer()
     tokenizer.chat_template, tokenizer.pad_token = TEMPLATE, "!"
-    return Engine(pico("llama"), tokenizer, settings={"confidence": {"threshold": 0.4}})
+    return Engine(pico("llama"), tokenizer, strategy="uniform", settings={"confidence": {"threshold": 0.4}})
 
 
 @functools.cache

@@ -196,7 +196,7 @@ class TestPlantedDefects:
 
         original = GroupDraft._levels
         monkeypatch.setattr(GroupDraft, "_levels", levels)
-        settings = {**SETTINGS, "siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
+        settings = {"siblings": {"table": "0.01:6,1:1"}}  # room for six, one is wanted: five pads
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 

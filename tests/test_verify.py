@@ -24,13 +24,14 @@ Document = dict[str, Any]
 Said = Callable[..., str]
 Generated = Callable[..., Document]
 NUM_TOKENS = 24
+UNIFORM = ["--strategy", "uniform"]
 SAMPLED = ["--temperature", "0.9", "--top-p", "0.9", "--seed", "5"]
 ALL_CHOSEN = f"{NUM_TOKENS} tokens: {NUM_TOKENS} the target's own choice, 0 ties, 0 different\n"
 
 
 @pytest.fixture(scope="module")
 def engine() -> selfdraft.Engine:
-    return selfdraft.Engine(pico("llama"), letter_tokenizer())
+    return selfdraft.Engine(pico("llama"), letter_tokenizer(), strategy="uniform")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def eos_folder(folder: str, engine: selfdraft.Engine, tmp_path_factory: pytest.T
 def generated(folder: str, said: Said) -> Generated:
     def call(*options: str, model: str = folder) -> Document:
         return json.loads(
-            said("generate", "--model", model, "--json", "--max-new-tokens", str(NUM_TOKENS), *options, "abc")
+            said("generate", "--model", model, "--json", *UNIFORM, "--max-new-tokens", str(NUM_TOKENS), *options, "abc")
         )
 
     return call

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from .errors import unknown_name
 from .options import describe
-from .registry import AXES, AXIS_HELP, DEFAULTS, find
+from .registry import AXES, AXIS_HELP, DEFAULT_HELP, DEFAULTS, find
 
 WHEN = {
     "off": "to compare with, and where drafting does not pay: small models on few CPU cores",
@@ -52,7 +52,7 @@ def methods_text(name: str) -> str:
 
 def _overview() -> Iterator[str]:
     for axis, table in AXES.items():
-        yield f"{axis}: {AXIS_HELP[axis]} (--{axis} NAME, default: {DEFAULTS[axis]})"
+        yield f"{axis}: {AXIS_HELP[axis]} (--{axis} NAME, default: {DEFAULT_HELP.get(axis, DEFAULTS[axis])})"
         for name in table:
             yield f"  {name:<13} {_first(axis, name)}"
             yield f"  {'':<13} when: {WHEN[name]}"

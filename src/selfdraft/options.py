@@ -73,15 +73,15 @@ class GenerateOptions:
     """One call of `Engine.generate`. Greedy unless `temperature` is above 0."""
 
     max_new_tokens: int = setting(256, "stop after this many new tokens", minimum=1)
-    min_new_tokens: int = setting(0, "forbid the end-of-text token before this many", minimum=0)
+    min_new_tokens: int = setting(0, "no end of the text before this many", minimum=0)
     temperature: float = setting(0.0, "0 is greedy; above 0 samples", minimum=0.0, maximum=1e3)
-    top_k: int = setting(0, "sample from the k likeliest tokens; 0 is off", minimum=0)
+    top_k: int = setting(0, "sample from the k likeliest; 0: all", minimum=0)
     top_p: float = setting(1.0, "sample from the smallest set with this probability", minimum=0.0, maximum=1.0)
-    min_p: float = setting(0.0, "drop tokens below this share of the best one", minimum=0.0, maximum=1.0)
+    min_p: float = setting(0.0, "drop what is below this share of the best", minimum=0.0, maximum=1.0)
     repetition_penalty: float = setting(
         1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3, maximum=1e3
     )
-    seed: int = setting(0, "the same seed gives the same text, drafting on or off", minimum=0, maximum=2**64 - 1)
+    seed: int = setting(0, "the same seed, the same text", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(
         0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0, maximum=2**31
     )

@@ -69,12 +69,15 @@ AXIS_HELP: Mapping[str, str] = {
     "acceptance": "what is kept of a draft",
 }
 DEFAULTS: Mapping[str, str] = {
-    "strategy": "uniform",
+    "strategy": "off",
     "lookahead": "confidence",
     "drafter": "self",
     "tree": "chain",
     "acceptance": "coupled",
 }
+DEFAULT_HELP: Mapping[str, str] = {"strategy": "what the profile found fastest, else off"}
+DRAFTING = "uniform"
+"""The strategy where a lookahead, a drafter or a tree is chosen and no strategy: it needs nothing learned."""
 
 
 def find(axis: str, name: str) -> Any:
@@ -105,6 +108,12 @@ def _a(axis: str) -> str:
     return f"an {axis}" if axis[0] in "aeiou" else f"a {axis}"
 
 
+def names_drafts(*choices: Mapping[str, Any]) -> bool:
+    """Whether something was chosen that drafts, or `off`."""
+    axes = ("strategy", "lookahead", "drafter", "tree")
+    return any(choice.get(axis) is not None for choice in choices for axis in axes)
+
+
 def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     """A method with nothing left open: what was chosen (the last one counts), what the strategy pairs with, defaults.
 
@@ -115,6 +124,8 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     for choice in choices:
         for name, values in (choice.get("settings") or {}).items():
             settings.setdefault(name, {}).update(values)
+    if names_drafts(chosen):
+        chosen.setdefault("strategy", DRAFTING)
     pairs: Mapping[str, Any] = find("strategy", chosen.get("strategy", DEFAULTS["strategy"])).pairs_with
     for axis in AXES:
         if axis in pairs and axis not in chosen:
@@ -175,9 +186,9 @@ def _axes_of(method: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------ what is in use
 
 
-def unused_settings(method: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[tuple[str, str]]:
+def unused_settings(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(method, option) of each of its settings that nothing chosen reads; `defaults`: what it leaves open."""
-    whole = resolve(defaults or {}, method)
+    whole = resolve(*defaults, method)
     read = {(name, option) for axis, name in _running(whole) for option in _settable(find(axis, name).Options)}
     given: Settings = method.get("settings") or {}
     return [(name, option) for name in given for option in given[name] if (name, option) not in read]
@@ -221,12 +232,12 @@ def unused_text(name: str, option: str) -> str:
     return f"{name}.{option} is set, but nothing chosen reads it; add {flags} (in Python: {python}), or leave it out"
 
 
-def check_use(method: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+def check_use(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> None:
     """Raise for a setting of a call that nothing chosen reads; `defaults`: what the call leaves open.
 
     An engine's own settings are not asked: a later call may choose what reads them.
     """
-    for name, option in unused_settings(method, defaults):
+    for name, option in unused_settings(method, *defaults):
         raise OptionError(unused_text(name, option))
     warn_of_idle(method)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..measure.records import OFF
-from ..registry import AXES, BENCH_ONLY, DEFAULTS, unknown_method
+from ..registry import AXES, BENCH_ONLY, DEFAULTS, DRAFTING, unknown_method
 
 ALL = "all"
 CROSSED = ("strategy", "lookahead", "drafter", "tree")
@@ -51,7 +51,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
     These draft with a chain, and `confidence` says how far, unless they say otherwise themselves. And plain decoding a
     second time: its distance from 1.00x shows the noise of the run.
     """
-    strategy = base.get("strategy", DEFAULTS["strategy"])
+    strategy = base.get("strategy", DRAFTING)
     plain = {"strategy": strategy, "lookahead": DEFAULTS["lookahead"], "drafter": "self", "tree": "chain"}
     open_base = {name: value for name, value in base.items() if name not in CROSSED}
     methods = {name: {**open_base, "strategy": name} for name in AXES["strategy"] if name != OFF}
@@ -74,7 +74,7 @@ def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Method
     return lambda base: {name: {**base, **method} for name, method in methods.items()}
 
 
-_LOOKUP, _PRUNE = {"strategy": "uniform", "drafter": "lookup"}, {"strategy": "prune"}
+_LOOKUP, _PRUNE = {"strategy": DRAFTING, "drafter": "lookup"}, {"strategy": "prune"}
 PRESETS: Mapping[str, Preset] = {
     "quick": Preset(
         "what would I gain? four methods (nothing fitted, learned on the way, copied from the text, fitted beforehand)",

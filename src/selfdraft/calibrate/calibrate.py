@@ -221,7 +221,7 @@ class _Calibration:
             if num_tokens >= min(TRIAL_TOKENS, _LEAST_TRIAL_TOKENS):
                 plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens)
                 found = run_whole(self.engine, plan, self.progress, Budget(seconds)).all_of
-                return [self._trial(found, name, some[name]["strategy"]) for name in some if name in found.arms]
+                return [self._trial(found, name, some[name]) for name in some if name in found.arms]
         self.say(f"no time is left to try {next(iter(methods))}; {GO_ON}")
         return []
 
@@ -233,7 +233,7 @@ class _Calibration:
         texts = 3 if is_recording else 1  # warmed up with two of the same length
         return int((seconds / _SLOWEST - reading) / max(texts * costs.plain, 1e-9))
 
-    def _trial(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
+    def _trial(self, found: Measured, name: str, method: Mapping[str, Any]) -> dict[str, Any]:
         records, total = found.of(name), found.figures(name)
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
@@ -241,13 +241,15 @@ class _Calibration:
         num_context = round(sum(lengths) / max(1, len(lengths)))
         match, costs = self._texts.match(skip), self.latency.at(num_context)
         return {
-            "strategy": strategy,
+            "strategy": method["strategy"],
+            "method": method,
             "skip": str(skip),
             "match": match,
             "num_context": num_context,  # of both, what is predicted and what is measured
             "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
+            "is_faster": bool(speedup and speedup.is_above(1.0)),
             **rates(total),
         }
 

@@ -23,7 +23,7 @@ from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Budget, Progress, Say, Steps, no_progress
 from ..prompts.arrange import hold_out
-from ..registry import find, options_for
+from ..registry import DRAFTING, find, options_for
 from ..types import Prompt
 from .calibrate import rates
 from .fit_session import repair
@@ -196,6 +196,8 @@ class LookaheadFit:
         self.engine, self.options, self.store = engine, options, Store()
         self._progress, self._say, self._budget = progress, say, Budget(options.budget_seconds)
         known = engine.names(**method)
+        if known["strategy"] == OFF and "strategy" not in method:
+            known = engine.names(**{**method, "strategy": DRAFTING})
         self.method = {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
         self.num_tokens = 0  # of each text; known once a first text was begun
 

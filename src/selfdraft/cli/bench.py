@@ -26,7 +26,7 @@ from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
 from ..prompts.sets import select_prompts
 from ..prompts.tokens import encode
-from ..registry import AXES, DEFAULTS
+from ..registry import AXES, names_drafts
 from ..types import Prompt
 from . import terminal
 from .inputs import (
@@ -100,7 +100,7 @@ def _methods(options: argparse.Namespace) -> Methods:
     methods |= crossed(chosen, base)
     methods |= _parse_variants(options.variant, base)
     if not (methods or any(chosen.values())):
-        methods = {_name_method(base): base}
+        methods = {_name_method(base): base} if names_drafts(base) else PRESETS["quick"].methods(base)
     bounds = {name: method["lookahead"] for name, method in methods.items() if is_bound(method)}
     methods = checked_methods({name: _without_bound(method) for name, method in methods.items()}, options)
     return {
@@ -115,7 +115,7 @@ def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_method(method: Mapping[str, Any]) -> str:
     """A row name for the method options of the command: the methods that were named."""
-    name = ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
+    name = ", ".join(method[axis] for axis in AXES if axis in method)
     if name == OFF:
         raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
     return name

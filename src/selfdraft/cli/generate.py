@@ -1,4 +1,7 @@
-"""`selfdraft generate`: stream a text; with `--compare` also decode plainly and show what drafting changed: speed."""
+"""`selfdraft generate`: stream a text; with `--compare` also decode plainly and show what drafting changed: speed.
+
+Plain decoding itself is compared with transformers' `model.generate`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..engine.audit import rule_for
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
+from ..errors import OptionError
+from ..measure.peers import generate_by_transformers
 from ..options import GenerateOptions, make
-from ..registry import AXES, idle_axes, resolve
-from ..types import Generation
+from ..registry import AXES, idle_axes, names_drafts
+from ..types import Generation, Stats
 from . import terminal
 from .inputs import checked_method, heading, load_engine, read_method
 from .parsers.use import SHAPING
@@ -25,6 +31,11 @@ from .prompt import as_prompt, read_prompt
 WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
+_NOTHING_LEARNED = (
+    "(plain decoding: `selfdraft calibrate` learns what pays on this machine and makes it the default; "
+    "--drafter lookup drafts where the answer repeats the prompt)"
+)
+_NOTHING_FASTER = "(plain decoding: nothing that was calibrated is surely faster on this machine)"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,23 +49,28 @@ def run(options: argparse.Namespace) -> int:
         terminal.say(note)
     engine = load_engine(options, **method)
     if profile := engine.knowledge.profile_in_use:
-        terminal.say(profile.summary)
-    prompt = as_prompt(asked, engine, options.raw)
+        fastest = "" if names_drafts(method) else engine.knowledge.fastest.get("strategy", "")
+        terminal.say(f"{profile.summary}{fastest and f'; {fastest} was the fastest and is used'}")
+    prompt, is_plain = as_prompt(asked, engine, options.raw), engine.names()["strategy"] == "off"
+    if is_plain and options.compare:
+        _check_greedy(call)
+    other = partial(_by_transformers if is_plain else _plainly, engine, prompt)
     if options.compare:
-        for warm_up in (method, {"strategy": "off"}):
-            engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
+        engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS)
+        other({"max_new_tokens": WARM_UP_TOKENS})
     generation = _generate(engine, prompt, call, options)
-    plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
-    rule = rule_for(resolve(method)["acceptance"], settings)
+    plain = other(call) if options.compare else None
+    rule = rule_for(engine.names()["acceptance"], settings)
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
-        document = _document(engine, options, method, generation, plain, comparison)
+        document = _document(engine, options, generation, plain, comparison)
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
         shaping = {name: getattr(settings, name) for name in SHAPING}
         print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
-        labels = ("plain", "again") if resolve(method)["strategy"] == "off" else ("drafting", "plain")
-        terminal.say("\n".join(_summary(generation, plain, comparison, labels)))
+        terminal.say("\n".join(_summary(generation, plain, comparison, is_plain)))
+        if is_plain and not names_drafts(method):
+            terminal.say(_NOTHING_FASTER if engine.knowledge.profile_in_use else _NOTHING_LEARNED)
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
@@ -70,6 +86,33 @@ def _idle_note(options: argparse.Namespace) -> str | None:
     """Of what was chosen together with `off`."""
     idle = [f"--{axis} {getattr(options, axis)}" for axis in idle_axes(vars(options))]
     return f"note: --strategy off decodes plainly; {', '.join(idle)} is not used" if idle else None
+
+
+def _plainly(engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> Generation:
+    return engine.generate(prompt, **call, strategy="off")
+
+
+def _by_transformers(engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> Generation:
+    """As our own, with the seconds of the whole call: nothing else can be told from outside."""
+    (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
+    room = (engine.context_length or sys.maxsize) - len(prompt_tokens)
+    num_tokens = min(int(call.get("max_new_tokens", GenerateOptions.max_new_tokens)), room)
+    tokens, seconds = generate_by_transformers(engine, prompt_tokens, max_new_tokens=num_tokens)
+    text = engine.tokenizer.decode(tokens, skip_special_tokens=True)
+    count = len(tokens)
+    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, seconds, count / seconds)
+    return Generation(text, tokens, ("target",) * count, len(prompt_tokens), "length", stats)
+
+
+def _check_greedy(call: Mapping[str, Any]) -> None:
+    """What transformers draws, or is told to avoid, cannot be told from an error."""
+    for name in call:
+        if name not in ("max_new_tokens", "seed"):
+            flag = f"--{name.replace('_', '-')}"
+            raise OptionError(
+                f"--compare sets plain decoding against transformers' greedy text, got {flag}; leave {flag} out, or "
+                "name what drafts (--drafter lookup), to compare that with plain decoding"
+            )
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
@@ -92,16 +135,18 @@ def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: 
 
 
 def _summary(
-    generation: Generation, plain: Generation | None, comparison: Comparison | None, labels: tuple[str, str]
+    generation: Generation, plain: Generation | None, comparison: Comparison | None, is_plain: bool
 ) -> Iterator[str]:
     stats = generation.stats
-    yield f"\n{'':10}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}"
-    yield _row(labels[0], generation)
+    yield f"\n{'':12}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}"
+    is_of_calls = is_plain and plain is not None
+    yield _row("plain" if is_plain else "drafting", generation, is_of_calls)
     if plain is not None:
-        yield _row(labels[1], plain)
-        speedup = _speedup(generation, plain)
+        yield _row("transformers" if is_plain else "plain", plain, is_of_calls)
+        speedup = _speedup(generation, plain, is_of_calls)
         yield f"outputs: {_comparison_text(comparison)}"
-        yield f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})")
+        why = f" (slower: {_why_slower(generation, plain)})" if speedup < 1 and not is_plain else ""
+        yield f"speed-up: {speedup:.2f}x{' (whole calls, the prompt included)' * is_plain}{why}"
     prefill = f"{generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
     yield f"ended by {generation.finish_reason}; prefill of {prefill}"
     if generation.report:
@@ -126,11 +171,11 @@ def _value_text(value: Any) -> str:
     return "not known yet" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _row(name: str, generation: Generation) -> str:
+def _row(name: str, generation: Generation, is_of_calls: bool) -> str:
     stats = generation.stats
     acceptance = f"{stats.acceptance_rate:.0%}" if stats.num_draft_steps else "-"
     return (
-        f"{name:10}{stats.tokens_per_second:9.1f} {stats.num_tokens:7d} {stats.num_target_passes:7d} "
+        f"{name:12}{_speed(stats, is_of_calls):9.1f} {stats.num_tokens:7d} {stats.num_target_passes:7d} "
         f"{acceptance:>11} {stats.mean_generated_length:12.2f}"
     )
 
@@ -144,8 +189,15 @@ def _comparison_text(comparison: Comparison | None) -> str:
     return f"{comparison.verdict} from token {comparison.first_difference} on{gap}"
 
 
-def _speedup(generation: Generation, plain: Generation) -> float:
-    return generation.stats.tokens_per_second / plain.stats.tokens_per_second if plain.stats.tokens_per_second else 0.0
+def _speed(stats: Stats, is_of_calls: bool) -> float:
+    """Tokens per second of decoding, or with the pass of the prompt."""
+    seconds = stats.prefill_seconds + stats.decode_seconds
+    return stats.num_tokens / seconds if is_of_calls and seconds else stats.tokens_per_second
+
+
+def _speedup(generation: Generation, other: Generation, is_of_calls: bool) -> float:
+    speed = _speed(other.stats, is_of_calls)
+    return _speed(generation.stats, is_of_calls) / speed if speed else 0.0
 
 
 def _why_slower(generation: Generation, plain: Generation) -> str:
@@ -163,25 +215,25 @@ def _why_slower(generation: Generation, plain: Generation) -> str:
 def _document(
     engine: Engine,
     options: argparse.Namespace,
-    method: dict[str, Any],
     generation: Generation,
     plain: Generation | None,
     comparison: Comparison | None,
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         **heading(engine, options),
-        **{axis: resolve(method)[axis] for axis in AXES},
+        **{axis: engine.names()[axis] for axis in AXES},
         "seed": int(options.seed or 0),
         **_output(generation),
         "finish_reason": generation.finish_reason,
         "report": dict(generation.report),
     }
     if plain is not None:
+        is_plain = document["strategy"] == "off"
         document |= {
-            "plain": _output(plain),
+            "transformers" if is_plain else "plain": _output(plain),
             "comparison": comparison.verdict if comparison else None,
             "first_difference": comparison.first_difference if comparison else None,
-            "speedup": _speedup(generation, plain),
+            "speedup": _speedup(generation, plain, is_plain),
         }
     return document
 

@@ -26,6 +26,7 @@ from ..lookahead.disco import artefact_name
 from ..models.load import loading
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
+from ..registry import DRAFTING
 from ..types import Prompt
 from . import terminal
 from .budget import load_within
@@ -71,7 +72,8 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
     options.strategy = options.strategy[0] if options.strategy else None
     asked = checked_method(read_method(options), options)
-    method = {name: value for name, value in asked.items() if name != "lookahead"}  # it is learned
+    method = {"strategy": DRAFTING, **asked}
+    del method["lookahead"]  # it is learned
     if method.get("strategy") == "off":
         raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))

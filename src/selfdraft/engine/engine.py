@@ -22,7 +22,7 @@ from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import Host, Runner
-from ..registry import AXES, check_use, resolve, warn_of_idle
+from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation, StepRecord
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
@@ -54,13 +54,14 @@ class Engine:
     `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
     of `GenerateOptions`. A lookahead or an acceptance of your own may be given as an object (`protocols.Lookahead`).
-    `help(engine.generate)` lists all keywords.
+    `help(engine.generate)` lists all keywords. Where nothing is named that drafts, the method is what the profile found
+    fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself.
 
-    What `selfdraft calibrate` learned about the model on this device (its profile) is read when a strategy asks for
-    it; another one may be given as `profile`, None for none. `name` is what messages call the model.
+    What `selfdraft calibrate` learned about the model on this device (its profile) is read when it is needed; another
+    one may be given as `profile`, None for none. `name` is what messages call the model.
     """
 
     @keywords_of(MethodOptions)
@@ -196,7 +197,7 @@ class Engine:
     @keywords_of(MethodOptions)
     def names(self, **method: Unpack[MethodOptions]) -> dict[str, Any]:
         """What a call of `generate` with these options decodes with: a name for each axis, and settings."""
-        return resolve(self._defaults, check_method(method))
+        return resolve(*self._choices(method))
 
     @keywords_of(MethodOptions)
     def method(self, **method: Unpack[MethodOptions]) -> Method:
@@ -204,7 +205,13 @@ class Engine:
         return self._method(method)
 
     def _method(self, overrides: Mapping[str, Any]) -> Method:
-        return self._parts.method(resolve(self._defaults, check_method(overrides)))
+        return self._parts.method(resolve(*self._choices(overrides)))
+
+    def _choices(self, overrides: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+        """What a method is made of, the last one counts: the profile's fastest, the engine's own, the call's."""
+        chosen = check_method(overrides)
+        fastest = {} if names_drafts(self._defaults, chosen) else self.knowledge.fastest
+        return fastest, self._defaults, chosen
 
     @overload
     def generate(self, prompt: OnePrompt, **options: Unpack[CallOptions]) -> Generation: ...
@@ -233,7 +240,7 @@ class Engine:
         call = read_call(options)
         self._check_call(call.settings)
         method = self._method(call.method)
-        check_use(call.method, self._defaults)
+        check_use(call.method, *self._choices(call.method)[:-1])
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
         return self._start(prompts, is_batch, method, call.settings)
 

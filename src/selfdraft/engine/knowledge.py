@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..economics import LatencyFit
 from ..errors import ProfileError
 from ..models.latency import measure
-from ..profiles.contents import fit_of
+from ..profiles.contents import fastest_method, fit_of
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Profile
 from ..profiles.store import Store, calibrate_command, command_for
@@ -29,6 +30,7 @@ class EngineKnowledge:
         self._profile = profile
         self._key: ProfileKey | None = None
         self._latency: LatencyFit | None = None
+        self._fastest: Mapping[str, Any] | None = None
 
     @property
     def for_methods(self) -> Knowledge:
@@ -58,6 +60,22 @@ class EngineKnowledge:
     def profile_in_use(self) -> Profile | None:
         """None as well where nothing has asked for it yet."""
         return self._profile if isinstance(self._profile, Profile) else None
+
+    @property
+    def fastest(self) -> Mapping[str, Any]:
+        """The method that was fastest when the profile was made; empty: plain decoding, or nothing is known."""
+        if self._fastest is None:
+            self._fastest = self._read_fastest()
+        return self._fastest
+
+    def _read_fastest(self) -> Mapping[str, Any]:
+        if self._profile == "stored" and Store().is_empty():
+            return {}
+        try:
+            return fastest_method(self.profile) if self.profile else {}
+        except ProfileError as error:
+            warnings.warn(f"plain decoding is used, for no other method was named and {error}", stacklevel=2)
+            return {}
 
     def latency(self) -> LatencyFit:
         if self._latency is None:

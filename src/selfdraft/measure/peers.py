@@ -65,13 +65,16 @@ class PeerArm:
         """Tokens and seconds; None where it failed: that is a row of the table, not the end of it."""
         if self.error is None:
             try:
-                return _generate(self._engine, prompt, max_new_tokens=num_tokens, **self._options, **options)
+                return generate_by_transformers(
+                    self._engine, prompt, max_new_tokens=num_tokens, **self._options, **options
+                )
             except Exception as error:
                 self.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return None
 
 
-def _generate(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
+def generate_by_transformers(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
+    """Greedily, with `options` of `model.generate`: tokens, and the seconds of the whole call."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
     config = engine.model.config.get_text_config(decoder=True)
     num_layers = config.num_hidden_layers

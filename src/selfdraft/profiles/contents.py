@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..economics import LatencyFit, PassCosts, speed_table
 from ..errors import ProfileError
@@ -88,6 +89,14 @@ def _tried(profile: Profile, costs: PassCosts) -> dict[SkipSet, KnownSet]:
                 known = KnownSet.at(costs, skip, float(trial["match"]))
                 found[skip] = replace(known, measured=float(trial["measured"]), tried_as=strategy)
     return found
+
+
+def fastest_method(profile: Profile) -> dict[str, Any]:
+    """Of all that were tried and were surely faster than plain decoding; empty: there is none."""
+    with reading("trials", calibrate_command(profile.key)):
+        trials = [trial for artefact in profile.artefacts.values() for trial in artefact.values.get("trials", ())]
+        faster = [trial for trial in trials if trial.get("is_faster")]
+        return dict(max(faster, key=lambda trial: float(trial["measured"]))["method"]) if faster else {}
 
 
 def most_promising(points: Sequence[FrontierPoint], costs: PassCosts) -> FrontierPoint | None:

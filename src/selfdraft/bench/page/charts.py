@@ -17,7 +17,7 @@ from ...measure.figures import PARTS, Figures
 from ...measure.records import Record
 from ...measure.result import Arm, Result
 from ...prompts.arrange import is_context
-from ...registry import DEFAULTS
+from ...registry import DEFAULTS, DRAFTING
 from ...types import SkipSet
 from ..advice import best_of_ours, sure_side
 from ..charts.bars import Bar, BarColumn, StackedBars
@@ -32,6 +32,7 @@ LEAST_SPREAD = 4.0
 LEAST_IN_BIN, LEAST_IN_STREAM = 2, 3
 MAX_LINES, MAX_WITH_DOTS = 6, 3
 """More methods look alike as lines of one chart; single texts are shown of fewer still."""
+_USUAL = {**DEFAULTS, "strategy": DRAFTING}
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ def usual_domains(result: Result) -> list[str]:
 
 
 def few_arms(result: Result) -> tuple[list[Arm], str]:
-    """For lines: the best, the default, those that learn most on the way, then the fastest; (what is left out)."""
+    """For lines: the best, what drafts with nothing learned, those that learn most, then the fastest; (left out)."""
     best, arms = best_of_ours(result), [arm for arm in result.measured if arm.kind != "control"]
 
     def rank(arm: Arm) -> tuple[bool, bool, float]:
         learning = (arm.total.split["optimise"] if arm.total else None) or 0.0
-        is_default = all(arm.method.get(axis, name) == name for axis, name in DEFAULTS.items())
-        return arm is not best, arm.kind != "ours" or not is_default, -round(learning, 2)
+        is_usual = all(arm.method.get(axis, name) == name for axis, name in _USUAL.items())
+        return arm is not best, arm.kind != "ours" or not is_usual, -round(learning, 2)
 
     names = [arm.name for arm in sorted(arms, key=rank)[:MAX_LINES]]
     others = "; ".join(arm.name for arm in result.measured if arm.name not in names)

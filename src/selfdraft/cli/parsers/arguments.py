@@ -8,7 +8,7 @@ from typing import Any
 
 from ...models.load.catalogue import DEFAULT_MODEL
 from ...options import GenerateOptions, describe
-from ...registry import AXES, AXIS_HELP, DEFAULTS
+from ...registry import AXES, AXIS_HELP, DEFAULT_HELP, DEFAULTS
 
 MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
 DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
@@ -18,7 +18,12 @@ class Help(argparse.RawDescriptionHelpFormatter):
     """Usage without the flags, which follow anyway; a flag and its text on one line."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
+        super().__init__(prog, max_help_position=26)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs == "+" and isinstance(action.metavar, str):
+            return f"{action.metavar} ..."
+        return super()._format_args(action, default_metavar)
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         words = [word for one in actions if not one.option_strings for word in [self._format_args(one, one.dest)]]
@@ -60,8 +65,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    parser.add_argument("--dtype", help=f"float32, bfloat16, float16; fp32, bf16, fp16 (default: {dtype_default})")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    parser.add_argument("--dtype", help=f"float32, bf16, fp16, ... (default: {dtype_default})")
     parser.add_argument("--threads", metavar="N", type=count, help="of the CPU (default: as torch has it)")
 
 
@@ -75,17 +80,25 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     return group
 
 
-def add_method_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("method")
-    for axis, table in AXES.items():
-        text = f"{AXIS_HELP[axis]}: {', '.join(table)} (default: {DEFAULTS[axis]})"
+def add_method_options(parser: argparse.ArgumentParser, title: str = "method", has_names: bool = True) -> None:
+    """`has_names`: each is told with the names that it has."""
+    group = parser.add_argument_group(title)
+    for axis in AXES:
+        text = f"{AXIS_HELP[axis]}: {_names(axis)}" if has_names else AXIS_HELP[axis]
         group.add_argument(f"--{axis}", metavar="NAME", help=text)
     add_settings(group)
 
 
+def _names(axis: str) -> str:
+    """The default marked, or told afterwards where it is not a name."""
+    if axis in DEFAULT_HELP:
+        return f"{', '.join(AXES[axis])} (default: {DEFAULT_HELP[axis]})"
+    return ", ".join(f"{name} (default)" if name == DEFAULTS[axis] else name for name in AXES[axis])
+
+
 def add_settings(parser: Any) -> None:
-    text = "an option of a method, see `selfdraft info --methods NAME`; repeatable"
-    parser.add_argument("--set", metavar="METHOD.OPTION=VALUE", action="append", default=[], help=text)
+    text = "METHOD.OPTION=VALUE, see `selfdraft info --methods`; repeatable"
+    parser.add_argument("--set", metavar="TEXT", action="append", default=[], help=text)
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:

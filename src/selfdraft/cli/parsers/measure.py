@@ -14,28 +14,25 @@ _SETS = "summarise, math, translate, story, sql, code, chat, rewrite"
 _PRESETS = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 
 BENCH = f"""\
-For each prompt all methods take turns in one process, plain decoding (off) among them, in an order drawn for each text.
-Speed-ups are total tokens over total seconds against off, prefill excluded; the 95 % interval resamples prompts with
-both methods together. Every output is compared with the plain one: `different` makes the exit code 1. A table and a
-sentence of advice are printed, or one JSON document with --json. With --output every text is kept as a line of JSON as
-it is measured: the same command goes on where it was interrupted, and `selfdraft report` makes tables and pages of it.
+Methods take turns with plain decoding (off), prompt by prompt. Speed-ups are
+total tokens over total seconds of decoding, with 95 % intervals; outputs are
+compared: `different` makes the exit code 1. More: docs/benchmarking.md.
 
-methods: every combination of --strategies, --lookaheads, --drafters and --trees ("all": every one there is); what is
-left open is what a strategy pairs with. --variant: a row of its own, NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ... .
-What was not calibrated is named and left out.
+methods: every combination of --strategies, --lookaheads, --drafters and --trees
+("all": every one; `selfdraft info --methods`); nothing: those of --quick.
+--variant "NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ...".
 
 presets:
 {_PRESETS}
-prompts: ours, of eight kinds; files of JSON lines (domain and prompt, or Spec-Bench's question.jsonl with its turns);
-data sets of the hub with selfdraft[datasets].
+prompts: ours, files of JSON lines (domain and prompt, or Spec-Bench's
+question.jsonl), data sets of the hub with selfdraft[datasets].
 
 examples:
-  selfdraft bench --quick                                   what would I gain? Less than five minutes on two cores
-  selfdraft bench --strategies all --output result.jsonl    every strategy with what it pairs with
+  selfdraft bench --quick                  what would I gain? In five minutes
+  selfdraft bench --strategies all --output result.jsonl
   selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
-  selfdraft bench --all --mix 0 --seconds 1800 --output result.jsonl      a stream, task by task
-  selfdraft bench --preset gpu --soak 200                   where the time goes; memory over 200 texts
-  selfdraft report result.jsonl                             the tables again; --html: a page with pictures
+  selfdraft bench --all --mix 0 --seconds 1800 --output result.jsonl
+  selfdraft report result.jsonl --html page.html
 """
 
 
@@ -47,12 +44,12 @@ def add_bench(commands: Any) -> None:
     _add_methods(parser)
     _add_prompts(parser)
     _add_run(parser)
-    add_method_options(parser)
+    add_method_options(parser, "method, where the above leave it open", has_names=False)
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     add: Any = parser.add_argument_group("methods to compare").add_argument
-    add("--preset", choices=PRESETS, help="a choice of methods and options, see below")
+    add("--preset", choices=PRESETS, metavar="NAME", help="methods and options, see below")
     for name in ("quick", "all"):
         add(f"--{name}", action="store_const", dest="preset", const=name, help=f"the same as --preset {name}")
     for axis in PLURALS.values():

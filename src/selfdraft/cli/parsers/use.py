@@ -23,19 +23,20 @@ FOR_PLAIN_TEXT = tuple(name for name in SHAPING if name not in ("max_new_tokens"
 _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 GENERATE = """\
-The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is). What is piped in
-follows it after a blank line; an open pipe that stays empty for a second is left out (--prompt-file - waits for it).
-The text goes to standard output, all else to standard error. Drafted and accepted tokens are green, the target's own
-cyan. --seed random draws a seed and names it.
+The prompt is one user message where the tokenizer has a chat template. What is
+piped in follows it after a blank line; an open pipe that stays empty for a
+second is left out (--prompt-file - waits for it). The text goes to standard
+output, all else to standard error. Drafted tokens are green, the target's own
+cyan. --seed random draws a seed and names it. --compare sets what is plain
+against transformers' own generate.
 
 examples:
   selfdraft generate "Write a haiku about rain."
-  selfdraft generate --compare --max-new-tokens 100 "Why is the sky blue?"
-  cat report.txt | selfdraft generate --drafter lookup "Summarise this:" > summary.txt
-  selfdraft generate --system "Answer in French." --seed random --temperature 0.8 "Who are you?"
-  selfdraft generate --drafter lookup "Repeat this sentence twice: The cat sat on the mat."
-  selfdraft generate --strategy fixed --set fixed.skip=a4-8,m12 --lookahead fixed --set fixed.tokens=3 "Hello"
-  selfdraft generate --temperature 0.8 --top-p 0.9 --seed 7 --json "Tell me a story." | jq .stats
+  selfdraft generate --compare --drafter lookup "Say this twice: The cat sat."
+  cat report.txt | selfdraft generate --drafter lookup "Summarise:" > out.txt
+  selfdraft generate --system "Answer in French." --seed random "Who are you?"
+  selfdraft generate --strategy fixed --set fixed.skip=a4-8,m12 "Hello"
+  selfdraft generate --temperature 0.8 --seed 7 --json "A story." | jq .stats
 """
 
 
@@ -43,17 +44,19 @@ def add_generate(commands: Any) -> None:
     text, about = "generate text", "Continue a prompt. Drafting on or off, the text is the same."
     parser = add_command(commands, "generate", text, about, GENERATE)
     parser.add_argument("prompt", nargs="?", help='the prompt; "-": standard input alone')
-    parser.add_argument("--prompt-file", metavar="FILE", help="the prompt, or what follows it, from a file; -: waits")
+    parser.add_argument("--prompt-file", metavar="FILE", help="the prompt, or what follows it")
     parser.add_argument("--system", metavar="TEXT", help="a system message before the prompt")
-    chat = "a JSON list of {role, content} before the prompt, or instead of it"
+    chat = "a JSON list of {role, content} before the prompt"
     parser.add_argument("--messages", metavar="FILE", help=chat)
     parser.add_argument("--model", help=MODEL_HELP)
     add_device_options(parser)
-    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
-    agree = "also decode plainly; show speeds and whether both agree"
+    parser.add_argument("--raw", action="store_true", help="the prompt as it is, without the chat template")
+    agree = "also decode plainly: speeds, and whether both agree"
     parser.add_argument("--compare", action="store_true", help=agree)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), metavar="WHEN", default="auto", help="auto, always, never"
+    )
     add_method_options(parser)
     group = add_generate_options(parser, "generation", lambda name: name not in _NOT_ON_THE_COMMAND_LINE)
     group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
