@@ -17,11 +17,10 @@ from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..measure.figures import Figures, Measured
-from ..measure.records import Record
+from ..measure.records import OFF, Record
 from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole
 from ..models.latency import BUDGET_SECONDS, check_budget, measure
 from ..options import Settings
-from ..profiles.contents import KnownSet
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
@@ -219,7 +218,7 @@ class _Calibration:
         for some in (methods, dict([*methods.items()][:1])):
             num_tokens = min(TRIAL_TOKENS, self._affordable(seconds / (1 + len(some))))
             if num_tokens >= min(TRIAL_TOKENS, _LEAST_TRIAL_TOKENS):
-                plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens)
+                plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens, prices=self.latency)
                 found = run_whole(self.engine, plan, self.progress, Budget(seconds)).all_of
                 return [self._trial(found, name, some[name]["strategy"]) for name in some if name in found.arms]
         self.say(f"no time is left to try {next(iter(methods))}; {GO_ON}")
@@ -238,14 +237,13 @@ class _Calibration:
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
         lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
-        num_context = round(sum(lengths) / max(1, len(lengths)))
-        match, costs = self._texts.match(skip), self.latency.at(num_context)
+        own, plain = (sum(record.predicted_seconds or 0.0 for record in found.of(arm)) for arm in (name, OFF))
         return {
             "strategy": strategy,
             "skip": str(skip),
-            "match": match,
-            "num_context": num_context,  # of both, what is predicted and what is measured
-            "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
+            "match": self._texts.match(skip),
+            "num_context": round(sum(lengths) / max(1, len(lengths))),
+            "predicted": plain / own if own else 1.0,  # the same rounds, and plain ones, by the seconds of passes
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
             **rates(total),

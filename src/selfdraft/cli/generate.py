@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..engine.audit import rule_for
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
@@ -43,18 +44,27 @@ def run(options: argparse.Namespace) -> int:
     if options.compare:
         for warm_up in (method, {"strategy": "off"}):
             engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS, **warm_up)
+    watch = Watch()
     generation = _generate(engine, prompt, call, options)
     plain = engine.generate(prompt, **call, strategy="off") if options.compare else None
     rule = rule_for(resolve(method)["acceptance"], settings)
+    busy = watch.summary(engine.device) if plain else None
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
         document = _document(engine, options, method, generation, plain, comparison)
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
         shaping = {name: getattr(settings, name) for name in SHAPING}
-        print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {**document, "prompt_tokens": prompt_tokens, "options": shaping, **({"busy": busy} if busy else {})},
+                ensure_ascii=False,
+            )
+        )
     else:
         labels = ("plain", "again") if resolve(method)["strategy"] == "off" else ("drafting", "plain")
         terminal.say("\n".join(_summary(generation, plain, comparison, labels)))
+        if busy:
+            terminal.say(f"the machine was busy for {busy}; speeds are noisy")
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0

@@ -163,18 +163,15 @@ def _choice_text(learned: KnownSets) -> str:
 
 
 def _sets_text(learned: KnownSets) -> str:
-    """Every set, the cheapest last."""
+    """Every set, the cheapest last; what was tried stands in the table of its trials, after texts as long as those."""
     frontier = {one.skip for one in learned.frontier}
     sets = [*learned.frontier, *(one for one in learned.tried if one.skip not in frontier)]
     header = f"every skip set, after {learned.costs.num_context} tokens (cost: of a drafted token, plain pass = 1)"
-    columns = "    match   cost  tokens  predicted     tried  skip set"
+    columns = "    match   cost  tokens  predicted  skip set"
     rows = [_set_row(one, one.skip == learned.chosen) for one in sorted(sets, key=lambda one: -one.cost)]
-    if any(one.measured for one in sets):
-        header += "\ntried: measured by calibration, after the tokens that its own texts had, not after these"
     return "\n".join([header, columns, *rows])
 
 
 def _set_row(one: KnownSet, is_chosen: bool) -> str:
-    measured = "-" if one.measured is None else f"{one.measured:.2f}x"
-    figures = f"{one.match:6.1%}  {one.cost:5.2f}  {one.num_drafted:6}  {one.predicted:8.2f}x  {measured:>8}"
+    figures = f"{one.match:6.1%}  {one.cost:5.2f}  {one.num_drafted:6}  {one.predicted:8.2f}x"
     return f"{' *' if is_chosen else '  '} {figures}  {one.skip}"

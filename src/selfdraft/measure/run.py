@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..economics import PassCosts
+from ..economics import LatencyFit, PassCosts
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
@@ -51,6 +51,7 @@ class MeasurePlan:
     seed: int = 0
     runs: int = 1
     with_passes: bool = False
+    prices: LatencyFit | None = None  # by which to predict the seconds of the rounds of each text
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the question: the command's options, the model's name
 
     @property
@@ -270,11 +271,15 @@ class Measurement:
     def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int]) -> Output | None:
         call = self.plan.call(text.number)
         output = arm.run(text, prompt, call)
-        if output is None or self._costs is None:
-            return output
-        record = replace(output.record, first_token_seconds=arm.first_token_seconds(prompt, call))
-        if output.generation is not None:
-            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], self._costs)
+        if output is None:
+            return None
+        record, prices, costs = output.record, self.plan.prices, self._costs
+        if costs is not None:
+            record = replace(record, first_token_seconds=arm.first_token_seconds(prompt, call))
+        elif prices is not None:  # in the middle of what was written
+            costs = prices.at(record.num_prompt_tokens + record.num_tokens / 2)
+        if costs is not None and output.generation is not None:
+            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], costs)
             record = replace(record, predicted_seconds=seconds)
         return replace(output, record=record)
 
