@@ -113,14 +113,10 @@ def _choice(result: Result) -> str:
     for arm, found in known:
         if verdict_of(result, arm) == INCONCLUSIVE and found and (found.is_of_few or found.high >= WORTH):
             return _inconclusive(result, arm, found)
-    speeds = [
-        f" (the best, {arm.name}: {found.value:.2f}x [{found.low:.2f}, {found.high:.2f}])"
-        for arm, found in known
-        if found
-    ]
+    best_of_all = f" (the best, {known[0][0].name}: {known[0][1]})" if known else ""
     hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
     return (
-        f"Plain decoding is the fastest here: nothing is surely above 1.00x{''.join(speeds[:1])}. "
+        f"Plain decoding is the fastest here: nothing is surely above 1.00x{best_of_all}. "
         f"Nothing is lost with --strategy off{hint if result.all_of.machine.frontier is None else ''}."
     )
 

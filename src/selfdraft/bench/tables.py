@@ -147,14 +147,18 @@ def main_table(result: Result, name: str = "methods", columns: Mapping[str, Cell
     return Table(name, ["method", *columns], rows)
 
 
-def mark(result: Result, arm: Arm, column: str) -> str:
+def mark(result: Result, arm: Arm, column: str = "speed-up") -> str:
     return "? " if column == "speed-up" and verdict_of(result, arm) == INCONCLUSIVE else ""
 
 
 def domain_table(result: Result) -> Table:
     domains = list(result.prompts_of)
     rows = [
-        [name_of(arm), *(_of_domain(arm, domain) for domain in domains), interval(arm.total.shown_speedup)]
+        [
+            name_of(arm),
+            *(_of_domain(arm, domain) for domain in domains),
+            mark(result, arm) + interval(arm.total.shown_speedup),
+        ]
         for arm in result.measured
         if arm.total
     ]

@@ -188,20 +188,8 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = (
-        "run",
-        "command",
-        "model",
-        "output",
-        "again",
-        "json",
-        "commit",
-        "seconds",
-        "soak",
-        "threads",
-        "config",
-        "time",
-    )
+    left_out: tuple[str, ...] = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    left_out += ("threads", "config", "time")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],

@@ -51,20 +51,14 @@ def run(options: argparse.Namespace) -> int:
     busy = watch.summary(engine.device) if plain else None
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
-        document = _document(engine, options, method, generation, plain, comparison)
+        document = _document(engine, options, method, generation, plain, comparison) | ({"busy": busy} if busy else {})
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
         shaping = {name: getattr(settings, name) for name in SHAPING}
-        print(
-            json.dumps(
-                {**document, "prompt_tokens": prompt_tokens, "options": shaping, **({"busy": busy} if busy else {})},
-                ensure_ascii=False,
-            )
-        )
+        print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
         labels = ("plain", "again") if resolve(method)["strategy"] == "off" else ("drafting", "plain")
-        terminal.say("\n".join(_summary(generation, plain, comparison, labels)))
-        if busy:
-            terminal.say(f"the machine was busy for {busy}; speeds are noisy")
+        noisy = [f"the machine was busy for {busy}; speeds are noisy"] if busy else []
+        terminal.say("\n".join([*_summary(generation, plain, comparison, labels), *noisy]))
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0

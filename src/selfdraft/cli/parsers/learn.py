@@ -12,8 +12,7 @@ from .arguments import Help, add_command, add_label_options, add_model, add_prom
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-SHORT = 512
-"""Tokens of a short text."""
+SHORT = 512  # tokens of a text
 
 LOOKAHEADS = """\
 The target continues the prompts, and after each of its tokens the draft, with the strategy and the drafter that you
