@@ -123,7 +123,7 @@ def _choice(result: Result) -> str:
 
 def _recommended(result: Result, best: Arm) -> str:
     """The fastest is surely faster than each of the others; where some cannot be told apart, it says so."""
-    found, (others, faster) = best.total and best.total.shown_speedup, rivals(result, best)
+    found, (others, faster) = best.total.shown_speedup if best.total else None, rivals(result, best)
     assert found is not None
     options = method_options(best.asked or best.method)
     how = f"use it with {options}" if options else "it is the default, no option is needed"
