@@ -13,7 +13,7 @@ from ..prompts.arrange import is_context
 from ..registry import AXES
 
 WORTH = 1.02  # a speed-up that is surely below this is not worth another run
-MOST_NAMED = 3  # of those that cannot be told apart
+MOST_NAMED = 3  # of those that are about as fast
 INCONCLUSIVE = "inconclusive"
 
 
@@ -122,7 +122,7 @@ def _choice(result: Result) -> str:
 
 
 def _recommended(result: Result, best: Arm) -> str:
-    """The fastest is surely faster than each of the others; where some cannot be told apart, it says so."""
+    """The fastest is surely faster than each of the others; where some may be as fast, it says so."""
     found, (others, faster) = best.total.shown_speedup if best.total else None, rivals(result, best)
     assert found is not None
     options = method_options(best.asked or best.method)
@@ -130,7 +130,7 @@ def _recommended(result: Result, best: Arm) -> str:
     begin = f"{best.name} is" if others or faster else f"The fastest here is {best.name}:"
     said = [f"{begin} {found.value:.2f}x as fast as plain decoding ({_range(found)}){_spread(best)}; {how}."]
     if others:
-        said += [f"{_listed([best.name, *others])} cannot be told apart: which is faster is inconclusive."]
+        said += [f"{_listed([best.name, *others])} are about as fast: which is faster is inconclusive."]
     if faster:
         said += [f"Faster still, by whole calls: {_listed(faster)}."]
     return " ".join(said)
