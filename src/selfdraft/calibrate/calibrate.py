@@ -32,7 +32,7 @@ from .fit_session import FitSession, ScoredTexts, repair
 
 # Of the budget: what measuring passes may take; when texts, fits and trials must be over.
 _SHARE_OF_LATENCY, _SHARE_OF_TEXTS, _SHARE_OF_FIT, _SHARE_OF_TRIALS = 0.2, 0.5, 0.8, 0.95
-_LEAST_TRIAL_TOKENS, _SLOWEST = 16, 1.5  # a method may take this many times as long as plain decoding
+_LEAST_TRIAL_TOKENS = 16
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
@@ -230,7 +230,8 @@ class _Calibration:
         costs, is_recording = self.latency.at(length), self.engine.runner.is_recording
         reading = costs.verify(length) + (0.0 if is_recording else costs.verify(length) + WARM_UP_TOKENS * costs.plain)
         texts = 3 if is_recording else 1  # warmed up with two of the same length
-        return int((seconds / _SLOWEST - reading) / max(texts * costs.plain, 1e-9))
+        slowest = costs.draft(SkipSet()) + costs.verify(2)  # of a token: drafts of one that are all refused
+        return int((seconds - 2 * reading) / max(texts * max(slowest, costs.plain), 1e-9))
 
     def _trial(self, found: Measured, name: str, strategy: str) -> dict[str, Any]:
         records, total = found.of(name), found.figures(name)

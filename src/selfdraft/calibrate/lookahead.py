@@ -37,7 +37,6 @@ _NUM_TIMED, _TIMED_TOKENS = 2, 64  # prompts after which rounds are timed, and h
 _SHARE_OF_TRACES, _SHARE_OF_ROUNDS = 0.5, 0.7  # of the budget, when texts are collected, and rounds timed
 _LEAST_TOKENS = 8  # of a text
 _NUM_PASSES, _NUM_READ = 40, 16  # plain passes that the least work takes for each token of a text; prompts it reads
-_SLOWEST = 1.5  # a setting may take this many times as long as plain decoding
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ class LookaheadFit:
     ) -> list[Tried]:
         """Plain decoding, the usual setting and the others, measured in turns; predictions are of the same prompts."""
         prompts = prompts[: len(replay.traces)]
-        each = 2 * self._reading + _SLOWEST * (self.num_tokens + WARM_UP_TOKENS) * replay.plain_seconds
+        each = 2 * self._reading + (self.num_tokens + WARM_UP_TOKENS) * replay.slowest_seconds
         candidates = candidates[: max(1, int(self._budget.left() / max(each, 1e-9)) - 2)]  # on one text at least
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
         tried = {str(one): one for one in (usual, *others)}

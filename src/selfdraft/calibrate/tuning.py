@@ -81,6 +81,7 @@ class Replay:
         self.traces, self.max_tokens, self._rounds = traces, max_tokens, seconds
         self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
+        self.slowest_seconds = max(self._seconds[:2])  # of a token: drafts of one that are all refused
         self.places: Counts = np.arange(sum(map(len, traces)))
         lengths: Counts = np.array([len(trace) for trace in traces])
         ends = np.cumsum(lengths)
