@@ -51,6 +51,16 @@ def test_the_judgement(
     assert Load(others, waited, num_cores, num_threads).words() == words
 
 
+def test_others_on_cores_that_we_may_not_use_are_not_in_the_way() -> None:
+    assert Load({PYTHON: 1.0}, 0.0, 1, 1, num_elsewhere=1).words() is None
+    assert "python" in (Load({PYTHON: 1.0}, 0.0, 1, 1).words() or "")
+    assert "python" in (Load({PYTHON: 1.9}, 0.0, 1, 1, num_elsewhere=1).words() or "")
+
+
+def test_threads_of_ours_that_wait_for_each_other_do_not_blame_others() -> None:
+    assert Load({}, 0.6, 2, 8).words() == "8 threads of ours share 2 cores: take fewer (--threads)"
+
+
 def a_process(proc: Path, number: int, name: str, ticks: int) -> None:
     (proc / str(number)).mkdir(parents=True, exist_ok=True)
     fields = ["S", *["0"] * 10, str(ticks // 2), str(ticks - ticks // 2), *["0"] * 30]
@@ -79,6 +89,7 @@ def test_what_linux_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     a_process(tmp_path, 6, "new", 5 * ticks)
     threads(tmp_path, 56, 5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     found = watch.look(CPU)
     assert found is not None
     assert found.others == pytest.approx({"5 odd (name) )": 0.9, "6 new": 0.5})
@@ -126,6 +137,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cores, "_glance", glance)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
 @pytest.mark.usefixtures("busy", "home", "untimed")
@@ -147,3 +159,27 @@ def test_the_commands_say_so(
     output = capsys.readouterr()
     assert warning in output.err
     assert "the machine was busy for " in output.out
+
+    drafting = ["--strategy", "uniform", "--lookahead", "fixed", "--tokens", "12"]
+    assert main(["calibrate", folder, "--prompts", prompts, *drafting]) == 0
+    assert "the machine was busy for " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_generate_compare_says_so(
+    folder: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest, is_busy: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if is_busy:
+        request.getfixturevalue("busy")
+    else:
+        quiet = itertools.count()
+        monkeypatch.setattr(cores, "_glance", lambda: cores._Glance(3.0 * next(quiet) - 1e6, {}, 0.0, 0.0))
+    command = ["generate", "--model", folder, "--max-new-tokens", "4", "--raw", "Hello"]
+    assert main([*command, "--compare"]) == 0
+    assert ("the machine was busy for 3 of 3 s: another process used" in capsys.readouterr().err) is is_busy
+    assert main([*command, "--compare", "--json"]) == 0
+    assert ("busy" in json.loads(capsys.readouterr().out)) is is_busy
+    assert main(command) == 0
+    assert "busy" not in capsys.readouterr().err, "nothing is compared"

@@ -60,7 +60,7 @@ BUDGETS = {
     "prompts": 480,
     "measure": 1350,
     "calibrate": 1650,
-    "bench": 1700,
+    "bench": 1760,
     "bench/papers": 4400,
     "serve": 2500,
     "integrations": 700,

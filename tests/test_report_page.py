@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfdraft.bench.advice import advice, method_options
-from selfdraft.bench.page.charts import bins, domain_stretches
+from selfdraft.bench.advice import advice, document, method_options
+from selfdraft.bench.page.charts import CHARTS, bins, domain_stretches
+from selfdraft.bench.page.html import page
 from selfdraft.bench.tables import WIDTH, as_markdown, as_text
 from selfdraft.cli.main import main
 from selfdraft.measure.records import Head, Record, RecordFile
@@ -110,7 +112,9 @@ def test_advice() -> None:
     assert advice(Result(*a_run())).startswith("The fastest here is prune: ")
     slow = advice(with_speed(0.9))
     assert slow.startswith("Plain decoding is the fastest here")
-    assert all(words in slow for words in ("the best, fixed: 0.90x", "--strategy off", "selfdraft calibrate"))
+    assert all(
+        words in slow for words in ("the best, fixed: 0.90 [0.90, 0.90]", "--strategy off", "selfdraft calibrate")
+    )
 
 
 def with_control(low: float, high: float, spread: float = 0.0) -> Result:
@@ -147,7 +151,7 @@ def test_what_cannot_be_told_is_inconclusive(control: tuple[float, float], sprea
     said = advice(with_control(*control, spread))
     assert said.startswith(begins)
     if "Inconclusive" in said:
-        assert re.search(r"The best, fixed, is 1\.0\dx .* 6 prompts \(95 %: \d\.\d\d to \d\.\d\d\), from ", said)
+        assert re.search(r"fixed is 1\.0\dx .* 6 prompts \(95 %: \d\.\d\d to \d\.\d\d\), from ", said)
         assert re.search(r"Plain decoding against itself gives [01]\.\d\d \[[01]\.\d\d, [01]\.\d\d\]\.", said)
         assert said.endswith("Nothing is lost with --strategy off.")
 
@@ -155,7 +159,7 @@ def test_what_cannot_be_told_is_inconclusive(control: tuple[float, float], sprea
 def test_too_few_prompts_are_inconclusive_without_blaming_the_machine() -> None:
     found = with_speed(1.5)
     said = advice(Result(found.head, [one for one in found.all_of.records if one.number < 2]))
-    assert said.startswith("Inconclusive: too few prompts to tell, use at least 4. The best, fixed, is 1.50x")
+    assert said.startswith("Inconclusive: too few prompts to tell, use at least 3. fixed is 1.50x")
     assert "with 2 prompts (95 %: 1.50 to 1.50)" in said
 
 
@@ -166,6 +170,60 @@ def test_a_gain_that_is_surely_small_is_not_inconclusive() -> None:
         replace(one, decode_seconds=seconds[one.number]) if one.arm == "fixed" else one for one in slow.all_of.records
     ]
     assert advice(Result(slow.head, records)).startswith("Plain decoding is the fastest here: nothing is surely above")
+
+
+def with_rival(speeds: Sequence[float]) -> Result:
+    """`fixed` is 1.5x as fast, with noise that `rival` shares; `rival` is `speeds` times as fast as `fixed`."""
+    found, noise = with_speed(1.5), (1.2, 0.8, 1.1, 0.9, 1.05, 0.95)
+    ours = [one for one in found.all_of.records if one.arm == "fixed"]
+    ours = [replace(one, decode_seconds=noise[one.number] * (one.decode_seconds or 0)) for one in ours]
+    rivals = [replace(one, arm="rival", decode_seconds=(one.decode_seconds or 0) / speeds[one.number]) for one in ours]
+    arms = [*found.head.arms, an_arm("rival", strategy="uniform")]
+    return Result(replace(found.head, arms=arms), [*found.plain, *ours, *rivals])
+
+
+def test_the_fastest_is_compared_paired_with_the_others() -> None:
+    """Intervals of two methods may overlap, and one is surely faster: what makes a prompt slow is slow for both."""
+    found = with_rival([0.97, 0.96, 0.98, 0.97, 0.96, 0.97])
+    first, second = (arm.total.speedup for arm in found.measured if arm.total)
+    assert first
+    assert second
+    assert second.high > first.low, "apart they say nothing"
+    assert advice(found).startswith("The fastest here is fixed: ")
+    said = advice(with_rival([0.97, 1.02, 0.98, 1.02, 0.97, 1.0]))
+    assert said.startswith("fixed is 1.")
+    assert said.endswith("fixed and rival are about as fast: which is faster is inconclusive.")
+    assert "fastest" not in said
+
+
+def test_a_peer_that_is_faster_is_said_to_be() -> None:
+    peer: dict[str, Any] = {"call_seconds": 1.0, "decode_seconds": None}
+    found = with_rival([1.0] * 6)
+    records = [replace(one, **peer) if one.arm == "rival" else one for one in found.all_of.records]
+    arms = [{**arm, "kind": "peer"} if arm["name"] == "rival" else arm for arm in found.head.arms]
+    said = advice(Result(replace(found.head, arms=arms), records))
+    assert "fastest" not in said
+    assert said.endswith("Faster still, by whole calls: rival.")
+
+
+@pytest.mark.parametrize(("control", "is_sure"), [((1.0, 1.0), True), ((1.08, 1.14), False)])
+def test_all_that_is_shown_agrees_on_what_is_inconclusive(control: tuple[float, float], is_sure: bool) -> None:
+    found = with_control(*control)
+    told = document(found)
+    verdicts = {arm["name"]: arm["verdict"] for arm in told["arms"]}
+    assert verdicts == {"off": None, "off, again": None, "fixed": "faster" if is_sure else "inconclusive"}
+    assert told["advice"] == advice(found)
+    json.dumps(told)
+    html = " ".join(page([(found, {})]).split())
+    for text in (as_text(found), as_markdown(found), html):
+        assert ("? 1.04x" in text) is not is_sure
+        assert ("? inconclusive: " in text) is not is_sure
+        assert (
+            "Inconclusive: the machine is noisy, rerun or use more prompts." in " ".join(text.split())
+        ) is not is_sure
+    drawn: Any = CHARTS["speedup"](found).draw
+    roles = {name: bar.role for name, bar in zip(drawn.panels[0].rows, drawn.panels[0].bars, strict=True)}
+    assert roles["fixed"] == ("faster" if is_sure else "inconclusive")
 
 
 def test_a_busy_machine_is_named_under_the_table() -> None:
@@ -296,6 +354,22 @@ def test_without_matplotlib_only_pictures_are_missing_and_the_extra_is_named(
     assert report(file, "--html", tmp_path / "other.html", "--png", tmp_path / "png") == 2
     assert 'drawing pictures needs matplotlib. Install with: pip install "selfdraft[plot]"' in capsys.readouterr().err
     assert not (tmp_path / "other.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("page.html", "--html page.html"), ("My Page.HTM", "--html 'My Page.HTM'"), ("page.png", "--png FOLDER")],
+)
+def test_output_is_text_and_names_the_flag_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, instead: str
+) -> None:
+    file = a_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert report(file, "--output", name) == 2
+    output = capsys.readouterr()
+    assert output.err.endswith(f"; use {instead}\n")
+    assert not output.out
+    assert not Path(name).exists()
 
 
 @pytest.mark.parametrize(

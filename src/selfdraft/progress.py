@@ -27,10 +27,10 @@ class LogProgress:
 
 
 class Budget:
-    """`seconds` from now on; None: as many as it takes."""
+    """`seconds` from now on, of which some are `spent` already; None: as many as it takes."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds, self._began = float("inf") if seconds is None else seconds, perf_counter()
+    def __init__(self, seconds: float | None, spent: float = 0.0) -> None:
+        self.seconds, self._began = float("inf") if seconds is None else seconds, perf_counter() - spent
 
     @property
     def spent(self) -> float:

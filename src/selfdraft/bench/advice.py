@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..measure.estimate import Estimate
-from ..measure.figures import Figures
-from ..measure.records import VERDICTS
+from ..measure.estimate import FEW_PROMPTS, Estimate, call_speed, ratio, speed
+from ..measure.records import OFF, VERDICTS
 from ..measure.result import Arm, Result
 from ..prompts.arrange import is_context
 from ..registry import AXES
 
-FEW_PROMPTS = 4  # an interval of fewer decides nothing
 WORTH = 1.02  # a speed-up that is surely below this is not worth another run
+MOST_NAMED = 3  # of those that are about as fast
+INCONCLUSIVE = "inconclusive"
 
 
 def advice(result: Result) -> str:
@@ -43,21 +43,49 @@ def peer_remarks(result: Result) -> Iterator[str]:
         yield f"peers were measured on {fewest} of the texts, and compared with plain decoding of the same ones"
 
 
-def best_of_ours(result: Result) -> Arm | None:
-    """The fastest that anybody can use, surely faster than plain decoding, and that said the same."""
-    noise = control(result)[1]
-    ours = [(arm, arm.total) for arm in result.measured if arm.kind == "ours" and arm.total]
-    return next((arm for arm, total in ours if sure_side(total, noise) == "faster" and not total.different), None)
-
-
-def sure_side(total: Figures, noise: float = 0.0) -> str:
-    """Whether it is "faster" or "slower" than plain decoding by more than the noise of the run, or "unsure"."""
-    found = total.shown_speedup
-    if found is None or found.count < FEW_PROMPTS:
-        return "unsure"
-    if found.low > 1.0 + noise:
+def verdict(found: Estimate | None, noise: float = 0.0) -> str:
+    """Whether a speed-up is "faster" or "slower" than plain decoding by more than the noise of the run, or neither."""
+    if found and found.is_above(1.0 + noise):
         return "faster"
-    return "slower" if found.high < 1.0 - noise else "unsure"
+    return "slower" if found and found.is_above(1.0 - noise) is False else INCONCLUSIVE
+
+
+def verdict_of(result: Result, arm: Arm) -> str | None:
+    """Of a row; None: it is plain decoding, once more or not, or was not measured."""
+    is_plain = arm.kind == "control" or arm.name == OFF
+    return None if is_plain or arm.total is None else verdict(arm.total.shown_speedup, control(result)[1])
+
+
+def document(result: Result) -> dict[str, Any]:
+    """What `selfdraft bench --json` prints: the figures, the verdict on each method, the advice."""
+    found = result.document()
+    rows = [{**row, "verdict": verdict_of(result, arm)} for row, arm in zip(found["arms"], result.arms, strict=True)]
+    return {**found, "arms": rows, "advice": advice(result)}
+
+
+def _same(result: Result, kind: str = "ours") -> list[Arm]:
+    """What said the same as plain decoding, the fastest first; `ours`: what anybody can use."""
+    return [arm for arm in result.measured if arm.kind == kind and arm.total and not arm.total.different]
+
+
+def best_of_ours(result: Result) -> Arm | None:
+    """The fastest of those that are surely faster than plain decoding."""
+    return next((arm for arm in _same(result) if verdict_of(result, arm) == "faster"), None)
+
+
+def rivals(result: Result, best: Arm) -> tuple[list[str], list[str]]:
+    """Names of others that are not surely slower than the best, and of those surely faster, prompt by prompt.
+
+    A peer is compared by whole calls, where it said the same.
+    """
+    noise, all_of, others = control(result)[1], result.all_of, [*_same(result), *_same(result, "peer")]
+    found = {
+        arm.name: ratio(all_of.of(best.name), all_of.of(arm.name), speed if arm.kind == "ours" else call_speed, 0)
+        for arm in others
+        if arm is not best
+    }
+    faster = [name for name, one in found.items() if one and one.is_above(1.0 - noise) is False]
+    return [name for name, one in found.items() if one and not one.is_above(1.0 + noise) and name not in faster], faster
 
 
 def control(result: Result) -> tuple[Estimate | None, float]:
@@ -77,41 +105,60 @@ def method_options(method: Mapping[str, Any]) -> str:
 
 
 def _choice(result: Result) -> str:
-    sure = best_of_ours(result)
-    best = sure or next((arm for arm in result.measured if arm.kind == "ours"), None)
-    found = best.total.shown_speedup if best and best.total else None
-    if best is None:
+    if not any(arm.kind == "ours" for arm in result.measured):
         return "Nothing but plain decoding was measured: there is nothing to choose from yet."
-    if sure and found:
-        options = method_options(best.asked or best.method)
-        how = f"use it with {options}" if options else "it is the default, no option is needed"
-        return (
-            f"The fastest here is {best.name}: {found.value:.2f}x as fast as plain decoding (95 %: "
-            f"{found.low:.2f} to {found.high:.2f}){_spread(best)}; {how}."
-        )
-    if best.total and found and found.high >= WORTH and sure_side(best.total, control(result)[1]) == "unsure":
-        return _inconclusive(result, best, found)
-    speed = f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]" if found else "-"
+    if best := best_of_ours(result):
+        return _recommended(result, best)
+    known = [(arm, arm.total.shown_speedup) for arm in _same(result) if arm.total]
+    for arm, found in known:
+        if verdict_of(result, arm) == INCONCLUSIVE and found and (found.is_of_few or found.high >= WORTH):
+            return _inconclusive(result, arm, found)
+    best_of_all = f" (the best, {known[0][0].name}: {known[0][1]})" if known else ""
     hint = "; to search for what may be skipped on this device, try selfdraft calibrate"
     return (
-        f"Plain decoding is the fastest here: nothing is surely above 1.00x (the best, {best.name}: {speed}). "
+        f"Plain decoding is the fastest here: nothing is surely above 1.00x{best_of_all}. "
         f"Nothing is lost with --strategy off{hint if result.all_of.machine.frontier is None else ''}."
     )
 
 
-def _inconclusive(result: Result, best: Arm, found: Estimate) -> str:
+def _recommended(result: Result, best: Arm) -> str:
+    """The fastest is surely faster than each of the others; where some may be as fast, it says so."""
+    found, (others, faster) = best.total.shown_speedup if best.total else None, rivals(result, best)
+    assert found is not None
+    options = method_options(best.asked or best.method)
+    how = f"use it with {options}" if options else "it is the default, no option is needed"
+    begin = f"{best.name} is" if others or faster else f"The fastest here is {best.name}:"
+    said = [f"{begin} {found.value:.2f}x as fast as plain decoding ({_range(found)}){_spread(best)}; {how}."]
+    if others:
+        said += [f"{_listed([best.name, *others])} are about as fast: which is faster is inconclusive."]
+    if faster:
+        said += [f"Faster still, by whole calls: {_listed(faster)}."]
+    return " ".join(said)
+
+
+def _range(found: Estimate) -> str:
+    return f"95 %: {found.low:.2f} to {found.high:.2f}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first three."""
+    rest = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    *first, last = [*names[:MOST_NAMED], *rest]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _inconclusive(result: Result, arm: Arm, found: Estimate) -> str:
     """Why, with the numbers, and what to do. Where plain decoding is steady, it is the prompts that differ."""
     (again, noise), prompts = control(result), f"{found.count} prompt{'s' * (found.count > 1)}"
     cause = "the machine is noisy, rerun or use more prompts"
-    if found.count < FEW_PROMPTS:
+    if found.is_of_few:
         cause = f"too few prompts to tell, use at least {FEW_PROMPTS}"
     elif again and not noise and again.high - again.low < (found.high - found.low) / 2:
         cause = "it depends on the prompt, use more of them, or your own"
     against = f" Plain decoding against itself gives {again}." if again else ""
     return (
-        f"Inconclusive: {cause}. The best, {best.name}, is {found.value:.2f}x as fast as plain decoding, with "
-        f"{prompts} (95 %: {found.low:.2f} to {found.high:.2f}){_spread(best)}.{against} Nothing is lost with "
-        "--strategy off."
+        f"Inconclusive: {cause}. {arm.name} is {found.value:.2f}x as fast as plain decoding, with {prompts} "
+        f"({_range(found)}){_spread(arm)}.{against} Nothing is lost with --strategy off."
     )
 
 

@@ -12,7 +12,7 @@ from ..measure.estimate import Estimate
 from ..measure.figures import PARTS, Figures, share
 from ..measure.records import OFF, VERDICTS
 from ..measure.result import Arm, Result
-from .advice import advice, peer_remarks
+from .advice import INCONCLUSIVE, advice, peer_remarks, verdict_of
 
 WIDTH = 120
 EXPECTED: Mapping[str, str] = {"measured": "c measured", "by_ratio": "c = 1 - r", "by_parts": "eq. 11"}
@@ -138,15 +138,27 @@ def name_of(arm: Arm) -> str:
 
 
 def main_table(result: Result, name: str = "methods", columns: Mapping[str, Cell] = COLUMNS) -> Table:
-    cells = columns.values()
-    rows = [[name_of(arm), *(cell(arm.total) for cell in cells)] for arm in shown_arms(result) if arm.total]
+    """A speed-up that is inconclusive has a mark."""
+    rows = [
+        [name_of(arm), *(mark(result, arm, column) + cell(arm.total) for column, cell in columns.items())]
+        for arm in shown_arms(result)
+        if arm.total
+    ]
     return Table(name, ["method", *columns], rows)
+
+
+def mark(result: Result, arm: Arm, column: str = "speed-up") -> str:
+    return "? " if column == "speed-up" and verdict_of(result, arm) == INCONCLUSIVE else ""
 
 
 def domain_table(result: Result) -> Table:
     domains = list(result.prompts_of)
     rows = [
-        [name_of(arm), *(_of_domain(arm, domain) for domain in domains), interval(arm.total.shown_speedup)]
+        [
+            name_of(arm),
+            *(_of_domain(arm, domain) for domain in domains),
+            mark(result, arm) + interval(arm.total.shown_speedup),
+        ]
         for arm in result.measured
         if arm.total
     ]
@@ -203,6 +215,8 @@ def _texts(count: int) -> str:
 def notes(result: Result) -> Iterator[str]:
     """On the tables."""
     totals = [(arm, arm.total) for arm in result.measured if arm.total]
+    if any(verdict_of(result, arm) == INCONCLUSIVE for arm, _ in totals):
+        yield "? inconclusive: not told from 1.00x by its interval; rerun on a quiet machine, or use more prompts"
     if any(total.is_of_calls for _, total in totals):
         yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
     yield from peer_remarks(result)

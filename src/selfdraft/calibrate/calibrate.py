@@ -17,11 +17,10 @@ from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..measure.figures import Figures, Measured
-from ..measure.records import Record
+from ..measure.records import OFF, Record
 from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole
 from ..models.latency import BUDGET_SECONDS, check_budget, measure
 from ..options import Settings
-from ..profiles.contents import KnownSet
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
@@ -33,7 +32,7 @@ from .fit_session import FitSession, ScoredTexts, repair
 
 # Of the budget: what measuring passes may take; when texts, fits and trials must be over.
 _SHARE_OF_LATENCY, _SHARE_OF_TEXTS, _SHARE_OF_FIT, _SHARE_OF_TRIALS = 0.2, 0.5, 0.8, 0.95
-_LEAST_TRIAL_TOKENS, _SLOWEST = 16, 1.5  # a method may take this many times as long as plain decoding
+_LEAST_TRIAL_TOKENS = 16
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
@@ -219,7 +218,7 @@ class _Calibration:
         for some in (methods, dict([*methods.items()][:1])):
             num_tokens = min(TRIAL_TOKENS, self._affordable(seconds / (1 + len(some))))
             if num_tokens >= min(TRIAL_TOKENS, _LEAST_TRIAL_TOKENS):
-                plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens)
+                plan = MeasurePlan(self.trial_prompts, some, max_new_tokens=num_tokens, prices=self.latency)
                 found = run_whole(self.engine, plan, self.progress, Budget(seconds)).all_of
                 return [self._trial(found, name, some[name]) for name in some if name in found.arms]
         self.say(f"no time is left to try {next(iter(methods))}; {GO_ON}")
@@ -231,22 +230,22 @@ class _Calibration:
         costs, is_recording = self.latency.at(length), self.engine.runner.is_recording
         reading = costs.verify(length) + (0.0 if is_recording else costs.verify(length) + WARM_UP_TOKENS * costs.plain)
         texts = 3 if is_recording else 1  # warmed up with two of the same length
-        return int((seconds / _SLOWEST - reading) / max(texts * costs.plain, 1e-9))
+        slowest = costs.draft(SkipSet()) + costs.verify(2)  # of a token: drafts of one that are all refused
+        return int((seconds - 2 * reading) / max(texts * max(slowest, costs.plain), 1e-9))
 
     def _trial(self, found: Measured, name: str, method: Mapping[str, Any]) -> dict[str, Any]:
         records, total = found.of(name), found.figures(name)
         assert total is not None
         skip, speedup = usual_skip(records), total.speedup
         lengths = [record.num_prompt_tokens + record.num_tokens / 2 for record in records]  # while it was written
-        num_context = round(sum(lengths) / max(1, len(lengths)))
-        match, costs = self._texts.match(skip), self.latency.at(num_context)
+        own, plain = (sum(record.predicted_seconds or 0.0 for record in found.of(arm)) for arm in (name, OFF))
         return {
             "strategy": method["strategy"],
             "method": method,
             "skip": str(skip),
-            "match": match,
-            "num_context": num_context,  # of both, what is predicted and what is measured
-            "predicted": KnownSet.at(costs, skip, match).predicted if skip else 1.0,
+            "match": self._texts.match(skip),
+            "num_context": round(sum(lengths) / max(1, len(lengths))),
+            "predicted": plain / own if own else 1.0,  # the same rounds, and plain ones, by the seconds of passes
             "measured": speedup.value if speedup else 1.0,
             **({"low": speedup.low, "high": speedup.high} if speedup else {}),
             "is_faster": bool(speedup and speedup.is_above(1.0)),

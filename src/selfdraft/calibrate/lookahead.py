@@ -18,7 +18,7 @@ from ..lookahead.disco import Classifier, artefact_name
 from ..measure.estimate import as_json
 from ..measure.figures import Figures
 from ..measure.records import OFF
-from ..measure.run import MeasurePlan, run_whole
+from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..progress import Budget, Progress, Say, Steps, no_progress
@@ -34,11 +34,9 @@ from .tuning import MAX_TOKENS, TUNABLE, Candidate, Replay, measure_rounds, pred
 USUAL_TOKENS = 128  # of each text
 _NUM_TRIED, _NUM_TRIED_STATIC = 3, 2  # of the most promising settings
 _NUM_TIMED, _TIMED_TOKENS = 2, 64  # prompts after which rounds are timed, and how far
-_SHARE_OF_TRACES = 0.5  # of the budget, for collecting; the first texts are collected in any case
-_LEAST_TOKENS, _NUM_PASSES = (
-    8,
-    40,
-)  # of a text at least; plain passes that the least work takes for each token of a text
+_SHARE_OF_TRACES, _SHARE_OF_ROUNDS = 0.5, 0.7  # of the budget, when texts are collected, and rounds timed
+_LEAST_TOKENS = 8  # of a text
+_NUM_PASSES, _NUM_READ = 40, 16  # plain passes that the least work takes for each token of a text; prompts it reads
 
 
 @dataclass(frozen=True)
@@ -199,15 +197,17 @@ class LookaheadFit:
         if known["strategy"] == OFF and "strategy" not in method:
             known = engine.names(**{**method, "strategy": DRAFTING})
         self.method = {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
-        self.num_tokens = 0  # of each text; known once a first text was begun
+        self.num_tokens, self._reading = 0, 0.0  # of each text, and seconds of a prompt; known once a text was begun
 
     def _affordable(self, prompt: Prompt) -> int:
         """As many as were asked for, or as many as the least that has to be done has time for."""
         stats = self.engine.generate(prompt.tokens, max_new_tokens=_LEAST_TOKENS, strategy=OFF).stats
         seconds = _NUM_PASSES * stats.decode_seconds / max(1, stats.num_tokens - 1)
-        affordable = min(self.options.num_tokens, self._budget.left() // max(seconds, 1e-9))
+        self._reading = stats.prefill_seconds
+        left = self._budget.left() - _NUM_READ * self._reading
+        affordable = min(self.options.num_tokens, left // max(seconds, 1e-9))
         if affordable < min(self.options.num_tokens, _LEAST_TOKENS):
-            least = 1.1 * _LEAST_TOKENS * seconds
+            least = 1.1 * (self._budget.spent + _NUM_READ * self._reading + _LEAST_TOKENS * seconds)
             raise OptionError(
                 f"the time is too short for what has to be done; give a --budget of at least {least:.0f}s"
             )
@@ -239,13 +239,16 @@ class LookaheadFit:
     def replay(self, traces: Sequence[Trace], prompts: Sequence[Prompt]) -> Replay:
         num_tokens, max_tokens = min(self.num_tokens, _TIMED_TOKENS), self.options.max_tokens
         asked = (self.engine, self.method, prompts[:_NUM_TIMED], num_tokens, max_tokens, self._progress)
-        return Replay(traces, measure_rounds(*asked), max_tokens)
+        rounds = measure_rounds(*asked, is_over=lambda: self._budget.left(_SHARE_OF_ROUNDS) <= 0)
+        return Replay(traces, rounds, max_tokens)
 
     def race(
         self, usual: Candidate, candidates: Sequence[Candidate], prompts: Sequence[Prompt], replay: Replay
     ) -> list[Tried]:
         """Plain decoding, the usual setting and the others, measured in turns; predictions are of the same prompts."""
         prompts = prompts[: len(replay.traces)]
+        each = 2 * self._reading + (self.num_tokens + WARM_UP_TOKENS) * replay.slowest_seconds
+        candidates = candidates[: max(1, int(self._budget.left() / max(each, 1e-9)) - 2)]  # on one text at least
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")

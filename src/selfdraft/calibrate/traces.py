@@ -75,11 +75,13 @@ def collect(
     else:
         count, traced = rows_at_once(engine), partial(_score, engine, skip)
     traces: list[Trace] = []
-    for first in range(0, len(prompts), count):
-        if first and not has_time():
-            break
+    while len(traces) < len(prompts) and (not traces or has_time()):
+        first = len(traces)
         told = Told(progress, first * num_tokens, len(prompts) * num_tokens, "collecting drafts")
-        traces.extend(traced(prompts[first : first + count], num_tokens, told))
+        some = prompts[
+            first : first + min(count, first + 1)
+        ]  # one, then twice as many each time: what it takes is known
+        traces.extend(traced(some, num_tokens, told))
     return traces
 
 

@@ -11,6 +11,7 @@ the usual setting and with plain decoding, on the same prompts in turns, and the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,7 @@ class Replay:
         self.traces, self.max_tokens, self._rounds = traces, max_tokens, seconds
         self.plain_seconds = seconds.of(0)
         self._seconds = [seconds.of(count) for count in range(max_tokens + 1)]
+        self.slowest_seconds = max(self._seconds[:2])  # of a token: drafts of one that are all refused
         self.places: Counts = np.arange(sum(map(len, traces)))
         lengths: Counts = np.array([len(trace) for trace in traces])
         ends = np.cumsum(lengths)
@@ -234,16 +236,25 @@ def measure_rounds(
     num_tokens: int,
     max_tokens: int,
     progress: Progress = no_progress,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> RoundSeconds:
-    """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up."""
-    drafting = in_use({**method, "lookahead": Sweep(lengths_to_measure(engine.runner, max_tokens))})
+    """Of drafts of up to `max_tokens`, in texts of `num_tokens`; the first prompt also warms up.
+
+    Once it `is_over` a text is left after a round of each length, and the others are left out.
+    """
+    lengths = lengths_to_measure(engine.runner, max_tokens)
+    drafting = in_use({**method, "lookahead": Sweep(lengths)})
     plain_steps: list[StepRecord] = []
     steps: list[StepRecord] = []
     for number, prompt in enumerate((prompts[0], *prompts)):
         progress(number, len(prompts) + 1, "timing rounds")
         for kind, kept in (({"strategy": "off"}, plain_steps), (drafting, steps)):
-            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **kind)
-            kept.extend(generation.steps if number else ())
+            rounds = itertools.count()
+            options: dict[str, Any] = {**kind, "cancel": lambda done=rounds: is_over() and next(done) > len(lengths)}
+            generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, **options)
+            kept.extend(generation.steps if number or is_over() else ())
+        if is_over():
+            break
     return fit_rounds(steps, plain_steps, engine.runner.is_recording)
 
 

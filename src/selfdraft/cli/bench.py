@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..bench.advice import document
 from ..bench.methods import PRESETS, Methods, Preset, crossed
 from ..bench.tables import as_text
 from ..engine.cores import Watch
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         result = work.run()
         if options.soak and not work.is_interrupted:
             result = _soak(engine, work, options.soak)
-    print(json.dumps(result.document()) if options.json else as_text(result))
+    print(json.dumps(document(result)) if options.json else as_text(result))
     if work.is_interrupted:
         return 130
     return 1 if result.is_different else 0
@@ -187,7 +188,8 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
+    left_out: tuple[str, ...] = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak")
+    left_out += ("threads", "config", "time")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],

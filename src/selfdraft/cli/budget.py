@@ -16,12 +16,12 @@ from .inputs import load_engine
 
 
 def load_within(options: argparse.Namespace, **engine: Any) -> tuple[Engine, Budget]:
-    """What was loaded, and the budget, of which that is part; fetching a model of the catalogue is not."""
-    name = options.model or DEFAULT_MODEL
+    """What was loaded, and the budget: from the start of the command on, less fetching a model of the catalogue."""
+    name, before = options.model or DEFAULT_MODEL, options.time.spent
     if name in CATALOGUE and not is_ready(model_folder(name)):
         with terminal.Progress() as progress:
             pull(name, progress=progress)
-    watch, budget = Watch(), Budget(options.budget)
+    watch, budget = Watch(), Budget(options.budget, before)
     loaded = load_engine(options, **engine)
     if warning := watch.warning(loaded.device):
         terminal.say(warning)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..engine.audit import rule_for
+from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
@@ -58,17 +59,20 @@ def run(options: argparse.Namespace) -> int:
     if options.compare:
         engine.generate(prompt, max_new_tokens=WARM_UP_TOKENS)
         other({"max_new_tokens": WARM_UP_TOKENS})
+    watch = Watch()
     generation = _generate(engine, prompt, call, options)
     plain = other(call) if options.compare else None
+    busy = watch.summary(engine.device) if plain else None
     rule = rule_for(engine.names()["acceptance"], settings)
     comparison = engine.compare(prompt, plain, generation, **call) if plain and rule == "choice" else None
     if options.json:
-        document = _document(engine, options, generation, plain, comparison)
+        document = _document(engine, options, generation, plain, comparison) | ({"busy": busy} if busy else {})
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
         shaping = {name: getattr(settings, name) for name in SHAPING}
         print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
     else:
-        terminal.say("\n".join(_summary(generation, plain, comparison, is_plain)))
+        noisy = [f"the machine was busy for {busy}; speeds are noisy"] if busy else []
+        terminal.say("\n".join([*_summary(generation, plain, comparison, is_plain), *noisy]))
         if is_plain and not names_drafts(method):
             terminal.say(_NOTHING_FASTER if engine.knowledge.profile_in_use else _NOTHING_LEARNED)
     if generation.finish_reason == "cancelled":

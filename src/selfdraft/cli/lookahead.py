@@ -83,8 +83,7 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
     return prompts, method
 
 
-Learned = tuple[str, str, dict[str, Any]]
-"""Text, flags that use it, facts."""
+Learned = tuple[str, str, dict[str, Any]]  # text, flags that use it, facts
 
 
 def _train(engine: Engine, method: Any, prompts: Any, wanted: LookaheadOptions, name: str, progress: Any) -> Learned:

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
+from ..progress import Budget
 from ..version import __version__
 from .defaults import fill_in
 from .parsers import PARSERS
@@ -137,6 +138,7 @@ def _run(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
     fill_in(options)
+    options.time = Budget(None)  # importing torch is part of it
     work = getattr(import_module(f".{options.command}", __package__), options.run)
     status: int = work(options)
     if sys.stdout is not None:

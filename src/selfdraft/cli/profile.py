@@ -8,7 +8,7 @@ from typing import Any
 from ..bench.charts import require_matplotlib
 from ..errors import OptionError, ProfileError
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..profiles.contents import DAMAGE, KnownSet, KnownSets, fit_of, read_sets, reading
+from ..profiles.contents import DAMAGE, KnownSets, fit_of, read_sets, reading
 from ..profiles.key import ProfileKey, installed_version
 from ..profiles.profile import Artefact, Profile
 from ..profiles.searches import Where, read_domains
@@ -163,18 +163,12 @@ def _choice_text(learned: KnownSets) -> str:
 
 
 def _sets_text(learned: KnownSets) -> str:
-    """Every set, the cheapest last."""
+    """Every set, the cheapest last. What was tried is not here: it stands with what is predicted of the same texts."""
     frontier = {one.skip for one in learned.frontier}
     sets = [*learned.frontier, *(one for one in learned.tried if one.skip not in frontier)]
-    header = f"every skip set, after {learned.costs.num_context} tokens (cost: of a drafted token, plain pass = 1)"
-    columns = "    match   cost  tokens  predicted     tried  skip set"
-    rows = [_set_row(one, one.skip == learned.chosen) for one in sorted(sets, key=lambda one: -one.cost)]
-    if any(one.measured for one in sets):
-        header += "\ntried: measured by calibration, after the tokens that its own texts had, not after these"
-    return "\n".join([header, columns, *rows])
-
-
-def _set_row(one: KnownSet, is_chosen: bool) -> str:
-    measured = "-" if one.measured is None else f"{one.measured:.2f}x"
-    figures = f"{one.match:6.1%}  {one.cost:5.2f}  {one.num_drafted:6}  {one.predicted:8.2f}x  {measured:>8}"
-    return f"{' *' if is_chosen else '  '} {figures}  {one.skip}"
+    lines = [f"every skip set, after {learned.costs.num_context} tokens (cost: of a drafted token, plain pass = 1)"]
+    lines.append("    match   cost  tokens  predicted  skip set")
+    for one in sorted(sets, key=lambda one: -one.cost):
+        figures = f"{one.match:6.1%}  {one.cost:5.2f}  {one.num_drafted:6}  {one.predicted:8.2f}x"
+        lines.append(f"{' *' if one.skip == learned.chosen else '  '} {figures}  {one.skip}")
+    return "\n".join(lines)

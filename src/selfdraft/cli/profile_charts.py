@@ -62,8 +62,6 @@ def _set_strip(learned: KnownSets, one: KnownSet, number: int) -> Strip:
     facts = [f"cost {one.cost:.2f}"]
     if one.match is not None:
         facts = [f"match {one.match:.1%}", *facts, f"predicted {one.predicted:.2f}x"]
-    if one.measured is not None:
-        facts.append(_measured(one))
     choice = f"\nchosen after {learned.costs.num_context} tokens" if is_chosen else ""
     return Strip(one.skip, f"{_counts(one.skip)}   {number}", "   ".join(facts) + choice, is_chosen)
 

@@ -133,10 +133,10 @@ def _trials_text(trials: Sequence[Mapping[str, Any]]) -> str:
     first, about = trials[0], ""
     if "num_context" in first:
         about = f", after about {number(first['num_context'], 'token')}"
+    prompts = number(first["num_prompts"], "prompt")
     notes = (
-        f"  (both over plain decoding{about}. measured: on {number(first['num_prompts'], 'prompt')} held out from",
-        "  calibration, with the lookahead and the tree of the strategy. predicted: chains of the best fixed length,",
-        "  kept as often as match says, by the seconds of passes alone)",
+        f"  (both over plain decoding of the same texts, {prompts} held out from calibration{about}.",
+        "  measured: by the clock. predicted: the same rounds, by the milliseconds of their passes alone)",
     )
     return "\n".join([_table(header, rows), *notes])
 

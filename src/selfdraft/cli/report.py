@@ -49,6 +49,7 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     """Before any work."""
     if options.png:
         require_matplotlib("pictures", "leave out --png: tables and --html do without")
+    _check_kind(options.output or "")
     for output in filter(None, (options.output, options.html)):
         if Path(output).resolve() in {file.resolve() for file in files}:
             raise OptionError(f"{output} is a result itself, which would be lost; name another file")
@@ -57,6 +58,16 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
         folder = Path(options.png)
         if folder.exists() and (not folder.is_dir() or not os.access(folder, os.W_OK)):
             raise OptionError(f"cannot write pictures to {folder}; name a folder that you may write to")
+
+
+def _check_kind(name: str) -> None:
+    """Of --output."""
+    ending, page = Path(name).suffix.lower(), f"--html {shlex.quote(name)}"
+    instead = {".html": page, ".htm": page, **dict.fromkeys((".png", ".svg", ".pdf", ".jpg"), "--png FOLDER")}.get(
+        ending
+    )
+    if instead:
+        raise OptionError(f"--output writes text or Markdown, not {ending[1:]}; use {instead}")
 
 
 def _write(options: argparse.Namespace, text: str) -> None:

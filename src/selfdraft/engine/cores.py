@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -33,16 +33,19 @@ class Load:
 
     others: Mapping[str, float]
     waited: float
-    num_cores: int
+    num_cores: int  # that we may use
     num_threads: int  # of ours, that compute
+    num_elsewhere: int = 0  # cores that we may not use, and others may
 
     def words(self, verb: str = "use") -> str | None:
         """Who is in the way; None: nobody."""
-        lacking = sum(self.others.values()) - max(0, self.num_cores - self.num_threads)
-        is_starved, is_crowded = self.waited >= LEAST_WAIT, lacking >= LEAST_CORES
+        free = max(0, self.num_cores - self.num_threads) + self.num_elsewhere
+        is_starved, is_crowded = self.waited >= LEAST_WAIT, sum(self.others.values()) - free >= LEAST_CORES
         waiting = f"our threads waited for a core {self.waited:.0%} of their time".replace("%", " %")
         if is_crowded:
             return f"{_named(self.others, verb)}{f'; {waiting}' if is_starved else ''}"
+        if is_starved and self.num_threads > self.num_cores:  # they wait for each other
+            return f"{self.num_threads} threads of ours share {self.num_cores} cores: take fewer (--threads)"
         return f"threads starved: {waiting}" if is_starved else None
 
 
@@ -96,9 +99,10 @@ def load_between(before: _Glance, after: _Glance, num_threads: int) -> Load:
         f"{number} {name}": (cpu - known.get(number, 0.0)) / seconds for number, (name, cpu) in after.others.items()
     }
     ran, waited = max(0.0, after.ran - before.ran), max(0.0, after.waited - before.waited)  # a thread may have ended
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    every = os.cpu_count() or 1
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
     used = {name: cores for name, cores in others.items() if cores > 0}
-    return Load(used, waited / (ran + waited) if waited else 0.0, num_cores, num_threads)
+    return Load(used, waited / (ran + waited) if waited else 0.0, num_cores, num_threads, every - num_cores)
 
 
 class Watch:
@@ -152,4 +156,4 @@ def _mean(loads: Sequence[tuple[float, Load]]) -> Load:
     for seconds, load in loads:
         others.update({name: seconds / whole * cores for name, cores in load.others.items()})
     waited, last = sum(seconds * load.waited for seconds, load in loads) / whole, loads[-1][1]
-    return Load(others, waited, last.num_cores, last.num_threads)
+    return replace(last, others=others, waited=waited)

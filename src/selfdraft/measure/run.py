@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..economics import PassCosts
+from ..economics import LatencyFit, PassCosts
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
@@ -51,6 +51,7 @@ class MeasurePlan:
     seed: int = 0
     runs: int = 1
     with_passes: bool = False
+    prices: LatencyFit | None = None  # by which to predict the seconds of the rounds of each text
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the question: the command's options, the model's name
 
     @property
@@ -196,15 +197,13 @@ class Measurement:
         latency, num_layers = self._engine.knowledge.latency(), self._engine.runner.num_layers
         usual = latency.at(USUAL_LENGTH)
         beta = usual.attention / latency.mlp_seconds if latency.mlp_seconds else 1.0
-        if self.plan.with_passes:
-            self._costs = latency.at(CONTEXT)
+        self._costs = latency.at(CONTEXT) if self.plan.with_passes else None
         costs = cost_figures(self._engine, self._costs, skips) if self._costs else None
         return Machine(num_layers, beta, self._frontier(usual), self._num_turns_left_out, costs)
 
     def _frontier(self, costs: PassCosts) -> list[dict[str, Any]] | None:
         """What `prune` found, if it was asked: match against the seconds of a drafted token."""
-        found = self._engine.knowledge.known("prune")
-        if not found:
+        if not (found := self._engine.knowledge.known("prune")):
             return None
         points, plain = map(FrontierPoint.from_json, found["frontier"]), costs.plain
         return [{"skip": str(one.skip), "match": one.match, "cost": costs.draft(one.skip) / plain} for one in points]
@@ -215,9 +214,8 @@ class Measurement:
         done = {record.text for record in self.records}
         self._last_end, self._watch, steps = time.perf_counter(), Watch(), Steps(self._budget)
         for run in range(self.plan.runs):
-            if run:
-                for arm in self.ours:
-                    arm.engine.forget()
+            for arm in self.ours if run else ():
+                arm.engine.forget()
             for prompt, numbers in self.plan.numbered:
                 if (run, numbers[0]) in done:
                     continue
@@ -270,12 +268,15 @@ class Measurement:
     def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int]) -> Output | None:
         call = self.plan.call(text.number)
         output = arm.run(text, prompt, call)
-        if output is None or self._costs is None:
-            return output
-        record = replace(output.record, first_token_seconds=arm.first_token_seconds(prompt, call))
-        if output.generation is not None:
-            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], self._costs)
+        if output is None:
+            return None
+        record, prices = output.record, self.plan.prices
+        costs = self._costs or (prices and prices.at(record.num_prompt_tokens + record.num_tokens / 2))
+        if costs and output.generation is not None:
+            seconds = predicted_seconds(output.generation.steps, arm.described["method"]["drafter"], costs)
             record = replace(record, predicted_seconds=seconds)
+        if self._costs:
+            record = replace(record, first_token_seconds=arm.first_token_seconds(prompt, call))
         return replace(output, record=record)
 
     def _judge(self, output: Output, plain: Output, prompt: Sequence[int]) -> Record:

@@ -75,7 +75,7 @@ def measure(
     """Measure after texts of these lengths, as far as the model's context goes.
 
     Where reading the texts and warming up after them would take half of the budget, the longest are left out; one is
-    measured in any case.
+    measured in any case. Where passes are so slow that warming up takes all of it, that is the measurement.
     `progress` is told seconds. What this needs of the runner is given back when it ends, however it ends.
     """
     if not lengths or min(lengths) < 1:
@@ -87,7 +87,9 @@ def measure(
     for _ in range(_MAX_ROUNDS):
         began = clock.spent()
         for cell in cells:
-            cell.run_batch()
+            if clock.is_over and all(one.batches for one in cells):
+                break
+            cell.run_batch(is_short=clock.is_over)
             clock.tell()
         if 2 * clock.spent() - began > budget_seconds:
             break
@@ -111,6 +113,10 @@ class _Clock:
     def spent(self) -> float:
         return self._seconds() - self._began
 
+    @property
+    def is_over(self) -> bool:
+        return self.spent() > self._budget
+
     def tell(self, is_done: bool = False) -> None:
         if self._progress is not None:
             total = max(1, round(self._budget))
@@ -133,6 +139,8 @@ def _prepare(runner: Runner, lengths: Sequence[int], clock: _Clock) -> list[_Cel
         read = clock.spent()
         seconds_per_token = (read - began) / length
         for kind in _kinds(runner, length):
+            if clock.is_over and kind.width > 2 and not runner.is_recording:  # wider ones are extrapolated
+                break
             cells.append(_Cell(text, kind))
             clock.tell()
         warming_up = clock.spent() - read
@@ -216,11 +224,12 @@ class _Cell:
 
     def __post_init__(self) -> None:
         self.text.seconds(self.kind, 1)  # warms up, and records where passes are recorded
-        wanted = round(_BATCH_SECONDS / max(self.text.seconds(self.kind, 1), 1e-6))
-        self.num_passes = min(max(_MIN_PASSES, wanted), _MAX_PASSES)
+        self._first = self.text.seconds(self.kind, 1)
+        self.num_passes = min(max(_MIN_PASSES, round(_BATCH_SECONDS / max(self._first, 1e-6))), _MAX_PASSES)
 
-    def run_batch(self) -> None:
-        self.batches.append(self.text.seconds(self.kind, self.num_passes))
+    def run_batch(self, is_short: bool = False) -> None:
+        """Short: the pass that was timed while warming up."""
+        self.batches.append(self._first if is_short else self.text.seconds(self.kind, self.num_passes))
 
     @property
     def sample(self) -> Sample:

@@ -34,13 +34,13 @@ class Theme:
 
 LIGHT = Theme(
     ground="#FFFFFF", ink="#1B1F24", soft="#57606A", grid="#DDE1E6", band="#F4F6F8", skipped="#ECEFF2",
-    roles={"faster": BLUE, "unsure": "#A9CDE6", "slower": ORANGE, "peer": "#8C959F"},
+    roles={"faster": BLUE, "inconclusive": "#A9CDE6", "slower": ORANGE, "peer": "#8C959F"},
     series=(BLUE, RED, GREEN, PINK, ORANGE, SKY),
     stack=(ORANGE, BLUE, GREEN, "#C3C9CF"),
 )  # fmt: skip
 DARK = Theme(
     ground="#14181D", ink="#E8EBEE", soft="#A3ACB5", grid="#30363D", band="#1C2128", skipped="#262C33",
-    roles={"faster": SKY, "unsure": "#2C5A7A", "slower": ORANGE, "peer": "#7D8790"},
+    roles={"faster": SKY, "inconclusive": "#2C5A7A", "slower": ORANGE, "peer": "#7D8790"},
     series=(SKY, RED, GREEN, PINK, YELLOW, "#FFFFFF"),
     stack=(ORANGE, SKY, GREEN, "#59626B"),
 )  # fmt: skip

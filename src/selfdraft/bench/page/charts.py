@@ -19,7 +19,7 @@ from ...measure.result import Arm, Result
 from ...prompts.arrange import is_context
 from ...registry import DEFAULTS, DRAFTING
 from ...types import SkipSet
-from ..advice import best_of_ours, sure_side
+from ..advice import INCONCLUSIVE, best_of_ours, control, verdict
 from ..charts.bars import Bar, BarColumn, StackedBars
 from ..charts.lines import Band, Lines, Series
 from ..charts.panels import Drawing, Panels, Stack
@@ -86,7 +86,7 @@ def course(result: Result, arm: Arm) -> tuple[list[Record], Quantity]:
 
 ROLES = {
     "faster": "faster than plain decoding",
-    "unsure": "inconclusive",
+    INCONCLUSIVE: INCONCLUSIVE,
     "slower": "slower",
     "peer": "peer, whole calls",
     "bound": "bound: knows the text",
@@ -102,14 +102,14 @@ def speedup(result: Result) -> Chart:
         "Speed-up",
         "Of decoding against plain decoding of the same prompts (dashed: 1.0), fastest method first; lines through the "
         "ends of bars: 95 % intervals by bootstrap over prompts. Of peers (grey) only whole calls are known.",
-        _speedup_drawing(shown, domains),
+        _speedup_drawing(shown, domains, control(result)[1]),
         (5.0 + 1.12 * len(domains), 1.25 + 0.285 * len(shown)),
     )
 
 
-def _speedup_drawing(shown: Sequence[tuple[Arm, Figures]], domains: Sequence[str]) -> Panels:
-    columns = {"all texts": [_bar(arm, total, interval(total.shown_speedup)) for arm, total in shown]}
-    columns |= {domain: [_bar(arm, arm.domains.get(domain)) for arm, _ in shown] for domain in domains}
+def _speedup_drawing(shown: Sequence[tuple[Arm, Figures]], domains: Sequence[str], noise: float) -> Panels:
+    columns = {"all texts": [_bar(arm, total, noise, interval(total.shown_speedup)) for arm, total in shown]}
+    columns |= {domain: [_bar(arm, arm.domains.get(domain), noise) for arm, _ in shown] for domain in domains}
     every = [bar for bars in columns.values() for bar in bars if bar]
     longest = 1.1 * max(1.1, *(bar.number.value for bar in every if isinstance(bar.number, Estimate)))
     legend = {role: label for role, label in ROLES.items() if role in {bar.role for bar in every}}
@@ -121,11 +121,11 @@ def _speedup_drawing(shown: Sequence[tuple[Arm, Figures]], domains: Sequence[str
     return Panels(panels, widths=[2.7, *[1.12] * len(domains)], share_y=True)
 
 
-def _bar(arm: Arm, cell: Figures | None, text: str = "") -> Bar | None:
+def _bar(arm: Arm, cell: Figures | None, noise: float, text: str = "") -> Bar | None:
     if cell is None:
         return None
-    role = {"bound": "bound", "peer": "peer", "control": "unsure"}.get(arm.kind) or sure_side(cell)
-    return Bar(cell.shown_speedup, role, text)
+    role = {"bound": "bound", "peer": "peer", "control": INCONCLUSIVE}.get(arm.kind)
+    return Bar(cell.shown_speedup, role or verdict(cell.shown_speedup, noise), text)
 
 
 # ------------------------------------------------------------------------------------------------ cost

@@ -10,10 +10,9 @@ from typing import Any
 from ...registry import DRAFTERS, STRATEGIES, TREES
 from .arguments import Help, add_command, add_label_options, add_model, add_prompt_options, add_settings, count
 
-_UNITS = {"": (1, "s"), "s": (1, "s"), "m": (60, "min"), "h": (3600, "h")}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-SHORT = 512
-"""Tokens of a short text."""
+SHORT = 512  # tokens of a text
 
 LOOKAHEADS = """\
 The target continues the prompts, and after each of its tokens the draft, with the strategy and the drafter that you
@@ -37,6 +36,10 @@ same command is given again.
 
 How far to draft (--lookahead):
 {LOOKAHEADS}
+The --budget is for all that the command does, from its start to its table: loading the model, measuring passes, writing
+texts, fitting, trials. Fetching a model that is not here yet is not part of it. Where it is short, texts and trials are
+shorter; where a single pass is too slow for it, it is refused.
+
 examples:
   selfdraft calibrate                                             the default model, our prompts, strategy prune
   selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code   for code alone
@@ -61,7 +64,8 @@ def add_calibrate(commands: Any) -> None:
     add("--strategy", metavar="NAME", nargs="+", help=f"of {', '.join(STRATEGIES)} (default: prune)")
     add("--lookahead", metavar="NAME", help="learn how far to draft instead: disco, fixed, confidence, perplexity")
     add_prompt_options(parser)
-    add("--budget", metavar="TIME", type=seconds, help="90s, 10m, 1h (default: 20m; with --lookahead 10m)")
+    budget = "90s, 10m, 1h, kept within a tenth (default: 20m; with --lookahead 10m); see below what counts"
+    add("--budget", metavar="TIME", type=seconds, help=budget)
     add_settings(parser)
     tokens = "that the model generates to fit to (default: 2048, on a CPU 512); with --lookahead: of each text (128)"
     add("--tokens", metavar="N", type=count, help=tokens)
@@ -79,7 +83,7 @@ def add_calibrate(commands: Any) -> None:
 
 
 class Time(float):
-    """Seconds, and the words they were given in: `90s` is 90 s, `10m` is 10 min."""
+    """Seconds, and the words they were given in: `90s`, `10m`."""
 
     words = ""
 
@@ -89,9 +93,8 @@ def seconds(text: str) -> Time:
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"cannot read the time {text!r}; write it like 90s, 10m or 1h")
-    factor, unit = _UNITS[found[2]]
-    time = Time(float(found[1]) * factor)
-    time.words = f"{found[1]} {unit}"
+    time = Time(float(found[1]) * _UNITS[found[2]])
+    time.words = text.strip() if found[2] else f"{text.strip()}s"
     return time
 
 
