@@ -93,6 +93,8 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
 
 def _methods(options: argparse.Namespace) -> Methods:
     """Validate the whole command before the model is loaded."""
+    if options.strategy == OFF:
+        raise OptionError("--strategy off is plain decoding, which is always measured; leave it out")
     base = read_method(options)
     chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
     preset = _preset(options)
@@ -115,10 +117,7 @@ def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_method(method: Mapping[str, Any]) -> str:
     """A row name for the method options of the command: the methods that were named."""
-    name = ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
-    if name == OFF:
-        raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
-    return name
+    return ", ".join(method[axis] for axis in AXES if axis in method) or DEFAULTS["strategy"]
 
 
 def _parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
@@ -187,7 +186,8 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
+    left_out = {"run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads"}
+    left_out |= {"config", "filled_in"}
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],

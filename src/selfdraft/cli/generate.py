@@ -15,7 +15,7 @@ from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
 from ..options import GenerateOptions, make
-from ..registry import AXES, idle_axes, resolve
+from ..registry import AXES, resolve
 from ..types import Generation
 from . import terminal
 from .inputs import checked_method, heading, load_engine, read_method
@@ -26,6 +26,8 @@ WARM_UP_TOKENS = 8
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
 
+AS_MESSAGE = "the prompt was sent as one user message; in Python pass messages (a plain string is sent as with --raw)"
+
 
 def run(options: argparse.Namespace) -> int:
     _draw_seed(options)
@@ -34,8 +36,6 @@ def run(options: argparse.Namespace) -> int:
     method = checked_method(read_method(options), options)  # all slips, before the time that a model takes to load
     settings = make(GenerateOptions, call, "generate")
     asked = read_prompt(options)
-    if note := _idle_note(options):
-        terminal.say(note)
     engine = load_engine(options, **method)
     if profile := engine.knowledge.profile_in_use:
         terminal.say(profile.summary)
@@ -55,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         labels = ("plain", "again") if resolve(method)["strategy"] == "off" else ("drafting", "plain")
         terminal.say("\n".join(_summary(generation, plain, comparison, labels)))
+        if isinstance(asked, str) and not isinstance(prompt, str):
+            terminal.say(AS_MESSAGE)
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
@@ -64,12 +66,6 @@ def _draw_seed(options: argparse.Namespace) -> None:
     if options.seed == "random":
         options.seed = str(secrets.randbelow(2**32))
         terminal.say(f"seed {options.seed}")
-
-
-def _idle_note(options: argparse.Namespace) -> str | None:
-    """Of what was chosen together with `off`."""
-    idle = [f"--{axis} {getattr(options, axis)}" for axis in idle_axes(vars(options))]
-    return f"note: --strategy off decodes plainly; {', '.join(idle)} is not used" if idle else None
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:

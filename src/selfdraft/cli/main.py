@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
 from ..version import __version__
-from .defaults import fill_in
+from .defaults import fill_in, origin
 from .parsers import PARSERS
 from .parsers.arguments import Help
 
@@ -88,7 +88,7 @@ def build_parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    command = "selfdraft"
+    command, options = "selfdraft", argparse.Namespace()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         if moved := _moved(given):
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = f"selfdraft {options.command}"
         return _run(options)
     except SelfdraftError as error:
-        print(f"{command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}{origin(error, options)}", file=sys.stderr)
         return FAILED if isinstance(error, DownloadError | SelfTestError) else MISUSED
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

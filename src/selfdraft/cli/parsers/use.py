@@ -24,7 +24,7 @@ _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 GENERATE = """\
 The prompt is sent as one user message where the tokenizer has a chat template (--raw: as it is). What is piped in
-follows it after a blank line; an open pipe that stays empty for a second is left out (--prompt-file - waits for it).
+follows it after a blank line; a pipe that stays open and empty is an error (--prompt-file - waits without end).
 The text goes to standard output, all else to standard error. Drafted and accepted tokens are green, the target's own
 cyan. --seed random draws a seed and names it.
 
