@@ -48,6 +48,6 @@ def _method_keys(options: argparse.Namespace, values: Mapping[str, Any]) -> tupl
 def origin(error: SelfdraftError, options: argparse.Namespace) -> str:
     """Of an error about a value that the config file sets: where it is from."""
     for name, value in vars(options).get("filled_in", {}).items():
-        if re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", str(error)):
+        if re.search(rf"(?<!\w){re.escape(str(value).removeprefix('./'))}(?!\w)", str(error)):
             return f" ({name} is set in {options.config})"
     return ""

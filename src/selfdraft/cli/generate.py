@@ -97,7 +97,8 @@ def _summary(
         yield _row(labels[1], plain)
         speedup = _speedup(generation, plain)
         yield f"outputs: {_comparison_text(comparison)}"
-        yield f"speed-up: {speedup:.2f}x" + ("" if speedup >= 1 else f" (slower: {_why_slower(generation, plain)})")
+        is_explained = speedup >= 1 or not stats.num_draft_steps
+        yield f"speed-up: {speedup:.2f}x" + ("" if is_explained else f" (slower: {_why_slower(generation, plain)})")
     prefill = f"{generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
     yield f"ended by {generation.finish_reason}; prefill of {prefill}"
     if generation.report:
