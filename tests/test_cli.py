@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -362,6 +363,16 @@ class TestPrompt:
         document = json.loads(ran.stdout)
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{document['text']}\n"
         assert ran.stderr.count("tokens/s") == 1
+
+
+def test_a_warning_is_one_line(generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch tells of bfloat16 on a CPU that cannot do it, with a page of C++."""
+
+    def warn(*_: Any) -> None:
+        warnings.warn("this is slow\nframe #0: c10::Error", stacklevel=1)
+
+    monkeypatch.setattr("selfdraft.cli.generate.read_prompt", lambda options: warn() or "abc")
+    assert generate("--json", "--max-new-tokens", "2").error == "warning: this is slow\n"
 
 
 def test_list_shows_the_catalogue(home: Path, said: Said) -> None:

@@ -186,8 +186,7 @@ def _prompts(options: argparse.Namespace) -> list[Prompt]:
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
-    left_out = {"run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads"}
-    left_out |= {"config", "filled_in"}
+    left_out = ("run", "command", "model", "output", "again", "json", "commit", "seconds", "soak", "threads", "config")
     values = {name: value for name, value in vars(options).items() if name not in left_out}
     files = {
         "prompts": [Path(file).name for file in options.prompts],

@@ -17,17 +17,17 @@ _SELECTING = ("preset", "variant", *PLURALS.values(), *AXES)
 
 
 def fill_in(options: argparse.Namespace) -> None:
-    """`configured`: settings of the config file, which are taken where they are read; `filled_in`: what else was."""
+    """`configured`: settings of the config file, which are taken where they are read."""
     if "device" not in options:  # needs no model
         return
     config = read_config()
     names = [*PLACE, *_method_keys(options, config.values)]
     if options.command == "verify":
         names.remove("dtype")  # a document has its own
-    options.config, options.configured, options.filled_in = config.file, config.settings, {}
+    options.config, options.configured = config.file, config.settings
     for name in names:
         if getattr(options, name, "") is None and name in config.values:
-            value = options.filled_in[name] = config.values[name]
+            value = config.values[name]
             setattr(options, name, [value] if (options.command, name) == ("calibrate", "strategy") else value)
 
 
@@ -47,7 +47,9 @@ def _method_keys(options: argparse.Namespace, values: Mapping[str, Any]) -> tupl
 
 def origin(error: SelfdraftError, options: argparse.Namespace) -> str:
     """Of an error about a value that the config file sets: where it is from."""
-    for name, value in vars(options).get("filled_in", {}).items():
-        if re.search(rf"(?<!\w){re.escape(str(value).removeprefix('./'))}(?!\w)", str(error)):
+    values = read_config().values if vars(options).get("config") else {}
+    for name, value in values.items():
+        text = re.escape(str(value).removeprefix("./"))
+        if vars(options).get(name) == value and re.search(rf"(?<!\w){text}(?!\w)", str(error)):
             return f" ({name} is set in {options.config})"
     return ""

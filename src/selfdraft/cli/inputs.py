@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]
     """(model, tokenizer), where the command wants it, computing with as many threads as it says."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # bfloat16 on some CPUs: torch shows a page of C++ frames
     with terminal.Progress() as progress:
         return loading.load(name, device=options.device, dtype=options.dtype, progress=progress)
 

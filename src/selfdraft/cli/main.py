@@ -10,12 +10,14 @@ import difflib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
 from ..version import __version__
+from . import terminal
 from .defaults import fill_in, origin
 from .parsers import PARSERS
 from .parsers.arguments import Help
@@ -67,9 +69,8 @@ class Parser(argparse.ArgumentParser):
         """What is left over: a mistyped flag, or a word too many."""
         flags = [word.partition("=")[0] for word in stray if word.startswith("-")]
         if not flags:
-            hint = (
-                "; put a text of several words in quotes" if any("prompt" in one.dest for one in self._actions) else ""
-            )
+            takes_text = any("prompt" in one.dest for one in self._actions)
+            hint = "; put a text of several words in quotes" if takes_text else ""
             self.error(f"nothing is known to do with {' '.join(stray)!r}{hint}")
         known = [flag for one in self._actions for flag in one.option_strings]
         near = difflib.get_close_matches(flags[0], known, 1, 0.5)
@@ -136,6 +137,7 @@ def _run(options: argparse.Namespace) -> int:
         return DONE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
+    warnings.showwarning = terminal.say_warning
     fill_in(options)
     work = getattr(import_module(f".{options.command}", __package__), options.run)
     status: int = work(options)
