@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -271,15 +272,28 @@ class TestPrompt:
                 null.close()
             assert sent("sum:") == "sum:"
 
-    def test_an_open_pipe_without_data_is_not_waited_for(
+    def test_an_open_pipe_without_data_is_not_waited_for_without_end(
         self, generate: Generate, pipe: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("selfdraft.cli.prompt.PIPE_SECONDS", 0.01)
+        """Nor is a text made without what may yet come."""
+        monkeypatch.setattr("selfdraft.cli.prompt.SECONDS_TO_TELL", 0.01)
+        monkeypatch.setattr("selfdraft.cli.prompt.SECONDS_TO_WAIT", 0.01)
         pipe(b"")
-        ran = generate("--json", "--max-new-tokens", "2", "abc")
-        assert "an open pipe" in ran.error
-        assert "--prompt-file - waits for it" in ran.error
-        assert len(ran.document["prompt_tokens"]) == 3
+        waiting, error = generate("abc", status=2).error.splitlines()
+        assert waiting.startswith("waiting for standard input, an open pipe")
+        assert "nothing came; close it, write < /dev/null, or let --prompt-file - wait for it" in error
+
+    def test_what_comes_late_is_joined(self, generate: Generate, pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("selfdraft.cli.prompt.SECONDS_TO_TELL", 0.01)
+        end = pipe(b"")
+
+        def say(text: str) -> None:
+            assert text.startswith("waiting for standard input")
+            end.write(b"de")
+            end.close()
+
+        monkeypatch.setattr("selfdraft.cli.terminal.say", say)
+        assert len(generate("--json", "--max-new-tokens", "2", "abc").document["prompt_tokens"]) == len("abc\n\nde")
 
     def test_a_prompt_file(self, sent: Any, pipe: Any, tmp_path: Path) -> None:
         (tmp_path / "words.txt").write_text("one\n", encoding="utf-8")
@@ -358,6 +372,16 @@ class TestPrompt:
         document = json.loads(ran.stdout)
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{document['text']}\n"
         assert ran.stderr.count("tokens/s") == 1
+
+
+def test_a_warning_is_one_line(generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch tells of bfloat16 on a CPU that cannot do it, with a page of C++."""
+
+    def warn(*_: Any) -> None:
+        warnings.warn("this is slow\nframe #0: c10::Error", stacklevel=1)
+
+    monkeypatch.setattr("selfdraft.cli.generate.read_prompt", lambda options: warn() or "abc")
+    assert generate("--json", "--max-new-tokens", "2").error == "warning: this is slow\n"
 
 
 def test_list_shows_the_catalogue(home: Path, said: Said) -> None:

@@ -87,6 +87,28 @@ def test_it_is_refused(text: str, message: str, write: Write, capsys: pytest.Cap
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('model = "./nowhere"', "no model at nowhere: not a folder (model is set in selfdraft.toml)"),
+        ('device = "toaster"', "unknown or absent device 'toaster'. Possible here: cpu (device is set in"),
+        ('dtype = "int3"', "Possible: float32, bfloat16, float16, fp32, bf16, fp16 (dtype is set in selfdraft.toml)"),
+    ],
+)
+def test_an_error_names_where_a_value_is_from(text: str, message: str, write: Write, folder: str, capsys: Any) -> None:
+    write(text)
+    assert main(["generate", "abc"]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["generate", "abc", "--model", "./elsewhere", "--device", "cpu", "--dtype", "fp32"]) == 2
+    assert "selfdraft.toml" not in capsys.readouterr().err
+
+
+def test_a_mark_at_its_beginning(write: Write) -> None:
+    """As some editors write it."""
+    write('\ufeffmodel = "m"')
+    assert read_config().values == {"model": "m"}
+
+
 def test_one_that_is_not_there(write: Write, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFDRAFT_CONFIG", "nowhere.toml")
     with pytest.raises(OptionError, match=r"cannot read the config file nowhere\.toml: No such file"):
@@ -127,6 +149,19 @@ def test_who_goes_by_its_method(write: Write) -> None:
     assert (learned.strategy, learned.drafter, learned.tree) == (["prune"], "lookup", "siblings")
     write('strategy = "off"')
     assert filled("bench").strategy is None
+
+
+def test_flags_win_over_off_and_off_over_what_drafts(write: Write) -> None:
+    write('strategy = "off"\nacceptance = "rejection"')
+    assert filled("generate", "abc").strategy == "off"
+    found = filled("generate", "abc", "--drafter", "lookup")
+    assert (found.strategy, found.drafter, found.acceptance) == (None, "lookup", "rejection")
+    assert filled("generate", "abc", "--tree", "siblings").strategy is None
+    assert filled("generate", "abc", "--acceptance", "coupled").strategy == "off"
+    write(METHOD)
+    found = filled("generate", "abc", "--strategy", "off")
+    assert (found.strategy, found.lookahead, found.drafter, found.tree) == ("off", None, None, None)
+    assert found.acceptance == "rejection"
 
 
 SETTINGS = "[settings.uniform]\nratio = 0.4\n[settings.swift]\nwindow = 64\npaper = true\n"

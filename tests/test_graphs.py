@@ -310,7 +310,7 @@ METHODS: list[dict[str, Any]] = [
     {"strategy": "off"},
     {"strategy": "fixed", "tree": "siblings"},
     {"strategy": "early-exit", "lookahead": "fixed", "acceptance": "rejection"},
-    {"strategy": "fixed", "settings": {**SETTINGS, "self": {"vocabulary": 50}}},
+    {"strategy": "fixed", "settings": {"self": {"vocabulary": 50}}},
     {"drafter": "model", "lookahead": "fixed"},
 ]
 
@@ -720,10 +720,10 @@ def test_forward_hooks_run_eagerly(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_shortlist_shorter_than_the_candidates() -> None:
-    settings = {**SETTINGS, "siblings": {"table": "1:8"}, "self": {"vocabulary": 5}}
+    settings = {"siblings": {"table": "1:8"}, "self": {"vocabulary": 5}}
     options: dict[str, Any] = {"strategy": "fixed", "tree": "siblings", "max_new_tokens": 12, "settings": settings}
     found = engine_for("llama").generate(list(PROMPTS), **options)
-    assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
+    assert tokens_of(found) == tokens_of(Engine(pico("llama"), settings=SETTINGS).generate(list(PROMPTS), **options))
     assert not engine_for("llama")._runner._drafts.refused
 
 

@@ -271,6 +271,20 @@ def test_settings_that_nothing_reads(method, unused):
     assert kept == [name for name in given if name not in unused]
 
 
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ({"strategy": "off", "drafter": "lookup", "tree": "siblings", "acceptance": "rejection"}, ["acceptance"]),
+        ({"strategy": "uniform", "drafter": "lookup"}, ["drafter"]),
+        ({"drafter": "lookup"}, ["drafter"]),
+    ],
+)
+def test_axes_that_off_does_not_use(method, kept):
+    found = in_use(method)
+    assert [axis for axis in AXES if axis in found and axis != "strategy"] == kept
+    assert found.get("strategy") == method.get("strategy")
+
+
 def test_what_a_call_leaves_open_is_as_the_engine_has_it():
     settings = {"prune": {"gain": 0.1}}
     assert unused_settings({"settings": settings})
@@ -299,6 +313,8 @@ def test_off_with_what_drafts_warns():
     engine = selfdraft.Engine(pico("llama"), drafter="lookup")
     with pytest.warns(UserWarning, match="strategy='off' decodes plainly: drafter='lookup' is not used"):
         selfdraft.Engine(pico("llama"), strategy="off", drafter="lookup")
+    with pytest.warns(UserWarning, match="strategy='off' decodes plainly: drafter='lookup' is not used"):
+        selfdraft.Engine(pico("llama"), strategy="off").generate([3], max_new_tokens=1, drafter="lookup")
     with pytest.warns(UserWarning, match="lookahead='fixed', tree='siblings' is not used"):
         engine.generate([3], max_new_tokens=1, strategy="off", lookahead="fixed", tree="siblings")
     with warnings.catch_warnings():

@@ -56,7 +56,7 @@ def read_config() -> Config:
     if file is None:
         return Config()
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         _check(values)
         settings = tuple(_as_text(values.pop("settings", {})))
         check_settings(parse_settings(settings))

@@ -6,6 +6,7 @@ Being listed here means being in `--help`, in the settings and in the lossless t
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -215,17 +216,20 @@ def _running(whole: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def in_use(method: Mapping[str, Any]) -> dict[str, Any]:
-    """The method with those settings only that it reads."""
+    """The method without what it does not use: settings that nothing reads, axes beside `off`."""
     unused = set(unused_settings(method))
     kept = {
         name: {option: value for option, value in values.items() if (name, option) not in unused}
         for name, values in (method.get("settings") or {}).items()
     }
-    return {**method, "settings": {name: values for name, values in kept.items() if values}}
+    axes = {name: value for name, value in method.items() if name not in idle_axes(method)}
+    return {**axes, "settings": {name: values for name, values in kept.items() if values}}
 
 
-def unused_text(name: str, option: str) -> str:
+def unused_text(name: str, option: str, *choices: Mapping[str, Any]) -> str:
     """What is wrong with a setting that nothing reads, and what would read it."""
+    if is_off(*choices):
+        return f"{name}.{option} is set, but the strategy 'off' drafts nothing; choose another one, or leave it out"
     readers = [axis for axis in _axes_of(name) if option in _settable(find(axis, name).Options)]
     flags = " or ".join(f"--{axis} {name}" for axis in readers)
     python = " or ".join(f"{axis}={name!r}" for axis in readers)
@@ -238,19 +242,26 @@ def check_use(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> None:
     An engine's own settings are not asked: a later call may choose what reads them.
     """
     for name, option in unused_settings(method, *defaults):
-        raise OptionError(unused_text(name, option))
-    warn_of_idle(method)
+        raise OptionError(unused_text(name, option, *defaults, method))
+    warn_of_idle(method, *defaults)
 
 
-def warn_of_idle(method: Mapping[str, Any]) -> None:
-    """Where `off` was chosen together with what drafts."""
-    if idle := idle_axes(method):
+def warn_of_idle(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> None:
+    """Where `off` was chosen, and what drafts as well. The line that is shown is the one that called us."""
+    if idle := idle_axes(method, *defaults):
         given = ", ".join(f"{axis}={method[axis]!r}" for axis in idle)
-        warnings.warn(f"strategy='off' decodes plainly: {given} is not used", stacklevel=4)
+        level, frame = 1, sys._getframe()
+        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(f"strategy='off' decodes plainly: {given} is not used", stacklevel=level)
 
 
-def idle_axes(method: Mapping[str, Any]) -> list[str]:
+def idle_axes(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> list[str]:
     """What was chosen together with `off`, which drafts nothing."""
-    if method.get("strategy") != "off":
-        return []
-    return [axis for axis in ("lookahead", "drafter", "tree") if method.get(axis) is not None]
+    given = [axis for axis in ("lookahead", "drafter", "tree") if method.get(axis) is not None]
+    return given if is_off(*defaults, method) else []
+
+
+def is_off(*choices: Mapping[str, Any]) -> bool:
+    """Whether `off` was chosen; the last one counts."""
+    return [choice["strategy"] for choice in choices if choice.get("strategy") is not None][-1:] == ["off"]

@@ -94,6 +94,8 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
 
 def _methods(options: argparse.Namespace) -> Methods:
     """Validate the whole command before the model is loaded."""
+    if options.strategy == OFF:
+        raise OptionError("--strategy off is plain decoding, which is always measured; leave it out")
     base = read_method(options)
     chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
     preset = _preset(options)
@@ -116,10 +118,7 @@ def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_method(method: Mapping[str, Any]) -> str:
     """A row name for the method options of the command: the methods that were named."""
-    name = ", ".join(method[axis] for axis in AXES if axis in method)
-    if name == OFF:
-        raise OptionError(f"a method cannot be named {OFF!r}: that is plain decoding, which is always measured")
-    return name
+    return ", ".join(method[axis] for axis in AXES if axis in method)
 
 
 def _parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:

@@ -22,7 +22,7 @@ from ..engine.text import OnePrompt, encode_prompts
 from ..errors import OptionError
 from ..measure.peers import generate_by_transformers
 from ..options import GenerateOptions, make
-from ..registry import AXES, idle_axes, names_drafts
+from ..registry import AXES, names_drafts
 from ..types import Generation, Stats
 from . import terminal
 from .inputs import checked_method, heading, load_engine, read_method
@@ -38,6 +38,8 @@ _NOTHING_LEARNED = (
 )
 _NOTHING_FASTER = "(plain decoding: nothing that was calibrated is surely faster on this machine)"
 
+AS_MESSAGE = "the prompt was sent as one user message; in Python pass messages (a plain string is sent as with --raw)"
+
 
 def run(options: argparse.Namespace) -> int:
     _draw_seed(options)
@@ -46,8 +48,6 @@ def run(options: argparse.Namespace) -> int:
     method = checked_method(read_method(options), options)  # all slips, before the time that a model takes to load
     settings = make(GenerateOptions, call, "generate")
     asked = read_prompt(options)
-    if note := _idle_note(options):
-        terminal.say(note)
     engine = load_engine(options, **method)
     if profile := engine.knowledge.profile_in_use:
         fastest = "" if names_drafts(method) else engine.knowledge.fastest.get("strategy", "")
@@ -75,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         terminal.say("\n".join([*_summary(generation, plain, comparison, is_plain), *noisy]))
         if is_plain and not names_drafts(method):
             terminal.say(_NOTHING_FASTER if engine.knowledge.profile_in_use else _NOTHING_LEARNED)
+        if isinstance(asked, str) and not isinstance(prompt, str):
+            terminal.say(AS_MESSAGE)
     if generation.finish_reason == "cancelled":
         return 130
     return 1 if comparison is not None and comparison.verdict == "different" else 0
@@ -84,12 +86,6 @@ def _draw_seed(options: argparse.Namespace) -> None:
     if options.seed == "random":
         options.seed = str(secrets.randbelow(2**32))
         terminal.say(f"seed {options.seed}")
-
-
-def _idle_note(options: argparse.Namespace) -> str | None:
-    """Of what was chosen together with `off`."""
-    idle = [f"--{axis} {getattr(options, axis)}" for axis in idle_axes(vars(options))]
-    return f"note: --strategy off decodes plainly; {', '.join(idle)} is not used" if idle else None
 
 
 def _plainly(engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> Generation:

@@ -20,7 +20,7 @@ from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
 from ..options import GenerateOptions, make, parse_settings
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
-from ..registry import AXES, check_settings, find, in_use, resolve, unused_text
+from ..registry import AXES, check_settings, find, idle_axes, in_use, is_off, resolve, unused_text
 from ..strategies.domains import UNLABELLED
 from ..types import Prompt
 from ..version import __version__
@@ -68,9 +68,12 @@ def checked_methods(methods: Mapping[str, Mapping[str, Any]], options: argparse.
     unread = {pair for method in methods.values() for pair in _pairs(method["settings"])} - read
     configured = _pairs(parse_settings(options.configured)) - _pairs(parse_settings(options.set))
     for name, option in sorted(unread - configured):
-        raise OptionError(unused_text(name, option))
+        raise OptionError(unused_text(name, option, {"strategy": "off"} if all(map(is_off, methods.values())) else {}))
     if told := ", ".join(f"{name}.{option}" for name, option in sorted(unread)):
         terminal.say(f"warning: {options.config} sets {told}, which nothing chosen reads")
+    for method in methods.values():
+        if idle := ", ".join(f"--{axis} {method[axis]}" for axis in idle_axes(method)):
+            terminal.say(f"note: --strategy off decodes plainly; {idle} is not used")
     return {name: in_use(method) for name, method in methods.items()}
 
 
@@ -113,7 +116,7 @@ def read_file(name: str) -> str:
     except UnicodeDecodeError as error:
         raise OptionError(f"{name} is not UTF-8 text: {error}") from None
     except OSError as error:
-        raise OptionError(f"cannot read {name}: {error.strerror or error}") from None
+        raise OptionError(f"cannot read {name or repr(name)}: {error.strerror or error}") from None
 
 
 def read_named(files: Sequence[str]) -> list[tuple[str, str]]:

@@ -70,12 +70,12 @@ def _read_before_loading(options: argparse.Namespace) -> tuple[list[Prompt], dic
         raise OptionError(f"--label belongs to --lookahead {TRAINED}; leave it out")
     if options.strategy and len(options.strategy) > 1:
         raise OptionError(f"--lookahead learns for one strategy, got {', '.join(options.strategy)}; name one")
+    if options.strategy == ["off"]:
+        raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     options.strategy = options.strategy[0] if options.strategy else None
     asked = checked_method(read_method(options), options)
     method = {"strategy": DRAFTING, **asked}
     del method["lookahead"]  # it is learned
-    if method.get("strategy") == "off":
-        raise OptionError("the strategy 'off' drafts nothing, so there is nothing to learn; name another --strategy")
     loading.choose_dtype(options.dtype, loading.choose_device(options.device))
     prompts = read_learning_prompts(options)
     if options.lookahead == TRAINED:

@@ -10,6 +10,7 @@ import difflib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -17,7 +18,8 @@ from typing import Any, NoReturn
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
 from ..progress import Budget
 from ..version import __version__
-from .defaults import fill_in
+from . import terminal
+from .defaults import fill_in, origin
 from .parsers import PARSERS
 from .parsers.arguments import Help
 
@@ -68,9 +70,8 @@ class Parser(argparse.ArgumentParser):
         """What is left over: a mistyped flag, or a word too many."""
         flags = [word.partition("=")[0] for word in stray if word.startswith("-")]
         if not flags:
-            hint = (
-                "; put a text of several words in quotes" if any("prompt" in one.dest for one in self._actions) else ""
-            )
+            takes_text = any("prompt" in one.dest for one in self._actions)
+            hint = "; put a text of several words in quotes" if takes_text else ""
             self.error(f"nothing is known to do with {' '.join(stray)!r}{hint}")
         known = [flag for one in self._actions for flag in one.option_strings]
         near = difflib.get_close_matches(flags[0], known, 1, 0.5)
@@ -89,7 +90,7 @@ def build_parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    command = "selfdraft"
+    command, options = "selfdraft", argparse.Namespace()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         if moved := _moved(given):
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = f"selfdraft {options.command}"
         return _run(options)
     except SelfdraftError as error:
-        print(f"{command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}{origin(error, options)}", file=sys.stderr)
         return FAILED if isinstance(error, DownloadError | SelfTestError) else MISUSED
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
@@ -137,6 +138,7 @@ def _run(options: argparse.Namespace) -> int:
         return DONE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character the terminal cannot show must not end the text
+    warnings.showwarning = terminal.say_warning
     fill_in(options)
     options.time = Budget(None)  # importing torch is part of it
     work = getattr(import_module(f".{options.command}", __package__), options.run)

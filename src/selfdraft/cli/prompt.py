@@ -16,8 +16,8 @@ from ..errors import OptionError, PromptError
 from . import terminal
 from .inputs import as_message, check_prompt_text, read_file, read_standard_input
 
-PIPE_SECONDS = 1.0
-"""How long an open pipe may stay empty."""
+SECONDS_TO_TELL, SECONDS_TO_WAIT = 1.0, 30.0
+"""How long an open pipe may stay empty until that is told, and then until it is an error."""
 Messages = list[dict[str, Any]]
 
 
@@ -67,35 +67,29 @@ def _read_text(options: argparse.Namespace, with_pipe: bool) -> str:
 def read_piped() -> str:
     """What a file or a pipe as standard input holds, to its end.
 
-    A terminal, a device (/dev/null) and nothing at all give no text. Nor does a pipe that is open and stays empty: it
-    may be nobody's, and is not waited for.
+    A terminal, a device (/dev/null) and nothing at all give no text. A pipe that is open and stays empty may be slow or
+    nobody's: neither is a text made without it, nor is it waited for without end.
     """
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
-        if stat.S_ISREG(mode):
-            return read_standard_input("name a file")
-        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-            return ""
-        if select.select([number], [], [], PIPE_SECONDS)[0]:
-            return read_standard_input("name a file")
-    except (AttributeError, OSError, ValueError) as error:  # closed, or not a file
-        if isinstance(error, PromptError):
-            raise
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
         return ""
-    terminal.say(
-        "note: standard input is an open pipe with nothing in it and is left out; --prompt-file - waits for it"
-    )
-    return ""
+    is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    if is_pipe and not select.select([number], [], [], SECONDS_TO_TELL)[0]:
+        terminal.say("waiting for standard input, an open pipe with nothing in it yet (< /dev/null: none)")
+        if not select.select([number], [], [], SECONDS_TO_WAIT)[0]:
+            remedy = "close it, write < /dev/null, or let --prompt-file - wait for it"
+            raise PromptError(f"standard input is an open pipe, and nothing came; {remedy}")
+    return read_standard_input("name a file") if is_pipe or stat.S_ISREG(mode) else ""
 
 
 def read_messages(file: str) -> Messages:
     """Raise unless it is a list of messages, each with a role and a text."""
+    text = read_file(file)
     try:
-        messages = json.loads(read_file(file))
+        messages = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, OptionError | PromptError):
-            raise
         raise PromptError(f"{file} is not JSON: {error}") from None
     form = 'a JSON list like [{"role": "user", "content": "Hello"}]'
     if not isinstance(messages, list) or not messages:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from types import TracebackType
 from typing import IO, Any
 
 DRAFT = "32"
@@ -42,6 +41,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """One of Python's: its first line, without places in the code (torch may add a page of them)."""
+    say(f"warning: {str(message).partition(chr(10))[0]}")
+
+
 def number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -62,9 +66,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def __call__(self, done: int, total: int | None, label: str) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import reprlib
 import sys
 import typing
 from collections.abc import Mapping
@@ -199,23 +200,20 @@ def read_document(text: str, file: str) -> Document:
         raise OptionError(f"{file} lacks {', '.join(missing)}; {wanted}")
     for key in ("prompt_tokens", "tokens"):
         if not isinstance(content[key], list) or any(type(token) is not int for token in content[key]):
-            raise OptionError(f"{key} in {file} must be a list of token ids, got {_short(content[key])}")
+            raise OptionError(f"{key} in {file} must be a list of token ids, got {reprlib.repr(content[key])}")
     if content["finish_reason"] not in typing.get_args(FinishReason):
         known = ", ".join(typing.get_args(FinishReason))
-        raise OptionError(f"finish_reason in {file} must be one of {known}, got {_short(content['finish_reason'])}")
+        raise OptionError(
+            f"finish_reason in {file} must be one of {known}, got {reprlib.repr(content['finish_reason'])}"
+        )
     if not isinstance(content["options"], dict):
-        raise OptionError(f"options in {file} must be an object, got {_short(content['options'])}")
+        raise OptionError(f"options in {file} must be an object, got {reprlib.repr(content['options'])}")
     try:
         rule_for(content["acceptance"], make(GenerateOptions, content["options"], "generate"))
     except SelfdraftError as error:
         raise OptionError(f"{file}: {error}") from None
     for key in _OPTIONAL:
         if not isinstance(content.get(key), str | None):
-            raise OptionError(f"{key} in {file} must be text, got {_short(content[key])}")
+            raise OptionError(f"{key} in {file} must be text, got {reprlib.repr(content[key])}")
     values: dict[str, Any] = {key: content.get(key) for key in (*_NEEDED, *_OPTIONAL)}
     return Document(**values)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,14 +1,19 @@
-"""What an engine can be built of: wrong objects are refused with what to pass instead, before anything is attached."""
+"""What an engine can be built of: wrong objects are refused with what to pass instead, before anything is attached.
+
+And what a chat model makes of a plain string.
+"""
 
 from __future__ import annotations
 
 import reprlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import ModelError, OptionError
+from ..types import Generation
 
 _LOAD = "transformers.AutoModelForCausalLM.from_pretrained(...), or use selfdraft.Engine.from_pretrained(...)"
 
@@ -58,3 +63,12 @@ def _check_weights(model: torch.nn.Module, name: str) -> None:
             f"{name} has no weights: {empty} is on the meta device. Load it with from_pretrained outside of "
             "`with torch.device('meta')` and init_empty_weights()"
         )
+
+
+def warned_if_silent(generation: Generation, prompt: Any, tokenizer: Any) -> Generation:
+    """The same. A chat model often ends at once after a plain string, which is not a message to it."""
+    is_silent = not generation.text and generation.finish_reason == "eos"
+    if is_silent and isinstance(prompt, str) and getattr(tokenizer, "chat_template", None):
+        what = "the model says nothing after this plain string, which was sent as it is, without its chat template"
+        warnings.warn(f"{what}; pass messages: [{{'role': 'user', 'content': ...}}]", stacklevel=3)
+    return generation

@@ -26,7 +26,7 @@ from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation, StepRecord
 from .audit import Claim, Verification, rule_for, verify_text
 from .decode import decode
-from .door import check_model, check_tokenizer
+from .door import check_model, check_tokenizer, warned_if_silent
 from .keywords import (
     CallOptions,
     MethodOptions,
@@ -232,7 +232,7 @@ class Engine:
         """
         stream = self.stream(prompt, **options)
         stream.run()
-        return stream.generations if stream.is_batch else stream.generation
+        return stream.generations if stream.is_batch else warned_if_silent(stream.generation, prompt, self.tokenizer)
 
     @keywords_of(CallOptions)
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:

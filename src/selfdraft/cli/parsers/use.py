@@ -24,11 +24,11 @@ _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 
 GENERATE = """\
 The prompt is one user message where the tokenizer has a chat template. What is
-piped in follows it after a blank line; an open pipe that stays empty for a
-second is left out (--prompt-file - waits for it). The text goes to standard
-output, all else to standard error. Drafted tokens are green, the target's own
-cyan. --seed random draws a seed and names it. --compare sets what is plain
-against transformers' own generate.
+piped in follows it after a blank line; a pipe that stays open and empty is an
+error (--prompt-file - waits without end). The text goes to standard output, all
+else to standard error. Drafted tokens are green, the target's own cyan.
+--seed random draws a seed and names it. --compare sets what is plain against
+transformers' own generate.
 
 examples:
   selfdraft generate "Write a haiku about rain."
