@@ -243,7 +243,7 @@ def test_each_row_looks_at_its_own_last_tokens(strategy: str, monkeypatch: pytes
     engine = Engine(pico("llama"), strategy=strategy, profile=profile())
     settings = {"knapspec": {"budget": 1.0, "interval": 5, "min_tokens": 6}, "clasp": {"budget": 1.0, "interval": 5}}
     prompts = [PROMPT, [7], [*PROMPT, 3, 5, 8]]
-    found = engine.generate(prompts, max_new_tokens=30, settings=settings)
+    found = engine.generate(prompts, max_new_tokens=30, settings={strategy: settings[strategy]})
     texts = [[*prompt, *generation.tokens] for prompt, generation in zip(prompts, found, strict=True)]
     seen: set[int] = set()
     for tokens, first, choices in looks:

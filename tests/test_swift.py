@@ -180,8 +180,7 @@ def test_sub_layers_that_do_nothing_are_found(paper: bool, idle: str) -> None:
     state = strategy.state()
     assert (state["skip"], state["phase"]) == (idle, "accelerate")
     assert state["matchness"] == pytest.approx(1.0, abs=0 if paper else 0.1)  # ours remembers the sets before
-    settings = {**engine.names()["settings"], **SURE}
-    found = engine.generate([99, 2], max_new_tokens=24, settings=settings, **CHAIN)
+    found = engine.generate([99, 2], max_new_tokens=24, settings=SURE, **CHAIN)
     assert {step.plan for step in found.steps} == {Plan(skip)}
     assert found.stats.num_accepted == found.stats.num_draft_steps > 0
 

@@ -20,7 +20,7 @@ from .method import Acceptance
 
 _CHAT = "chat_template_kwargs"
 _HELP = {
-    "seed": "the same seed gives the same text, drafting on or off; None draws one (the result's `seed`)",
+    "seed": "the same seed, the same text, drafting on or off; None draws one (the result's `seed`)",
     "settings": "options of methods by name, for example {'uniform': {'ratio': 0.3}}",
     _CHAT: "for messages: what the chat template takes, for example {'enable_thinking': False, 'tools': [...]}",
 }

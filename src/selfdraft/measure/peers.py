@@ -65,15 +65,13 @@ class PeerArm:
         """Tokens and seconds; None where it failed: that is a row of the table, not the end of it."""
         if self.error is None:
             try:
-                return generate_by_transformers(
-                    self._engine, prompt, max_new_tokens=num_tokens, **self._options, **options
-                )
+                return transformers_text(self._engine, prompt, max_new_tokens=num_tokens, **self._options, **options)
             except Exception as error:
                 self.error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return None
 
 
-def generate_by_transformers(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
+def transformers_text(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
     """Greedily, with `options` of `model.generate`: tokens, and the seconds of the whole call."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
     config = engine.model.config.get_text_config(decoder=True)

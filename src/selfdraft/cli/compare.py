@@ -1,0 +1,138 @@
+"""What `selfdraft generate --compare` sets a text against, and what it says of both.
+
+What was drafted is set against plain decoding, and plain decoding against transformers' own `model.generate`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.engine import Engine
+from ..engine.metrics import Comparison
+from ..engine.text import OnePrompt, encode_prompts
+from ..errors import OptionError
+from ..measure.peers import transformers_text
+from ..options import GenerateOptions
+from ..types import Generation, Source, Stats
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A text and the other one. `comparison`: None where texts were drawn by rejection."""
+
+    generation: Generation
+    other: Generation
+    comparison: Comparison | None
+    is_plain: bool
+
+    @property
+    def is_different(self) -> bool:
+        return self.comparison is not None and self.comparison.verdict == "different"
+
+    @property
+    def speedup(self) -> float:
+        speed = _speed(self.other.stats, self.is_plain)
+        return _speed(self.generation.stats, self.is_plain) / speed if speed else 0.0
+
+    def lines(self) -> Iterator[str]:
+        yield row("transformers" if self.is_plain else "plain", self.other, self.is_plain)
+        yield f"outputs: {_comparison_text(self.comparison)}"
+        calls = " (whole calls, the prompt included)" if self.is_plain else ""
+        why = f" (slower: {self._why_slower()})" if self.speedup < 1 and self.generation.stats.num_draft_steps else ""
+        yield f"speed-up: {self.speedup:.2f}x{calls}{why}"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "transformers" if self.is_plain else "plain": self.other,
+            "comparison": self.comparison.verdict if self.comparison else None,
+            "first_difference": self.comparison.first_difference if self.comparison else None,
+            "speedup": self.speedup,
+        }
+
+    def _why_slower(self) -> str:
+        """The measured costs that did not pay, in target passes of one token."""
+        stats, plain = self.generation.stats, self.other.stats
+        plain_pass = plain.decode_seconds / max(plain.num_target_passes, 1)
+        draft = stats.draft_seconds / max(stats.num_draft_steps, 1) / plain_pass
+        verify = stats.verify_seconds / max(stats.num_target_passes, 1) / plain_pass
+        return (
+            f"a draft token costs {draft:.2f} and a verification {verify:.2f} of a plain pass on this machine, "
+            f"too much for {stats.mean_generated_length:.2f} tokens a round"
+        )
+
+
+class Baseline:
+    """The other way to write a text: `write` does it."""
+
+    def __init__(self, engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> None:
+        self.engine, self.prompt, self.call = engine, prompt, call
+        self.is_plain = engine.names()["strategy"] == "off"
+        if self.is_plain:
+            _check_greedy(call)
+
+    def warm_up(self) -> None:
+        self.engine.generate(self.prompt, max_new_tokens=WARM_UP_TOKENS)
+        self._write({"max_new_tokens": WARM_UP_TOKENS})
+
+    def write(self) -> Generation:
+        return self._write(self.call)
+
+    def _write(self, call: Mapping[str, Any]) -> Generation:
+        if not self.is_plain:
+            return self.engine.generate(self.prompt, **call, strategy="off")
+        (tokens,), _ = encode_prompts(self.prompt, self.engine.tokenizer)
+        room = (self.engine.context_length or sys.maxsize) - len(tokens)
+        num_tokens = min(int(call.get("max_new_tokens", GenerateOptions.max_new_tokens)), room)
+        found = transformers_text(self.engine, tokens, max_new_tokens=num_tokens)
+        return _as_ours(self.engine, len(tokens), *found)
+
+
+def _as_ours(engine: Engine, num_prompt_tokens: int, tokens: tuple[int, ...], seconds: float) -> Generation:
+    """A text of transformers. Its seconds are those of the whole call: nothing else is known from outside."""
+    text, count = engine.tokenizer.decode(tokens, skip_special_tokens=True), len(tokens)
+    sources: list[Source] = ["target"] * count
+    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, seconds, count / seconds)
+    return Generation(text, tokens, tuple(sources), num_prompt_tokens, "length", stats)
+
+
+def _check_greedy(call: Mapping[str, Any]) -> None:
+    """Where something is drawn or penalised, two texts differ for good reasons."""
+    for name in call:
+        if name not in ("max_new_tokens", "seed"):
+            flag = f"--{name.replace('_', '-')}"
+            raise OptionError(
+                f"--compare sets plain decoding against transformers' greedy text, got {flag}; leave {flag} out, or "
+                "name what drafts (--drafter lookup), to compare that with plain decoding"
+            )
+
+
+HEADER = f"{'':12}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}"
+
+
+def row(name: str, generation: Generation, is_of_calls: bool = False) -> str:
+    stats = generation.stats
+    acceptance = f"{stats.acceptance_rate:.0%}" if stats.num_draft_steps else "-"
+    return (
+        f"{name:12}{_speed(stats, is_of_calls):9.1f} {stats.num_tokens:7d} {stats.num_target_passes:7d} "
+        f"{acceptance:>11} {stats.mean_generated_length:12.2f}"
+    )
+
+
+def _speed(stats: Stats, is_of_calls: bool) -> float:
+    """Tokens per second of decoding, or with the pass of the prompt."""
+    seconds = stats.prefill_seconds + stats.decode_seconds
+    return stats.num_tokens / seconds if is_of_calls and seconds else stats.tokens_per_second
+
+
+def _comparison_text(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "two draws from the target's distribution; texts drawn by rejection cannot be compared"
+    if comparison.verdict == "equal":
+        return "equal, token for token"
+    gap = "" if comparison.gap is None else f"; the target's scores differ by {comparison.gap:.2g} there"
+    return f"{comparison.verdict} from token {comparison.first_difference} on{gap}"
