@@ -21,7 +21,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 SHOWN = {
     "transformers `generate`": "transformers eager",
     "transformers, static cache and `torch.compile`": "transformers static",
-    "`uniform`: the default, knows nothing": "uniform",
+    "`uniform`: evenly spaced layers, nothing learned": "uniform",
     "`lookup`: drafts are copied from the text": "fixed, drafter lookup",
     "`fixed`: a skip set given by hand, with a tree of siblings": "fixed, tree siblings",
     "`prune`: calibrated": "prune",
@@ -82,7 +82,7 @@ def test_the_readme_shows_what_was_measured() -> None:
         totals = [arm.total if arm else None for arm in found]
         assert table.pop(label) == [interval(total.shown_speedup) if total else "-" for total in totals], label
     plain = [arms(run)["off"].total for run in RUNS]
-    assert table.pop("`off`: plain decoding") == [
+    assert table.pop("`off`: plain decoding, the default") == [
         f"1.00x ({total.tokens_per_second:.1f} tokens/s)" for total in plain if total
     ]
     assert not [label for label, cells in table.items() if "x [" in "".join(cells)], "a row without a source"

@@ -6,7 +6,7 @@ import copy
 import itertools
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -289,26 +289,34 @@ class TestDefault:
     """The method where nothing is named that drafts."""
 
     TRIALS = (
-        {"is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}},
-        {"is_faster": True, "measured": 1.3, "method": {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}},
-        {"is_faster": False, "measured": 1.4, "method": {"strategy": "uniform"}},
+        {"strategy": "prune", "is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}},
+        {"strategy": "fixed", "is_faster": True, "measured": 1.3, "method": {"strategy": "fixed"}},
     )
+    KNAPSPEC: ClassVar[dict[str, Any]] = {
+        "strategy": "knapspec",
+        "is_faster": True,
+        "measured": 1.25,
+        "method": {"strategy": "knapspec", "settings": {"knapspec": {"budget": 1.0}}},
+    }
 
-    def engine(self, *trials: Any, **method: Any) -> Engine:
-        known = profile(prune={"frontier": FRONTIER, "trials": list(trials)})
+    def engine(self, *trials: Any, knapspec: Any = KNAPSPEC, **method: Any) -> Engine:
+        known = profile(prune={"frontier": FRONTIER, "trials": list(trials)}, knapspec={"trials": [knapspec]})
         return Engine(pico("llama"), profile=known, **method)
 
     def test_what_the_profile_found_fastest(self) -> None:
+        """Of the strategies: fixed sets are what they choose from."""
         engine = self.engine(*self.TRIALS)
-        assert (engine.names()["strategy"], engine.names()["settings"]["fixed"]) == ("fixed", {"skip": "a1,m2"})
-        found = engine.generate(PROMPT, max_new_tokens=8)
-        assert {step.plan.skip for step in found.steps} == {SkipSet.parse("a1,m2")}
-        assert engine.names(acceptance="rejection")["strategy"] == "fixed"
-        assert engine.generate(PROMPT, max_new_tokens=8, settings={"fixed": {"skip": "a2"}}).tokens == found.tokens
+        assert (engine.names()["strategy"], engine.names()["settings"]["knapspec"]) == ("knapspec", {"budget": 1.0})
+        found = engine.generate(PROMPT, max_new_tokens=20)
+        assert found.stats.num_draft_steps > 0
+        assert engine.names(acceptance="rejection")["strategy"] == "knapspec"
+        again = engine.generate(PROMPT, max_new_tokens=20, settings={"knapspec": {"budget": 0.5}})
+        assert again.tokens == found.tokens
 
     def test_plain_decoding_where_nothing_was_surely_faster(self, home: Path) -> None:
-        assert self.engine(self.TRIALS[2]).names()["strategy"] == "off"
-        assert self.engine().names()["strategy"] == "off"
+        unsure = {**self.KNAPSPEC, "is_faster": False}
+        assert self.engine(*self.TRIALS, knapspec=unsure).names()["strategy"] == "prune"
+        assert self.engine(self.TRIALS[1], knapspec=unsure).names()["strategy"] == "off"
         nothing = Engine(pico("llama"))
         assert nothing.names()["strategy"] == "off"
         assert not nothing.generate(PROMPT, max_new_tokens=4).stats.num_draft_steps
@@ -320,12 +328,13 @@ class TestDefault:
         assert self.engine(*self.TRIALS, strategy="prune").names()["strategy"] == "prune"
 
     def test_it_follows_the_profile(self) -> None:
-        engine = self.engine()
+        engine = self.engine(knapspec={})
+        assert engine.names()["strategy"] == "off"
         engine.remember(profile(prune={"frontier": FRONTIER, "trials": [self.TRIALS[0]]}))
         assert engine.names()["strategy"] == "prune"
         assert engine.fork(profile=None).names()["strategy"] == "off"
 
     def test_a_damaged_profile_is_told_and_not_used(self) -> None:
         with pytest.warns(UserWarning, match="plain decoding is used.*profile's trials cannot be read.*calibrate"):
-            engine = self.engine({"is_faster": True, "measured": "?", "method": {}}, self.TRIALS[0])
+            engine = self.engine({"strategy": "prune", "is_faster": True, "measured": "?", "method": {}})
         assert engine.names()["strategy"] == "off"

@@ -754,6 +754,19 @@ def test_threads_take_turns_and_each_writes_what_it_would_alone(strategy: str, i
     assert verdicts == {"equal"}
 
 
+def test_engines_on_one_device_take_turns() -> None:
+    """While one records, no other may use the device; eager engines on a CPU need not wait."""
+    one, other = new_engine(pico("llama")), new_engine(pico("gpt2"))
+    assert one.runner.lock is other.runner.lock
+    with one.runner.lock:
+        thread = threading.Thread(target=lambda: other.generate([1, 2, 3], max_new_tokens=2), daemon=True)
+        thread.start()
+        thread.join(timeout=0.2)
+        assert thread.is_alive()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
 def test_a_round_that_fails_lets_the_others_go_on() -> None:
     engine = new_engine(pico("llama"))
     with pytest.raises(ZeroDivisionError):

@@ -76,8 +76,11 @@ class Baseline:
             _check_greedy(call)
 
     def warm_up(self) -> None:
-        self.engine.generate(self.prompt, max_new_tokens=WARM_UP_TOKENS)
-        self._write({"max_new_tokens": WARM_UP_TOKENS})
+        """With the whole text where passes are recorded: all that is recorded on first use is there then."""
+        is_recording = self.engine.runner.is_recording
+        call = self.call if is_recording else {**self.call, "max_new_tokens": WARM_UP_TOKENS, "min_new_tokens": 0}
+        self.engine.generate(self.prompt, **call)
+        self._write(call)
 
     def write(self) -> Generation:
         return self._write(self.call)

@@ -92,10 +92,13 @@ def _tried(profile: Profile, costs: PassCosts) -> dict[SkipSet, KnownSet]:
 
 
 def fastest_method(profile: Profile) -> dict[str, Any]:
-    """Of all that were tried and were surely faster than plain decoding; empty: there is none."""
+    """Of the strategies that were tried and were surely faster than plain decoding; empty: there is none.
+
+    Fixed sets that were tried beside a strategy are what it chooses from: they say how good its choice is.
+    """
     with reading("trials", calibrate_command(profile.key)):
-        trials = [trial for artefact in profile.artefacts.values() for trial in artefact.values.get("trials", ())]
-        faster = [trial for trial in trials if trial.get("is_faster")]
+        own = [(name, trial) for name, one in profile.artefacts.items() for trial in one.values.get("trials", ())]
+        faster = [trial for name, trial in own if trial.get("is_faster") and trial["strategy"] == name]
         return dict(max(faster, key=lambda trial: float(trial["measured"]))["method"]) if faster else {}
 
 

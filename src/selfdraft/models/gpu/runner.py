@@ -6,6 +6,7 @@ that resume from known states, models that read values while they run) takes the
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -57,6 +58,12 @@ def forwards_for(decoder: Decoder) -> Sequence[Forward]:
     return fused, ModuleForward(decoder)
 
 
+@functools.cache
+def lock_of(device: torch.device) -> Any:
+    """One for all engines on a device: while one of them records, no other may use it."""
+    return threading.RLock()
+
+
 class GraphRunner(EagerRunner):
     """Same interface and same results as the eager runner. `max_bytes` bounds what the recordings take."""
 
@@ -72,7 +79,7 @@ class GraphRunner(EagerRunner):
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
-        self._launches, self.lock = Launches(), threading.RLock()
+        self._launches, self.lock = Launches(), lock_of(model.device)
         super().__init__(model)
 
     def _begin(self) -> None:
