@@ -1,6 +1,6 @@
 """What is done to models and works here, or is refused: adapters, quantisation, device maps, torch.compile, threads.
 
-docs/models.md lists it. Packages that are not installed are skipped; `make test` has accelerate alone.
+docs/models.md lists it. `make test` has the packages; where one is not installed, stand-ins alone are tested.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -84,6 +84,12 @@ def test_a_peft_model_is_looked_through_and_its_adapter_acts(kind):
     assert written_by(engine, strategy="off") != plain
 
 
+def scale_adapters(model: Any, factor: float) -> None:
+    for module in model.modules():
+        if hasattr(module, "scale_layer"):
+            module.scale_layer(factor)
+
+
 def test_adapters_are_switched_off_scaled_and_merged_under_an_engine():
     peft = pytest.importorskip("peft")
     model = adapted(own())
@@ -102,7 +108,10 @@ def test_adapters_are_switched_off_scaled_and_merged_under_an_engine():
     model.merge_adapter()
     assert_exact(engine, model)
     model.unmerge_adapter()
+    scale_adapters(model, 0.25)
+    texts.append(by_generate(model))
     assert_exact(engine, model)
+    assert len({tuple(text) for text in texts}) == 4
     assert_exact(engine, model.merge_and_unload())
 
 
@@ -116,6 +125,7 @@ def test_what_was_recorded_for_one_adapter_is_not_replayed_for_another(monkeypat
         lambda: model.set_adapter("other"),
         model.base_model.disable_adapter_layers,
         model.base_model.enable_adapter_layers,
+        lambda: scale_adapters(model, 0.25),
         model.merge_adapter,
     ):
         assert decoder.is_current
@@ -162,6 +172,35 @@ def test_a_folder_of_an_adapter_loads_with_its_model_and_its_tokenizer(folder, t
     assert_exact(engine, model)
 
 
+class LikePeft(torch.nn.Module):
+    """What PEFT's wrapper has that ours looks for; `shift`: what it adds outside the layers."""
+
+    peft_config: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, model: Any, shift: float = 0.0) -> None:
+        super().__init__()
+        self.inside, self.shift = model, shift
+        self.config, self.generate = model.config, model.generate
+
+    def get_base_model(self) -> Any:
+        return self.inside
+
+    def forward(self, **inputs: Any) -> Any:
+        found = self.inside(**inputs)
+        found.logits = found.logits + self.shift
+        return found
+
+
+def test_a_wrapper_like_peft_s_is_looked_through():
+    model = LikePeft(own()).eval()
+    engine = Engine(model)
+    assert engine.model is model.inside
+    assert_exact(engine, model.inside)
+    assert checks.unwrapped(torch.compile(model, backend="eager")) is model.inside
+    with pytest.raises(UnsupportedModelError, match="LikePeft adds something outside the model's layers"):
+        Engine(LikePeft(own(), shift=1.0).eval())
+
+
 # ------------------------------------------------------------------------------------------------ quantised weights
 
 
@@ -191,6 +230,36 @@ def test_quantised_activations_are_refused(folder, kind, dtype):
         Engine.from_pretrained(folder, device="cpu", dtype=dtype, quantization_config=quantised(kind))
 
 
+class Linear8bitLt(torch.nn.Linear):
+    """Named as the module of bitsandbytes that quantises activations."""
+
+
+@pytest.mark.parametrize("mark", ["module", "act_quant_kwargs", "activation_quantization"])
+def test_what_looks_like_quantised_activations_is_refused(mark):
+    """By a module's name, or by what a weight of torchao says."""
+    model = own()
+    layer = model.model.layers[2].mlp
+    if mark == "module":
+        layer.up_proj = Linear8bitLt(32, 48, bias=False)
+    else:
+        setattr(layer.up_proj.weight, mark, None)
+        Engine(model)  # weights only
+        setattr(layer.up_proj.weight, mark, "int8")
+    with pytest.raises(UnsupportedModelError, match=r"model.layers.2.mlp.up_proj \(Linear.* quantises activations"):
+        Engine(model)
+
+
+def test_torchao_on_a_model_that_is_there():
+    torchao = pytest.importorskip("torchao.quantization")
+    model = own()
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+    assert_exact(Engine(model), model)
+    static = own()
+    torchao.quantize_(static, torchao.Int8StaticActivationInt8WeightConfig(torch.tensor([[0.1]])))
+    with pytest.raises(UnsupportedModelError, match="quantises activations on the way"):
+        Engine(static)
+
+
 def test_lora_on_quantised_weights(folder):
     model = adapted(AutoModelForCausalLM.from_pretrained(folder, quantization_config=quantised("bitsandbytes 4")))
     assert_exact(Engine(model), model)
@@ -217,6 +286,17 @@ def test_offloaded_layers(folder, tmp_path):
     engine = Engine.from_pretrained(folder, device_map=device_map, offload_folder=str(tmp_path), dtype="float32")
     assert {parameter.device.type for parameter in engine.model.parameters()} == {"cpu", "meta"}
     assert_exact(engine, engine.model)
+
+
+def test_a_model_that_is_offloaded_to_the_cpu():
+    """Its weights come to the device of the pass, module by module, and leave again."""
+    accelerate = pytest.importorskip("accelerate")
+    model = own()
+    for part in (*model.model.layers, model.lm_head):
+        accelerate.cpu_offload(part, execution_device=torch.device("cpu"))
+    model.hf_device_map = {"": "cpu"}  # as `from_pretrained` leaves it
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu", "meta"}
+    assert_exact(Engine(model), model)
 
 
 def test_offloaded_layers_are_not_recorded(folder, tmp_path):
