@@ -6,8 +6,11 @@ docs/models.md lists it. `make test` has the packages; where one is not installe
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -25,6 +28,11 @@ PROMPT = list(range(3, 20))
 NUM_TOKENS = 24
 DRAFTED: dict[str, Any] = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
 FREE = {"": "cpu"}
+
+
+def slow(kind: str) -> Any:
+    """A second or more, and close to what the others test."""
+    return pytest.param(kind, marks=pytest.mark.full)
 
 
 def own(variant: str = "llama") -> Any:
@@ -74,7 +82,7 @@ def adapted(model: Any, kind: str = "lora", seed: int = 0) -> Any:
     return peft.get_peft_model(model, ADAPTERS[kind](peft)).eval()
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("kind", ["lora", "ia3", slow("dora"), slow("lora on the head")])
 def test_a_peft_model_is_looked_through_and_its_adapter_acts(kind):
     plain = written_by(Engine(own()), strategy="off")
     model = adapted(own(), kind)
@@ -214,7 +222,7 @@ def quantised(kind: str) -> Any:
     return TorchAoConfig(getattr(torchao, kind)())
 
 
-@pytest.mark.parametrize("kind", ["bitsandbytes 4", "Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
+@pytest.mark.parametrize("kind", ["bitsandbytes 4", "Int8WeightOnlyConfig", slow("Float8WeightOnlyConfig")])
 def test_quantised_weights_give_the_quantised_model_s_text(folder, kind):
     engine = Engine.from_pretrained(folder, device="cpu", quantization_config=quantised(kind))
     assert engine.model.is_quantized
@@ -402,3 +410,36 @@ def test_a_folder_without_a_tokenizer_is_for_token_ids(tmp_path, said):
 def test_a_tokenizer_s_folder_is_not_taken_for_one_without(tmp_path):
     save(own(), tmp_path)
     assert Engine.from_pretrained(tmp_path, device="cpu").tokenizer.get_vocab() == letter_tokenizer().get_vocab()
+
+
+# ------------------------------------------------------------------------------------------------ code of its own
+
+MINE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class MineConfig(LlamaConfig):
+    model_type = "KIND"
+
+class MineForCausalLM(LlamaForCausalLM):
+    config_class = MineConfig
+"""
+
+
+@pytest.mark.parametrize("kind", ["llama", "mine"])
+def test_code_that_comes_with_a_model_is_of_a_known_family(folder, tmp_path, kind, monkeypatch):
+    """It runs only where asked for; and its model_type needs a row all the same."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    mine = Path(shutil.copytree(folder, tmp_path / kind))
+    (mine / "mine.py").write_text(MINE.replace("KIND", kind), encoding="utf-8")
+    config = json.loads((mine / "config.json").read_text(encoding="utf-8"))
+    classes = {"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineForCausalLM"}
+    (mine / "config.json").write_text(json.dumps({**config, "model_type": kind, "auto_map": classes}), encoding="utf-8")
+    if kind == "mine":
+        with pytest.raises(UnsupportedModelError, match="'mine'"):
+            Engine.from_pretrained(mine, device="cpu", trust_remote_code=True)
+        with pytest.raises(ModelError, match=r"could not load the model in .*`trust_remote_code=True`"):
+            Engine.from_pretrained(mine, device="cpu")
+        return
+    engine = Engine.from_pretrained(mine, device="cpu", trust_remote_code=True)
+    assert type(engine.model).__name__ == "MineForCausalLM"
+    assert type(Engine.from_pretrained(mine, device="cpu").model).__name__ == "LlamaForCausalLM"
