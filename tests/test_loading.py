@@ -345,6 +345,15 @@ def test_catalogue_names_are_pulled_when_missing(folder, home, monkeypatch):
     assert model.config.hidden_size == 32
 
 
+def test_quiet_is_quiet_about_what_is_imported_too(caplog):
+    """torchao makes torch warn twice when transformers imports it."""
+    own = logging.getLogger("selfdraft.tests")
+    with quiet():
+        own.warning("inside")
+    own.warning("after")
+    assert caplog.messages == ["after"]
+
+
 def test_quiet_restores_what_it_silenced_even_across_threads():
     """The first thread would leave while the second is inside, and the second restore the first one's silence."""
     before = (logging.root.manager.disable, is_progress_bar_enabled())
