@@ -574,7 +574,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
         r"got int64 \[1, 2, 3\]; pass the tokenizer's inp",
     ),
     "a number as tensor": (generate(torch.tensor(5)), PromptError, f"{NO_PROMPT}5"),
-    "empty tensor": (generate(IDS.to("meta")), PromptError, r"got int64 \[8\] on the meta device; pass"),
+    "empty tensor": (generate(IDS.to("meta")), PromptError, r"Tensor cannot be read as a list \(.*meta.*; pass what"),
     "too short a mask": (
         generate({"input_ids": PROMPT, "attention_mask": [1]}),
         PromptError,

@@ -61,7 +61,7 @@ class Stream:
         self._sequences, self._tails, self._worker = sequences, tails, worker
         self._shown = [0] * len(sequences)
         self._is_cancelled = False
-        self._asked = options.cancel or (lambda: False)
+        self._asked = (lambda: False) if options.cancel is None else options.cancel
         self._rounds = rounds(lambda: self._is_cancelled or self._asked())
 
     def __repr__(self) -> str:

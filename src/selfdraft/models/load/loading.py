@@ -11,10 +11,10 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 from ...errors import ModelError, OptionError, SelfdraftError, unknown_name
-from ...options import LOAD_HELP, LoadOptions
+from ...options import LOAD_HELP, LoadOptions, check_value
 from ...progress import Progress
 from ..checks import check_attention
 from .catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
@@ -82,9 +82,11 @@ def _kind_of(source: str | Path) -> str:
 
 def check_options(options: Mapping[str, Any], kind: str = HUB_ID, device: Any = None) -> None:
     """Refuse, by name and with the reason, what this kind of source or the engine cannot use."""
-    for name in options:
+    for name, value in options.items():
         if name not in LOAD_HELP:
             raise unknown_name("option of from_pretrained", name, ("device", "dtype", *LOAD_HELP))
+        if get_type_hints(LoadOptions)[name] == bool | None:
+            check_value(name, value, bool)
         if name in _HUB_ONLY and kind != HUB_ID:
             raise OptionError(f"{name!r} is for models of the Hugging Face hub, and this is {kind}; leave it out")
         if kind == GGUF_FILE and name != "attn_implementation":
