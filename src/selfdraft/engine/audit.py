@@ -47,7 +47,7 @@ class Claim:
 
 def check_claim(finish_reason: Any, text: Any, progress: Any) -> None:
     """What a caller says of a text, and who is told how far judging it is."""
-    if finish_reason is not None and finish_reason not in get_args(FinishReason):
+    if finish_reason is not None and not (isinstance(finish_reason, str) and finish_reason in get_args(FinishReason)):
         raise unknown_name("finish_reason", finish_reason, get_args(FinishReason))
     check_value("text", text, str | None)
     if progress is not None:

@@ -311,11 +311,11 @@ class Decoder:
         tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
         try:
             expected = self.model(tokens, use_cache=False).logits
-        except RuntimeError as error:
+        except RuntimeError as cause:
             raise ModelError(
-                f"{type(self.model).__name__} cannot read a text by itself: {' '.join(str(error).split())}. Bring it "
+                f"{type(self.model).__name__} cannot read a text by itself: {' '.join(str(cause).split())}. Bring it "
                 "to one dtype as a whole, for example model.to(torch.bfloat16), or load it again"
-            ) from error
+            ) from cause
         found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
         error = self.self_test_error = relative_error(found, expected)
         tolerance = tolerance_of(expected.dtype)
