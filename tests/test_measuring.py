@@ -82,7 +82,7 @@ def test_learn_reads_our_prompts_and_settings(engine: Engine, monkeypatch: pytes
     assert (asked["options"].budget_seconds, asked["options"].settings, asked["options"].again) == (30, SETTINGS, True)
 
 
-@pytest.mark.parametrize("budget", ["10m", 0, -1, True, float("nan")])
+@pytest.mark.parametrize("budget", ["10m", 0, -1, True, float("nan"), float("inf")])
 def test_a_budget_is_seconds(engine: Engine, budget: Any) -> None:
     with pytest.raises(OptionError, match=r"budget is a number of seconds above 0.*budget=600"):
         learn(engine, budget)

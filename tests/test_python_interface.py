@@ -264,6 +264,7 @@ LEFT = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
         IDS.numpy(),
         IDS[None].numpy(),
         IDS.numpy().astype(np.uint16),
+        IDS.numpy().astype(">i8"),
         list(IDS),
         list(IDS.numpy()),
         {"input_ids": IDS},
@@ -348,6 +349,31 @@ def test_an_assistants_last_message_is_continued() -> None:
     assert rendered(started, add_generation_prompt=True) == "(user)Hi/(assistant)Well/(bot)"
     called = [*ASK, {"role": "assistant", "content": "f", "tool_calls": [{"name": "f"}]}]
     assert rendered(called) == "(user)Hi/(assistant)f/(bot)", "a call of a tool is a whole turn"
+    for none in (None, []):
+        assert rendered([*ASK, {**started[1], "tool_calls": none}]) == "(user)Hi/(assistant)Well", "no call of a tool"
+
+
+def test_of_several_templates_the_chosen_one_is_read() -> None:
+    tokenizer, tools = letter_tokenizer(), [{"name": "look"}]
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools[0].name }}"}
+    for chat in ({"chat_template": "tool_use", "tools": tools}, {"tools": tools}):
+        (tokens,), _ = encode_prompts(ASK, tokenizer, chat)
+        assert tokenizer.decode(tokens) == "look"
+    with pytest.raises(OptionError, match="does not read 'tools'"):
+        encode_prompts(ASK, tokenizer, {"chat_template": "default", "tools": tools})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set more = more or '-' %}{{ more }}",
+        "{% if more is defined %}{% set more = more %}{% endif %}{{ more }}",
+        "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(more) }}",
+        "{% for m in messages %}{% generation %}{{ more }}{% endgeneration %}{% break %}{% endfor %}",
+    ],
+)
+def test_a_name_that_a_template_reads_in_any_way(template: str) -> None:
+    assert rendered(ASK, chat_template=template, more="+") == "+"
 
 
 def test_generate_passes_them_on_and_so_does_verify() -> None:
