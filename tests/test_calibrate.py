@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
@@ -20,6 +21,7 @@ from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
 from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
 from selfdraft.cli import terminal
+from selfdraft.cli.calibrate import advice
 from selfdraft.cli.main import main
 from selfdraft.cli.parsers.learn import seconds
 from selfdraft.cli.profile_text import as_text
@@ -442,3 +444,24 @@ def test_prompts_come_in_turn(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(fit, staticmethod(lambda kit, options: seen.extend(p.id for p in kit.prompts) or {}))
     calibrate(engine, PROMPTS, ["prune"], QUICK)
     assert seen == ["a1", "b1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("trials", "told"),
+    [
+        ([], "plain decoding stays the default: nothing was tried yet"),
+        ([{"strategy": "prune", "is_faster": False}], "plain decoding stays the default: nothing that was tried is"),
+        (
+            [{"strategy": "prune", "is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}}],
+            "prune is the default now: of what was tried it was the fastest",
+        ),
+    ],
+)
+def test_what_the_default_is_now(trials: list[Any], told: str) -> None:
+    known = learned.profile(prune={"frontier": learned.FRONTIER, "trials": trials})
+    options = argparse.Namespace(strategy=["prune"], set=[], model=None, budget=seconds("60s"))
+    lines = advice(known, options)
+    assert any(line.startswith(told) for line in lines)
+    assert lines[-1].startswith("use it with: ")
+    nothing = learned.profile(prune={"frontier": learned.FRONTIER[:1], "trials": []})
+    assert not any(line.startswith("use it with: ") for line in advice(nothing, options)), "it would fail"

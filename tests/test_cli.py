@@ -18,13 +18,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer, OPTConfig, OPTForCausalLM
 
-from learned import profile
+from learned import FRONTIER, profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE
 from selfdraft import Engine
 from selfdraft.cli.main import main
 from selfdraft.cli.terminal import wants_color
 from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
+from selfdraft.profiles.store import Store
 from selfdraft.registry import AXES
 
 Said = Callable[..., str]
@@ -91,8 +92,30 @@ class TestGenerate:
         document = generate("--json", *options).document
         assert document["transformers"]["tokens"] == document["tokens"]
         assert document["strategy"] == "off"
-        refused = generate("--temperature", "0.5", *options, status=2).error
-        assert "got --temperature; leave --temperature out, or name what drafts" in refused
+
+    @pytest.mark.parametrize("drawn", [["--temperature", "0.9", "--top-p", "0.9"], []], ids=["drawn", "greedy"])
+    def test_transformers_is_told_the_same(self, drawn: list[str], generate: Generate) -> None:
+        """What is drawn cannot be compared; penalties and stop strings can."""
+        options = ["--strategy", "off", "--compare", "--json", "--max-new-tokens", "20"]
+        document = generate(*options, *drawn, "--repetition-penalty", "1.3", "abc").document
+        assert document["comparison"] == (None if drawn else "equal")
+        stop = document["text"][5:7]
+        assert len(generate(*options, *drawn, "--stop", stop, "abc").document["transformers"]["tokens"]) <= 20
+
+    def test_the_default_with_a_profile(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What it found fastest, and a line that says so; else plain decoding, and why."""
+        trial = {"strategy": "prune", "is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}}
+        kept = {"frontier": FRONTIER, "trials": [trial]}
+        for changed, strategy, told in (
+            ({}, "prune", "; prune was the fastest and is used\n"),
+            ({"trials": [{**trial, "is_faster": False}]}, "off", "nothing that was calibrated is surely faster"),
+            ({"trials": []}, "off", "the calibration has tried nothing yet; `selfdraft calibrate` goes on"),
+        ):
+            monkeypatch.setattr(EngineKnowledge, "profile", known := profile(prune={**kept, **changed}))
+            monkeypatch.setattr(EngineKnowledge, "profile_in_use", known)
+            monkeypatch.setattr(Store, "is_empty", lambda self: False)
+            assert generate("--json", "--max-new-tokens", "2", "abc").document["strategy"] == strategy
+            assert told in generate("--max-new-tokens", "2", "abc").error
 
     def test_off_says_what_is_not_used(self, generate: Generate) -> None:
         options = ["--strategy", "off", "--max-new-tokens", "2", "--json", "abc"]
@@ -135,7 +158,7 @@ class TestGenerate:
     def test_comparing_texts_drawn_by_rejection(self, generate: Generate) -> None:
         options = ["--strategy", "uniform", "--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]
         assert generate("--temperature", "0.9", "--json", *options).document["comparison"] is None
-        assert "two draws from the target's distribution" in generate("--temperature", "0.9", *options).error
+        assert "drawn with different random numbers" in generate("--temperature", "0.9", *options).error
         assert generate("--json", *options).document["comparison"] == "equal"
 
     def test_stop_and_sampling_options(self, generate: Generate) -> None:
@@ -398,7 +421,7 @@ def test_generate_help_names_every_method(said: Said) -> None:
 
 
 def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
-    """Ctrl-C while text streams: what is there stays, the figures follow, exit code 130, no traceback."""
+    """Ctrl-C while text streams: what is there stays, one line, exit code 130, no traceback."""
     command = [sys.executable, "-u", "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "240"]
     for _ in range(3):  # the text may be finished before the signal arrives
         child = subprocess.Popen(
@@ -416,7 +439,8 @@ def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
             break
     assert child.returncode == 130, errors.decode()
     assert (first + rest).count(b"\n") == 1
-    assert "ended by cancelled" in errors.decode()
+    (line,) = errors.decode().splitlines()
+    assert line.startswith("interrupted after ")
 
 
 def test_a_closed_pipe_is_no_error(folder: str) -> None:

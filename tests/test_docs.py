@@ -136,3 +136,11 @@ def test_the_first_example_uses_messages() -> None:
     assert 'engine.generate([{"role": "user", "content": ' in first
     told = "A plain string is sent as is, words on the command line as one user message: pass messages to get the same"
     assert told in " ".join(text.split())
+
+
+def test_the_demo_shows_lookup_then_plain_decoding_against_transformers() -> None:
+    recipe = text_of(ROOT / "Makefile").partition("\ndemo:")[2].partition("\n\n")[0]
+    commands = re.findall(r"@\$\(RUN\) (selfdraft [^\n<]*)", recipe)
+    assert all(status_of(shlex.split(command)[1:]) == 0 for command in commands)
+    _, *generated = (parse(shlex.split(command)[1:]) for command in commands)
+    assert [(one.strategy, one.drafter) for one in generated if one.compare] == [(None, "lookup"), ("off", None)]

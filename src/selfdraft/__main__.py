@@ -1,8 +1,16 @@
-"""`python -m selfdraft`: the command line, also where no script was installed."""
+"""`selfdraft` and `python -m selfdraft`: the command line."""
 
 import sys
 
-from .cli.main import main
+from .cli.interrupt import leave_at_once
+
+
+def main() -> int:
+    leave_at_once()  # before anything else is imported
+    from .cli.main import main as run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

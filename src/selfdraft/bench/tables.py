@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..measure.estimate import Estimate
+from ..measure.estimate import FEW_PROMPTS, Estimate
 from ..measure.figures import PARTS, Figures, share
 from ..measure.records import OFF, VERDICTS
 from ..measure.result import Arm, Result
@@ -216,7 +216,8 @@ def notes(result: Result) -> Iterator[str]:
     """On the tables."""
     totals = [(arm, arm.total) for arm in result.measured if arm.total]
     if any(verdict_of(result, arm) == INCONCLUSIVE for arm, _ in totals):
-        yield "? inconclusive: not told from 1.00x by its interval; rerun on a quiet machine, or use more prompts"
+        few = f"or made of fewer than {FEW_PROMPTS} prompts"
+        yield f"? inconclusive: the interval holds 1.00x, {few}; rerun on a quiet machine, or use more prompts"
     if any(total.is_of_calls for _, total in totals):
         yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
     yield from peer_remarks(result)

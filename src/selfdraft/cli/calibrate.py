@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..errors import OptionError
 from ..models.load import loading
-from ..profiles.contents import fastest_method
+from ..profiles.contents import fastest_method, has_trials
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
@@ -53,7 +54,7 @@ def _run_strategies(options: argparse.Namespace) -> int:
         terminal.say(f"\ninterrupted: what was found so far is kept; {command} goes on from there")
         return 130
     terminal.say(f"took {budget.spent:.0f} s of the budget of {options.budget.words}")
-    print("\n".join([as_text(profile, engine.runner.num_layers), "", *_advice(profile, options)]))
+    print("\n".join([as_text(profile, engine.runner.num_layers), "", *advice(profile, options)]))
     return 0
 
 
@@ -70,12 +71,14 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def _default(profile: Profile) -> str:
     fastest = fastest_method(profile).get("strategy")
+    if not has_trials(profile):
+        return "plain decoding stays the default: nothing was tried yet"
     if fastest is None:
         return "plain decoding stays the default: nothing that was tried is surely faster here"
     return f"{fastest} is the default now: of what was tried it was the fastest"
 
 
-def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
+def advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     """Where it is, how to go on with what the budget ended, and how to use it."""
     known = {name: artefact.values for name, artefact in profile.artefacts.items()}
     incomplete = [name for name in options.strategy if not known.get(name, {}).get("is_complete")]
@@ -83,9 +86,15 @@ def _advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     model += profile.key.options
     settings = [text for text in options.set if text.partition(".")[0].strip() == options.strategy[0]]
     told = "".join(f" --set {shlex.quote(text)}" for text in settings)
+    command = f'selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"'
     return [
         f"kept in {Store().path_of(profile.key)}",
         _default(profile),
         *(f"{name}: the budget of {options.budget.words} ended the fit; {GO_ON}" for name in incomplete),
-        f'use it with: selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"',
+        *([f"use it with: {command}"] if _is_usable(known.get(options.strategy[0], {})) else []),
     ]
+
+
+def _is_usable(values: Mapping[str, Any]) -> bool:
+    """Unless the budget ended it before it found a skip set."""
+    return "frontier" not in values or any(point["skip"] for point in values["frontier"])

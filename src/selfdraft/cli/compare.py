@@ -10,20 +10,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine.audit import rule_for
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
 from ..engine.text import OnePrompt, encode_prompts
-from ..errors import OptionError
 from ..measure.peers import transformers_text
-from ..options import GenerateOptions
+from ..options import GenerateOptions, make
 from ..types import Generation, Source, Stats
 
 WARM_UP_TOKENS = 8
+_SAME_NAMES, _OF_DRAWING = ("repetition_penalty", "min_new_tokens"), ("temperature", "top_k", "top_p", "min_p")
+"""Options that transformers calls as we do."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A text and the other one. `comparison`: None where texts were drawn by rejection."""
+    """A text and the other one. `comparison`: None where both were drawn, each with its own random numbers."""
 
     generation: Generation
     other: Generation
@@ -72,8 +74,15 @@ class Baseline:
     def __init__(self, engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> None:
         self.engine, self.prompt, self.call = engine, prompt, call
         self.is_plain = engine.names()["strategy"] == "off"
-        if self.is_plain:
-            _check_greedy(call)
+
+    def compare(self, generation: Generation, other: Generation) -> Compared:
+        settings = make(GenerateOptions, self.call, "generate")
+        is_drawn = settings.temperature > 0 if self.is_plain else self._rule(settings) != "choice"
+        comparison = None if is_drawn else self.engine.compare(self.prompt, other, generation, **self.call)
+        return Compared(generation, other, comparison, self.is_plain)
+
+    def _rule(self, settings: GenerateOptions) -> str:
+        return rule_for(self.engine.names()["acceptance"], settings)
 
     def warm_up(self) -> None:
         """With the whole text where passes are recorded: all that is recorded on first use is there then."""
@@ -89,10 +98,14 @@ class Baseline:
         if not self.is_plain:
             return self.engine.generate(self.prompt, **call, strategy="off")
         (tokens,), _ = encode_prompts(self.prompt, self.engine.tokenizer)
+        settings = make(GenerateOptions, call, "generate")
         room = (self.engine.context_length or sys.maxsize) - len(tokens)
-        num_tokens = min(int(call.get("max_new_tokens", GenerateOptions.max_new_tokens)), room)
-        found = transformers_text(self.engine, tokens, max_new_tokens=num_tokens)
-        return _as_ours(self.engine, len(tokens), *found)
+        names = (*_SAME_NAMES, *_OF_DRAWING) if settings.temperature else _SAME_NAMES
+        options = {name: getattr(settings, name) for name in names}
+        options |= {"max_new_tokens": min(settings.max_new_tokens, room), "do_sample": settings.temperature > 0}
+        if settings.stop:
+            options |= {"stop_strings": list(settings.stop), "tokenizer": self.engine.tokenizer}
+        return _as_ours(self.engine, len(tokens), *transformers_text(self.engine, tokens, **options))
 
 
 def _as_ours(engine: Engine, num_prompt_tokens: int, tokens: tuple[int, ...], seconds: float) -> Generation:
@@ -101,17 +114,6 @@ def _as_ours(engine: Engine, num_prompt_tokens: int, tokens: tuple[int, ...], se
     sources: list[Source] = ["target"] * count
     stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, seconds, count / seconds)
     return Generation(text, tokens, tuple(sources), num_prompt_tokens, "length", stats)
-
-
-def _check_greedy(call: Mapping[str, Any]) -> None:
-    """Where something is drawn or penalised, two texts differ for good reasons."""
-    for name in call:
-        if name not in ("max_new_tokens", "seed"):
-            flag = f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"--compare sets plain decoding against transformers' greedy text, got {flag}; leave {flag} out, or "
-                "name what drafts (--drafter lookup), to compare that with plain decoding"
-            )
 
 
 HEADER = f"{'':12}{'tokens/s':>9} {'tokens':>7} {'passes':>7} {'acceptance':>11} {'mean length':>12}"
@@ -134,7 +136,7 @@ def _speed(stats: Stats, is_of_calls: bool) -> float:
 
 def _comparison_text(comparison: Comparison | None) -> str:
     if comparison is None:
-        return "two draws from the target's distribution; texts drawn by rejection cannot be compared"
+        return "drawn with different random numbers, so that the texts are not compared"
     if comparison.verdict == "equal":
         return "equal, token for token"
     gap = "" if comparison.gap is None else f"; the target's scores differ by {comparison.gap:.2g} there"

@@ -10,16 +10,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..engine.audit import rule_for
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt, encode_prompts
 from ..options import GenerateOptions, make, typed_call
+from ..profiles.contents import has_trials
 from ..registry import AXES, names_drafts
 from ..types import Generation
 from . import terminal
 from .compare import HEADER, Baseline, Compared, row
 from .inputs import checked_method, heading, load_engine, read_method
+from .interrupt import INTERRUPTED
 from .parsers.use import SHAPING
 from .prompt import as_prompt, read_prompt
 
@@ -29,6 +30,7 @@ NOTHING_LEARNED = (
     "(plain decoding: `selfdraft calibrate` learns what pays on this machine and makes it the default; "
     "--drafter lookup drafts where the answer repeats the prompt)"
 )
+NOTHING_TRIED = "(plain decoding: the calibration has tried nothing yet; `selfdraft calibrate` goes on from there)"
 NOTHING_FASTER = "(plain decoding: nothing that was calibrated is surely faster on this machine)"
 AS_MESSAGE = "the prompt was sent as one user message; in Python pass messages (a plain string is sent as with --raw)"
 
@@ -53,20 +55,19 @@ def run(options: argparse.Namespace) -> int:
     compared, busy = None, None
     if baseline and generation.finish_reason != "cancelled":
         other, busy = baseline.write(), watch.summary(engine.device)
-        can_compare = rule_for(engine.names()["acceptance"], settings) == "choice"
-        comparison = engine.compare(prompt, other, generation, **call) if can_compare else None
-        compared = Compared(generation, other, comparison, baseline.is_plain)
+        compared = baseline.compare(generation, other)
     if options.json:
         document = _document(engine, options, generation, compared) | ({"busy": busy} if busy else {})
         (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
         shaping = {name: getattr(settings, name) for name in SHAPING}
         print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
-    else:
+    elif generation.finish_reason != "cancelled":
         notes = [*_notes(engine, busy, is_named), *([AS_MESSAGE] if isinstance(asked, str) and prompt != asked else [])]
         is_plain = engine.names()["strategy"] == "off"
         terminal.say("\n".join([*_summary(generation, compared, is_plain), *notes]))
     if generation.finish_reason == "cancelled":
-        return 130
+        terminal.say(f"interrupted after {terminal.number(len(generation.tokens), 'token')}")
+        return INTERRUPTED
     return 1 if compared and compared.is_different else 0
 
 
@@ -86,7 +87,8 @@ def _notes(engine: Engine, busy: str | None, is_named: bool) -> Iterator[str]:
     if busy:
         yield f"the machine was busy for {busy}; speeds are noisy"
     if not is_named and not engine.knowledge.fastest:
-        yield NOTHING_FASTER if engine.knowledge.profile_in_use else NOTHING_LEARNED
+        profile = engine.knowledge.profile_in_use
+        yield NOTHING_LEARNED if profile is None else NOTHING_FASTER if has_trials(profile) else NOTHING_TRIED
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:

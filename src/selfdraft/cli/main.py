@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import DownloadError, OptionError, SelfdraftError, SelfTestError, unknown_name
@@ -20,10 +21,11 @@ from ..progress import Budget
 from ..version import __version__
 from . import terminal
 from .defaults import fill_in, origin
+from .interrupt import INTERRUPTED, interruptible, was_interrupted
 from .parsers import PARSERS
 from .parsers.arguments import Help
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISUSED = 0, 1, 2
 MOVED = {
     "list": "pull --list",
     "train-lookahead": "calibrate --lookahead disco",
@@ -44,7 +46,7 @@ Some of the model's own sub-layers draft a few tokens, the whole model checks th
 EXAMPLES = """\
 examples:
   selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
-  selfdraft generate --compare "Why is the sky blue?"        also decode plainly; show speeds and equality
+  selfdraft generate --compare "Why is the sky blue?"        another way, too: speeds, and whether both agree
   selfdraft calibrate                                        learn what may be skipped on this device
   selfdraft calibrate --lookahead disco                      learn how far to draft
   selfdraft profile list                                     what was learned about which models
@@ -68,14 +70,29 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, stray: Sequence[str]) -> NoReturn:
         """What is left over: a mistyped flag, or a word too many."""
-        flags = [word.partition("=")[0] for word in stray if word.startswith("-")]
-        if not flags:
-            takes_text = any("prompt" in one.dest for one in self._actions)
-            hint = "; put a text of several words in quotes" if takes_text else ""
-            self.error(f"nothing is known to do with {' '.join(stray)!r}{hint}")
-        known = [flag for one in self._actions for flag in one.option_strings]
-        near = difflib.get_close_matches(flags[0], known, 1, 0.5)
-        self.error(f"unknown flag {flags[0]}; " + (f"did you mean {near[0]}?" if near else f"see {self.prog} --help"))
+        word = next((word for word in stray if word.startswith("-")), stray[0]).partition("=")[0]
+        near = difflib.get_close_matches(word.lstrip("-"), [flag.lstrip("-") for flag in self.flags], 1)
+        hint = f"did you mean --{near[0]}?" if near else f"see {self.prog} --help"
+        if word.startswith("-"):
+            self.error(f"unknown flag {word}; {hint}")
+        if any(one.dest == "prompt" and not one.option_strings for one in self._actions):
+            hint = f"put a text of several words in quotes{f', or {hint}' if near else ''}"
+        self.error(f"nothing is known to do with {' '.join(stray)!r}; {hint}")
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for one in self._actions for flag in one.option_strings if flag.startswith("--")]
+
+    def check_words(self, options: argparse.Namespace) -> None:
+        """A word that is a flag without its dashes is no model."""
+        for one in self._actions:
+            word = str(getattr(options, one.dest, None))
+            if one.dest == "model" and not one.option_strings and f"--{word}" in self.flags and not Path(word).exists():
+                self.error(f"unknown model {word!r}; did you mean --{word}?")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            self.error(str(unknown_name(str(action.metavar or action.dest).lower(), value, list(action.choices))))
 
 
 def build_parser() -> Parser:
@@ -99,11 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = f"selfdraft {options.command}"
         return _run(options)
     except SelfdraftError as error:
+        if was_interrupted():
+            return _say_interrupted()
         print(f"{command}: error: {error}{origin(error, options)}", file=sys.stderr)
         return FAILED if isinstance(error, DownloadError | SelfTestError) else MISUSED
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _say_interrupted()
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing more can be said on this pipe, not even on closing it.
         _silence_output()
@@ -114,15 +132,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+def _say_interrupted() -> int:
+    print("\ninterrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """What was asked; SystemExit after `--help`, `--version` and what cannot be read."""
     parser = build_parser()
-    if given and not given[0].startswith("-") and given[0] not in PARSERS:
-        raise unknown_name("command", given[0], PARSERS)
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     options, stray = parser.parse_known_args(given)
     asked = vars(options).pop("parser", parser)
     if stray:
         asked.refuse(stray)
+    asked.check_words(options)
     return options
 
 
@@ -142,7 +166,8 @@ def _run(options: argparse.Namespace) -> int:
     fill_in(options)
     options.time = Budget(None)  # importing torch is part of it
     work = getattr(import_module(f".{options.command}", __package__), options.run)
-    status: int = work(options)
+    with interruptible():
+        status: int = work(options)
     if sys.stdout is not None:
         sys.stdout.flush()
     return status

@@ -107,6 +107,8 @@ def _made_from(values: Mapping[str, Any]) -> str:
 
 
 def _frontier_text(points: Sequence[FrontierPoint], latency: LatencyFit | None) -> str:
+    if not points:
+        return "  no skip set yet"
     rows = []
     for point in thinned(points, MAX_ROWS):
         known = None if latency is None else KnownSet.at(latency.at(SHORT), point.skip, point.match).predicted

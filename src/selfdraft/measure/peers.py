@@ -72,14 +72,14 @@ class PeerArm:
 
 
 def transformers_text(engine: Engine, prompt: Sequence[int], **options: Any) -> tuple[tuple[int, ...], float]:
-    """Greedily, with `options` of `model.generate`: tokens, and the seconds of the whole call."""
+    """Greedily, unless `options` of `model.generate` say otherwise: tokens, and the seconds of the whole call."""
     inputs = torch.tensor([list(prompt)], device=engine.device)
     config = engine.model.config.get_text_config(decoder=True)
     num_layers = config.num_hidden_layers
     try:
         with quiet():
             began = device_seconds(engine.device)
-            output = engine.model.generate(inputs, attention_mask=torch.ones_like(inputs), **_GREEDY, **options)
+            output = engine.model.generate(inputs, attention_mask=torch.ones_like(inputs), **{**_GREEDY, **options})
             seconds = device_seconds(engine.device) - began
     finally:  # early exit shortens the model for its drafts, and leaves it so where it fails
         config.num_hidden_layers = num_layers

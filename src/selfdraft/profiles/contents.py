@@ -91,6 +91,10 @@ def _tried(profile: Profile, costs: PassCosts) -> dict[SkipSet, KnownSet]:
     return found
 
 
+def has_trials(profile: Profile) -> bool:
+    return any(artefact.values.get("trials") for artefact in profile.artefacts.values())
+
+
 def fastest_method(profile: Profile) -> dict[str, Any]:
     """Of the strategies that were tried and were surely faster than plain decoding; empty: there is none.
 
