@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import selfdraft
 from pico import letter_tokenizer, pico
@@ -80,7 +84,7 @@ def test_learn_reads_our_prompts_and_settings(engine: Engine, monkeypatch: pytes
     assert (asked["options"].budget_seconds, asked["options"].settings, asked["options"].again) == (30, SETTINGS, True)
 
 
-@pytest.mark.parametrize("budget", ["10m", 0, -1, True, float("nan")])
+@pytest.mark.parametrize("budget", ["10m", 0, -1, True, float("nan"), float("inf")])
 def test_a_budget_is_seconds(engine: Engine, budget: Any) -> None:
     with pytest.raises(OptionError, match=r"budget is a number of seconds above 0.*budget=600"):
         learn(engine, budget)
@@ -110,6 +114,18 @@ def test_figures_by_name(engine: Engine) -> None:
     assert figures["off"].speedup.value == 1.0
     assert figures["mine"].skip_ratio == 0.4  # of five layers
     assert figures["copied"].skip_ratio is None
+
+
+def test_figures_are_short_to_read_and_whole_as_a_dict(engine: Engine) -> None:
+    found = measure_methods(engine, TEXTS, ["lookup"], max_new_tokens=12)["lookup"]
+    assert isinstance(found, selfdraft.Figures)
+    number = r"\d+\.\d+"
+    shown = (
+        rf"Figures\(4 prompts, {number} tokens/s, speed-up {number} \[{number}, {number}\], texts: 4 equal, 0 ties, "
+    )
+    assert re.fullmatch(shown + r"0 different\)", repr(found))
+    kept = json.loads(json.dumps(found.to_dict()))
+    assert (kept["num_tokens"], kept["speedup"]["value"]) == (48, found.speedup.value)
 
 
 def test_methods_by_their_names_and_progress(engine: Engine) -> None:
@@ -143,9 +159,22 @@ def test_prompts_of_every_kind(engine: Engine) -> None:
         ({"off": {"strategy": "off"}}, {}, "which always is"),
         (["prune"], {}, "selfdraft calibrate"),
         ({"mine": {"stratgy": "uniform"}}, {}, "stratgy"),
-        (["uniform"], {"runs": 0}, "runs must be a whole number of at least 1, got 0"),
+        (["uniform"], {"runs": 0}, "runs must be at least 1, got 0"),
         (["uniform"], {"max_new_tokens": 0}, "max_new_tokens"),
         (["uniform"], {"temperature": -1.0}, "temperature"),
+        (None, {}, r"methods must be names like \['lookup'\] or keywords of Engine .*, got None"),
+        ({"a": None}, {}, r"a method must be a dict like \{'drafter': 'lookup'\}, got None"),
+        ({"a": {5: 5}}, {}, "unknown option of Engine '5'"),
+        ({"a": {"lookahead": []}}, {}, r"lookahead must be a name .*, got \[\]"),
+        ({"a": {"lookahead": "oracle", "drafer": "self"}}, {}, "Did you mean 'drafter'"),
+        ({5: {}}, {}, "the name of a method must be text, got 5"),
+        ([["lookup"]], {}, r"the name of a method must be text, got \['lookup'\]"),
+        (["rejection"], {}, "'rejection' is an acceptance, which drafts nothing by itself; pass methods={'mine': {'dr"),
+        (["uniform"], {"runs": True}, "runs must be a whole number, got True"),
+        (["uniform"], {"max_new_tokens": "8"}, "max_new_tokens must be a whole number, got '8'"),
+        (["uniform"], {"progress": 5}, r"progress must be a function \(done, total, what\), got 5"),
+        (["uniform"], {"progress": lambda: None}, "progress must be .*; it is called with 3 arguments"),
+        (["uniform"], {"max_tokens": 8}, "option of measure_methods 'max_tokens'. Did you mean 'max_new_tokens'"),
     ],
 )
 def test_wrong_methods_are_refused_before_anything_is_measured(
@@ -156,7 +185,83 @@ def test_wrong_methods_are_refused_before_anything_is_measured(
         measure_methods(engine, TEXTS, methods, **options)
 
 
+@pytest.mark.parametrize("methods", ["lookup", {"lookup": "lookup"}, {"lookup": {"drafter": "lookup"}}, ("lookup",)])
+def test_a_method_by_its_name(engine: Engine, methods: Any) -> None:
+    figures = measure_methods(engine, TEXTS[:1], methods, max_new_tokens=np.int64(4), seed=None, temperature=0.9)
+    assert list(figures) == ["off", "lookup"]
+    assert figures["lookup"].different == 0, "all drew with one seed"
+
+
+@pytest.mark.parametrize("wrap", [torch.tensor, np.array, list, lambda rows: {"input_ids": rows}])
+def test_token_ids_in_every_form(engine: Engine, wrap: Any) -> None:
+    rows = wrap([[1, 2, 3], [4, 5, 6]])
+    assert measure_methods(engine, rows, ["lookup"], max_new_tokens=4)["off"].num_prompts == 2
+
+
+NO_LEARNING: list[tuple[dict[str, Any], str]] = [
+    ({"strategies": None}, r"strategies must be a list of names like \['prune'\], got None"),
+    ({"strategies": []}, r"strategies must be .*, got \[\]"),
+    ({"strategies": [5]}, "unknown strategy '5'"),
+    ({"num_tokens": "x"}, "num_tokens must be a whole number, got 'x'"),
+    ({"num_tokens": -1}, "num_tokens must be at least 1, got -1"),
+    ({"num_trial_prompts": -1}, "num_trial_prompts must be at least 0, got -1"),
+    ({"again": 5}, "again must be true or false, got 5"),
+    ({"settings": 0}, "settings must be a dict of dicts"),
+    ({"settings": {"prune": {"x": 1}}}, "unknown option of prune 'x'|prune has no options"),
+    ({"progress": 5}, "progress must be a function .*, got 5"),
+    ({"say": 5}, r"say must be a function \(text\), got 5"),
+    ({"stratgies": ["prune"]}, "option of learn 'stratgies'. Did you mean 'strategies'"),
+    ({"budget": 1e-6}, r"^0 s are too few: a pass takes .* s here.* Give a budget of at least [1-9]\d* s$"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NO_LEARNING, ids=lambda value: str(value)[:40])
+def test_wrong_options_of_learn(engine: Engine, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        learn(engine, **{"prompts": TEXTS, **options})
+
+
+@pytest.mark.parametrize("junk", [None, 5, "gpt2", pico("llama"), Engine], ids=lambda value: str(value)[:20])
+def test_both_need_an_engine(junk: Any) -> None:
+    with pytest.raises(OptionError, match=r"learn needs an engine, got .*; pass an Engine\(model, tokenizer\)"):
+        learn(junk)
+    with pytest.raises(OptionError, match="measure_methods needs an engine"):
+        measure_methods(junk, TEXTS, ["lookup"])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (None, "pass a list of prompts: .*, got None"),
+        (5, "pass a list of prompts: .*, got 5"),
+        (iter(TEXTS), "pass a list of prompts"),
+        (b"abc", "pass a list of prompts"),
+        ([], r"pass a list of prompts: .*, got \[\]"),
+        ([["a", "b"]], "prompt-1 is one text; pass its own prompt instead of a list of 2 prompts"),
+        ([1, 2], "a prompt must be text, a list of token ids or a list of messages, got 1"),
+        ([{"role": "user", "content": "a"}], "a message belongs in a list of messages"),
+        (torch.ones(2, 2), "must hold whole numbers"),
+        ({"text": ["a"]}, "a prompt must be text"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_prompts_are_not(engine: Engine, prompts: Any, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        measure_methods(engine, prompts, ["lookup"])
+    if prompts is not None:
+        with pytest.raises(PromptError, match=message if not hasattr(prompts, "__next__") else "pass a list"):
+            learn(engine, prompts=prompts)
+
+
 def test_both_are_imported_when_asked_for() -> None:
-    code = "import sys, selfdraft; assert 'selfdraft.calibrate.calibrate' not in sys.modules; selfdraft.learn"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert {"learn", "measure_methods"} <= set(selfdraft.__all__)
+    """An engine, a decoder and a profile come without what learns and measures."""
+    code = (
+        "import sys, selfdraft; selfdraft.Engine, selfdraft.decoder, selfdraft.Profile\n"
+        "heavy = ('selfdraft.measuring', 'selfdraft.calibrate.calibrate', 'selfdraft.measure.run')\n"
+        "print([name in sys.modules for name in heavy])\n"
+        "selfdraft.learn\n"
+        "print([name in sys.modules for name in heavy])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == [str([False] * 3), str([True] * 3)]
+    assert {"learn", "measure_methods", "Figures", "Profile"} <= set(selfdraft.__all__)

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from selfdraft.registry import (
     find,
     in_use,
     options_for,
+    read_settings,
     resolve,
     unused_settings,
 )
@@ -114,7 +116,21 @@ class Sample:
     ids=str,
 )
 def test_options_are_made_from_values_and_text(values, expected):
-    assert make(Sample, values, "sample") == expected
+    assert make(Sample, values, "sample", reads_text=True) == expected
+
+
+@pytest.mark.parametrize("values", [{"ratio": "0.25"}, {"tokens": "7"}, {"eager": "true"}, {"limit": "3"}], ids=str)
+def test_text_is_not_a_number_in_python(values):
+    with pytest.raises(OptionError, match=f"got '{next(iter(values.values()))}'"):
+        make(Sample, values, "sample")
+
+
+def test_numbers_of_numpy_are_numbers():
+    made = make(Sample, {"tokens": np.int64(7), "ratio": np.float32(0.5), "limit": np.uint8(3)}, "sample")
+    assert made == Sample(tokens=7, ratio=0.5, limit=3)
+    assert {type(value) for value in (made.tokens, made.ratio, made.limit)} == {int, float}
+    with pytest.raises(OptionError, match=r"must be a whole number, got 1\.5"):
+        make(Sample, {"tokens": np.float64(1.5)}, "sample")
 
 
 BAD_OPTIONS = [
@@ -154,7 +170,7 @@ BAD_OPTIONS = [
 @pytest.mark.parametrize(("kind", "values", "message"), BAD_OPTIONS, ids=str)
 def test_bad_options_are_refused(kind, values, message):
     with pytest.raises(OptionError) as caught:
-        make(kind, values, "generate" if kind is GenerateOptions else "it")
+        make(kind, values, "generate" if kind is GenerateOptions else "it", reads_text=True)
     assert message in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
@@ -166,6 +182,10 @@ def test_options_describe_themselves():
 def test_settings_are_read_from_the_command_line():
     texts = ["uniform.ratio=0.3", " fixed.skip = a3,m4=5 ", "fixed.tokens=3", "uniform.ratio=0.4"]
     assert parse_settings(texts) == {"uniform": {"ratio": "0.4"}, "fixed": {"skip": "a3,m4=5", "tokens": "3"}}
+    assert read_settings(texts) == {"uniform": {"ratio": 0.4}, "fixed": {"skip": "a3,m4=5", "tokens": 3}}
+    assert read_settings(["none.such=1", "uniform.such=1"]) == {"none": {"such": "1"}, "uniform": {"such": "1"}}
+    with pytest.raises(OptionError, match=r"uniform\.ratio must be a number, got 'x'"):
+        read_settings(["uniform.ratio=x"])
 
 
 @pytest.mark.parametrize("text", ["uniform.ratio", "ratio=0.3", "uniform=0.3", ".ratio=1", "uniform.=1", "=", ""])
@@ -178,7 +198,7 @@ def test_unreadable_settings_are_refused(text):
 
 def test_generate_options_are_normalised():
     assert make(GenerateOptions, {"stop": "end"}, "generate") == GenerateOptions(stop=("end",))
-    made = make(GenerateOptions, {"stop": ["a", "b"], "processors": [print], "temperature": "0.5"}, "generate")
+    made = make(GenerateOptions, {"stop": ["a", "b"], "processors": [print], "temperature": 0.5}, "generate")
     assert made == GenerateOptions(stop=("a", "b"), processors=(print,), temperature=0.5)
 
 
@@ -227,7 +247,7 @@ def test_what_only_benchmarks_show_is_refused_with_the_reason(axis, name):
 
 
 def test_settings_reach_every_method_of_that_name():
-    settings = {"fixed": {"skip": "a1", "tokens": "3"}, "uniform": {"ratio": "0.5"}}
+    settings = {"fixed": {"skip": "a1", "tokens": 3}, "uniform": {"ratio": 0.5}}
     check_settings(settings)
     assert options_for("strategy", "fixed", settings).skip == "a1"
     assert options_for("lookahead", "fixed", settings).tokens == 3

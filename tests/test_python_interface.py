@@ -10,11 +10,8 @@ import html
 import inspect
 import itertools
 import json
-import os
 import pydoc
 import re
-import subprocess
-import sys
 import threading
 import types
 import typing
@@ -43,6 +40,10 @@ TEMPLATE = (
     "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}({{ m.role }}){{ m.content }}/{% endfor %}"
     "{% if add_generation_prompt %}(bot){% if enable_thinking %}?{% endif %}{% endif %}"
 )
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}({{ m.role }}){{ m.content }}/{% endfor %}{% if add_generation_prompt %}(bot){% endif %}"
+)
+"""Reads nothing but messages, as that of the default model."""
 
 
 @functools.cache
@@ -128,7 +129,10 @@ def test_a_lookahead_of_the_callers_is_an_object() -> None:
 
 def test_the_docs_run(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"engine": engine(), "tokenizer": engine().tokenizer, "selfdraft": selfdraft}
+    tokenizer = letter_tokenizer()
+    tokenizer.chat_template, tokenizer.pad_token = PLAIN_TEMPLATE, "!"
+    own = Engine(pico("llama"), tokenizer)
+    names: dict[str, Any] = {"engine": own, "tokenizer": tokenizer, "selfdraft": selfdraft}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(code, "docs/python.md", "exec"), names)
     assert capsys.readouterr().out.startswith(str(engine().generate("Once upon a time", max_new_tokens=16)))
@@ -138,32 +142,6 @@ def test_the_docs_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(re.findall(r"`(\w+)`", " ".join(listed))) == fields
     reasons = typing.get_args(FinishReason)
     assert all(f"`{reason}`" in page for reason in reasons)
-
-
-@pytest.mark.full
-def test_a_type_checker_sees_the_keywords(tmp_path: Path) -> None:
-    """It is what an editor sees."""
-    code = tmp_path / "calls.py"
-    code.write_text(
-        "from selfdraft import Engine, decoder\n"
-        "engine = Engine(None, None, strategy='off', settings={})\n"
-        "reveal_type(engine.generate('a', max_new_tokens=3, seed=None, stop='x'))\n"
-        "reveal_type(engine.generate(['a', 'b'], lookahead='fixed'))\n"
-        "engine.generate('a', max_tokens=3)\n"
-        "engine.stream('a', temperature='hot')\n"
-        "Engine(None, None, stratgy='off')\n"
-        "decoder(tree=5)\n",
-        encoding="utf-8",
-    )
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(code)]
-    environment = {**os.environ, "MYPYPATH": str(ROOT / "src"), "MYPY_CACHE_DIR": str(tmp_path)}
-    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout
-    by_line = {int(line): text for line, text in re.findall(r"calls\.py:(\d+): \w+: (.*)", told)}
-    assert "Generation" in by_line[3]
-    assert "list[" in by_line[4]
-    assert "list[" not in by_line[3]
-    assert 'Unexpected keyword argument "max_tokens"' in told
-    assert {6, 7, 8} <= set(by_line), told
 
 
 # ---------------------------------------------------------------------------------------------- what things look like
@@ -264,6 +242,7 @@ LEFT = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
         IDS.numpy(),
         IDS[None].numpy(),
         IDS.numpy().astype(np.uint16),
+        IDS.numpy().astype(">i8"),
         list(IDS),
         list(IDS.numpy()),
         {"input_ids": IDS},
@@ -348,6 +327,31 @@ def test_an_assistants_last_message_is_continued() -> None:
     assert rendered(started, add_generation_prompt=True) == "(user)Hi/(assistant)Well/(bot)"
     called = [*ASK, {"role": "assistant", "content": "f", "tool_calls": [{"name": "f"}]}]
     assert rendered(called) == "(user)Hi/(assistant)f/(bot)", "a call of a tool is a whole turn"
+    for none in (None, []):
+        assert rendered([*ASK, {**started[1], "tool_calls": none}]) == "(user)Hi/(assistant)Well", "no call of a tool"
+
+
+def test_of_several_templates_the_chosen_one_is_read() -> None:
+    tokenizer, tools = letter_tokenizer(), [{"name": "look"}]
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools[0].name }}"}
+    for chat in ({"chat_template": "tool_use", "tools": tools}, {"tools": tools}):
+        (tokens,), _ = encode_prompts(ASK, tokenizer, chat)
+        assert tokenizer.decode(tokens) == "look"
+    with pytest.raises(OptionError, match="does not read 'tools'"):
+        encode_prompts(ASK, tokenizer, {"chat_template": "default", "tools": tools})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set more = more or '-' %}{{ more }}",
+        "{% if more is defined %}{% set more = more %}{% endif %}{{ more }}",
+        "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(more) }}",
+        "{% for m in messages %}{% generation %}{{ more }}{% endgeneration %}{% break %}{% endfor %}",
+    ],
+)
+def test_a_name_that_a_template_reads_in_any_way(template: str) -> None:
+    assert rendered(ASK, chat_template=template, more="+") == "+"
 
 
 def test_generate_passes_them_on_and_so_does_verify() -> None:
@@ -414,6 +418,16 @@ def test_an_event_cancels(kind: Callable[[], Any]) -> None:
     assert (stream.generation.finish_reason, len(stream.generation.tokens)) == ("cancelled", 5)
     event.clear()
     assert engine().generate(PROMPT, max_new_tokens=30, cancel=event).tokens == generated().tokens
+
+
+def test_what_cancels_is_asked_whatever_it_is() -> None:
+    assert engine().generate(PROMPT, max_new_tokens=30, cancel=Falsy()).finish_reason == "cancelled"
+
+
+def test_numbers_of_numpy() -> None:
+    found = engine().generate(PROMPT, max_new_tokens=np.int64(9), temperature=np.float32(0.5), seed=np.uint64(3))
+    assert found.tokens == engine().generate(PROMPT, max_new_tokens=9, temperature=0.5, seed=3).tokens
+    assert json.dumps(found.to_dict()["seed"]) == "3"
 
 
 # --------------------------------------------------------------------------------------------------------- async for
@@ -513,6 +527,43 @@ def generate(prompt: Any = PROMPT, **options: Any) -> Callable[[], Any]:
     return lambda: engine().generate(prompt, **{"max_new_tokens": 3, **options})
 
 
+def verify(**options: Any) -> Callable[[], Any]:
+    return lambda: engine().verify(PROMPT, [1], **options)
+
+
+def masked(flag: Any) -> dict[str, Any]:
+    return {"input_ids": PROMPT, "attention_mask": [flag] * len(PROMPT)}
+
+
+def nested() -> torch.Tensor:
+    return torch.nested.nested_tensor([IDS, IDS[:2]], layout=torch.jagged)
+
+
+def half_in_half() -> Any:
+    model = copy.deepcopy(pico("llama"))
+    model.model.layers[1].half()
+    return model
+
+
+async def tomorrow() -> bool:
+    return True
+
+
+class Tomorrow:
+    async def __call__(self) -> bool:
+        return True
+
+
+class Falsy:
+    """An object that says False of itself, and True when it is asked."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self) -> bool:
+        return True
+
+
 def say(*messages: Any, **chat: Any) -> Callable[[], Any]:
     return generate(list(messages), chat_template_kwargs=chat)
 
@@ -550,6 +601,56 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
         r"belongs to a call: engine.generate\(prompt, seed=1",
     ),
     "a typo of decoder": (lambda: decoder(draftr="self"), OptionError, r"option of decoder 'draftr'.* 'drafter'\?"),
+    "an engine": (
+        lambda: Engine(engine()),
+        OptionError,
+        r"it is an engine already: use it as it is, or engine\.fork\(\)",
+    ),
+    "a tokenizer alone": (
+        make(None, letter_tokenizer()),
+        OptionError,
+        r"got None .*needs its model: Engine\(model, tok",
+    ),
+    "half of it half": (
+        make(half_in_half),
+        ModelError,
+        r"cannot read a text by itself: .*Half.* Bring it to one dtype",
+    ),
+    "a class of tokenizers": (
+        make(pico("llama"), type(letter_tokenizer())),
+        OptionError,
+        r"tokenizer, got <class .*; pass",
+    ),
+    "graphs": (make(pico("llama"), graphs="x"), OptionError, "graphs must be true or false, got 'x'"),
+    "no profile": (
+        make(pico("llama"), profile="x.json"),
+        OptionError,
+        "profile must be what selfdraft.learn returns, .*n",
+    ),
+    "fork of 5": (lambda: engine().fork(5), OptionError, "profile must be .*, got 5"),
+    "fork of an array": (lambda: engine().fork(np.ones(2)), OptionError, "profile must be "),
+    "fork by 5": (lambda: engine().fork(method=5), OptionError, r"a method must be a dict like .*, got 5"),
+    "remember 5": (lambda: engine().remember(5), OptionError, "profile must be .*, got 5"),
+    "load 5": (lambda: Engine.from_pretrained(5), OptionError, "from_pretrained takes the id of .* got 5 of type int"),
+    "load bytes": (lambda: Engine.from_pretrained(b"x"), OptionError, "got b'x' of type bytes"),
+    "load a list": (lambda: Engine.from_pretrained(["x"]), OptionError, r"got \['x'\] of type list"),
+    "load a model": (
+        lambda: Engine.from_pretrained(pico("llama")),
+        OptionError,
+        r"of type LlamaForCausalLM; a loaded model goes to Engine\(model, tokenizer\)",
+    ),
+    "trust": (
+        lambda: Engine.from_pretrained("x/y", trust_remote_code="yes"),
+        OptionError,
+        "trust_remote_code must be true or false, got 'yes'",
+    ),
+    "a streamer": (lambda: decoder(streamer=5), OptionError, "streamer must have put and end, .*TextStreamer.* got 5"),
+    "decoder's tokenizer": (lambda: decoder(tokenizer=5), OptionError, "tokenizer must be a loaded tokenizer, got 5"),
+    "decoder not called": (
+        lambda: pico("llama").generate(IDS[None], custom_generate=decoder, max_new_tokens=3),
+        OptionError,
+        r"decoder takes keywords only, and is called before it is passed: custom_generate=decoder\(\)",
+    ),
     # what a prompt is not
     "nothing": (generate(None), PromptError, f"{NO_PROMPT}None"),
     "a number alone": (generate(1.5), PromptError, f"{NO_PROMPT}1.5"),
@@ -574,12 +675,31 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
         r"got int64 \[1, 2, 3\]; pass the tokenizer's inp",
     ),
     "a number as tensor": (generate(torch.tensor(5)), PromptError, f"{NO_PROMPT}5"),
-    "empty tensor": (generate(IDS.to("meta")), PromptError, r"got int64 \[8\] on the meta device; pass"),
+    "empty tensor": (generate(IDS.to("meta")), PromptError, r"Tensor cannot be read as a list \(.*meta.*; pass what"),
     "too short a mask": (
         generate({"input_ids": PROMPT, "attention_mask": [1]}),
         PromptError,
         r"attention_mask \[1\] does not fit input_ids \[3, .*; they must agree, one number per token",
     ),
+    "a sparse tensor": (
+        generate(IDS.to_sparse()),
+        PromptError,
+        r"a Tensor cannot be read as a list \(.*\); pass what the",
+    ),
+    "a nested tensor": (generate(nested()), PromptError, "cannot be read as a list"),
+    "a nested tensor of numbers": (generate(nested().float()), PromptError, "must hold whole numbers"),
+    "an empty mask": (
+        generate({"input_ids": IDS[None], "attention_mask": torch.ones(1, 8, device="meta")}),
+        PromptError,
+        "cannot be read as a list .*meta",
+    ),
+    "a mask of NaN": (
+        generate(masked(float("nan"))),
+        PromptError,
+        "attention_mask is of ones and zeros, got nan; leave",
+    ),
+    "a mask of text": (generate(masked("1")), PromptError, "ones and zeros, got '1'"),
+    "a mask of tensors": (generate(masked(torch.ones(2))), PromptError, "ones and zeros, got "),
     "all padding": (
         generate({"input_ids": [[1]], "attention_mask": [[0]]}),
         PromptError,
@@ -620,6 +740,19 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
         "does not read 'enable_thinkng'.*; check its spelling",
     ),
     "ours": (say(*ASK, tokenize=False), OptionError, "cannot set 'tokenize', it belongs to the engine; leave it out"),
+    "a loop's name": (say(*ASK, m=1), OptionError, "does not read 'm'"),
+    "an attribute": (say(*ASK, content=1), OptionError, "does not read 'content'"),
+    "the messages": (say(*ASK, messages=[]), OptionError, "cannot set 'messages', it belongs to the engine"),
+    "for text": (
+        generate("ab", chat_template_kwargs={"tools": []}),
+        OptionError,
+        "are for messages, got text; leave them",
+    ),
+    "for ids": (
+        generate(chat_template_kwargs={"tools": []}),
+        OptionError,
+        "are for messages, got token ids; leave them",
+    ),
     "no dict": (generate(ASK, chat_template_kwargs="on"), OptionError, "must be a dict like .*, got 'on'"),
     # processors
     "returns None": (
@@ -635,6 +768,12 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
     "returns too few": (generate(processors=[lambda _, scores: scores[:, :5]]), OptionError, r"a tensor \[1, 5\]"),
     "returns a list": (generate(processors=[lambda _, scores: [1]]), OptionError, r"but returned \[1\]; end it"),
     "not a function": (generate(processors=[5]), OptionError, r"a processor must be a function .*, got 5"),
+    "a class of processors": (
+        generate(processors=[int]),
+        OptionError,
+        "must be a function .* may not be async or a class",
+    ),
+    "too few arguments": (generate(processors=[lambda scores: scores]), OptionError, "it is called with 2 arguments"),
     "returns None inside generate": (
         lambda: pico("llama").generate(
             IDS[None], custom_generate=decoder(), max_new_tokens=3, logits_processor=[lambda prefix, scores: None]
@@ -661,6 +800,42 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
     "lookahead 5": (generate(lookahead=5), OptionError, r"lookahead must be a name \(fixed, .*wants_more.*, got 5"),
     "acceptance 5": (generate(acceptance=5), OptionError, r"acceptance must be a name \(coupled, .*accept, got 5"),
     "cancel now": (generate(cancel=True), OptionError, "cancel must be an event or a function .*, got True"),
+    "cancel by a class": (
+        generate(cancel=threading.Event),
+        OptionError,
+        "an event or a function .*, got <class 'threading.Event'>; it is called with 0 arguments",
+    ),
+    "cancel by one": (generate(cancel=lambda one: True), OptionError, "it is called with 0 arguments"),
+    "cancel by async": (generate(cancel=tomorrow), OptionError, "may not be async"),
+    "cancel by async object": (generate(cancel=Tomorrow()), OptionError, "may not be async"),
+    "text for a number": (generate(top_k="5"), OptionError, "top_k must be a whole number, got '5'"),
+    "text in settings": (
+        generate(settings={"uniform": {"ratio": "0.3"}}),
+        OptionError,
+        "uniform.ratio must be a number, got '0.3'",
+    ),
+    "text for decoder": (lambda: decoder(seed="5"), OptionError, "seed must be a whole number, got '5'"),
+    "prepare True": (lambda: engine().prepare(True), OptionError, "num_tokens must be a whole number, got True"),
+    "no such end": (
+        verify(finish_reason="zz"),
+        OptionError,
+        "unknown finish_reason 'zz'. Known: cancelled, context, eos",
+    ),
+    "an end in a list": (
+        verify(finish_reason=["eos"]),
+        OptionError,
+        "unknown finish_reason .*Did you mean 'eos'|Known",
+    ),
+    "a number as text": (verify(text=5), OptionError, "text must be text, got 5"),
+    "progress 5": (verify(progress=5), OptionError, r"progress must be a function \(done, total, what\), got 5"),
+    "compare below": (
+        lambda: engine().compare(PROMPT, [-1], [1]),
+        PromptError,
+        "token id -1 is outside the vocabulary",
+    ),
+    "compare above": (lambda: engine().compare(PROMPT, [1], [VOCAB_SIZE]), PromptError, "is outside the vocabulary"),
+    "compare after": (lambda: engine().compare([VOCAB_SIZE], [1], [2]), PromptError, "is outside the vocabulary"),
+    "compare long": (lambda: engine().compare([1] * CONTEXT_LENGTH, [1], [2]), PromptError, "shorten the prompt"),
     "judge by no seed": (
         lambda: engine().verify(PROMPT, [1], seed=None, temperature=1.0),
         OptionError,
@@ -735,10 +910,20 @@ def test_no_value_of_any_keyword_of_a_method_is_a_foreign_error(name: str) -> No
 def test_no_object_is_a_prompt_or_a_model_by_accident() -> None:
     odd = ([[]], [[1], None], [{}], {"input_ids": None}, {"input_ids": "x"}, {"input_ids": [[1], 2]}, {5}, range(0))
     masks = ({"input_ids": [[1], 2], "attention_mask": [[1], 2]}, {"input_ids": [1], "attention_mask": "x"})
-    for junk in (*JUNK, *odd, *masks):
+    arrays = (IDS.to_sparse(), IDS.to("meta"), nested(), np.array(PROMPT, dtype=object), np.array(["a"]), np.ones(2))
+    for junk in (*JUNK, *odd, *masks, *arrays):
         assert is_answered(generate(junk)), junk
         assert is_answered(lambda junk=junk: engine().verify(junk, [1])), junk
         assert is_answered(lambda junk=junk: engine().verify(PROMPT, junk)), junk
         assert is_answered(lambda junk=junk: engine().compare(PROMPT, [1], junk)), junk
         assert junk is None or is_answered(make(junk)), junk
         assert is_answered(make(pico("llama"), junk)), junk
+        assert isinstance(junk, str | None) or is_answered(lambda junk=junk: Engine.from_pretrained(junk)), junk
+        assert is_answered(make(pico("llama"), graphs=junk)), junk
+        assert is_answered(make(pico("llama"), profile=junk)), junk
+        assert is_answered(lambda junk=junk: engine().fork(junk)), junk
+        assert is_answered(lambda junk=junk: engine().fork(method=junk)), junk
+        assert is_answered(lambda junk=junk: engine().fork().remember(junk)), junk
+        assert is_answered(lambda junk=junk: decoder(streamer=junk, tokenizer=junk)), junk
+        for name in ("finish_reason", "text", "progress"):
+            assert is_answered(verify(**{name: junk})), junk

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import OptionError, unknown_name
-from .options import parse_settings
-from .registry import AXES, check_settings, find
+from .registry import AXES, check_settings, find, read_settings
 
 PLACE = ("model", "device", "dtype", "threads")
 """Which model, and where it computes how."""
@@ -59,7 +58,7 @@ def read_config() -> Config:
         values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         _check(values)
         settings = tuple(_as_text(values.pop("settings", {})))
-        check_settings(parse_settings(settings))
+        check_settings(read_settings(settings))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"{file} is not a TOML document: {error}") from None
     except OSError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import numbers
 import reprlib
 import secrets
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, TypedDict, TypeVar
 
 from .errors import OptionError, unknown_name
@@ -33,7 +36,7 @@ class LoadOptions(TypedDict, total=False):
 
     revision: str | None
     token: str | bool | None
-    cache_dir: str | None
+    cache_dir: str | PathLike[str] | None
     subfolder: str | None
     variant: str | None
     local_files_only: bool | None
@@ -43,7 +46,7 @@ class LoadOptions(TypedDict, total=False):
     quantization_config: Any
     device_map: str | dict[str, Any] | None
     max_memory: dict[int | str, Any] | None
-    offload_folder: str | None
+    offload_folder: str | PathLike[str] | None
 
 
 LOAD_HELP = {
@@ -61,6 +64,53 @@ LOAD_HELP = {
     "max_memory": "with device_map: for example {0: '20GB', 'cpu': '60GB'}",
     "offload_folder": "with device_map: where weights lie that fit nowhere",
 }
+_LOAD_KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("revision", "subfolder", "variant"), (str, "text")),
+    **dict.fromkeys(("cache_dir", "offload_folder"), ((str, PathLike), "a path")),
+    **dict.fromkeys(("local_files_only", "trust_remote_code", "use_safetensors"), (bool, "True or False")),
+    "max_memory": (Mapping, "a dict like {0: '20GB', 'cpu': '60GB'}"),
+}
+_OWN_MODEL = "load the model with transformers and pass it on: Engine(model, tokenizer)"
+_ONE_DEVICE = "passes run on one device; load the model there with device, or offload the rest with device_map='auto'"
+_ALWAYS = "models are always loaded that way; leave it out"
+_REFUSED_LOAD = {
+    **dict.fromkeys(("config", "state_dict", "generation_config", "code_revision", "key_mapping"), _OWN_MODEL),
+    **dict.fromkeys(("adapter_name", "adapter_kwargs", "experts_implementation", "weights_only"), _OWN_MODEL),
+    **dict.fromkeys(("use_kernels", "allow_all_kernels", "kernel_config", "fusion_config"), _OWN_MODEL),
+    **dict.fromkeys(("disable_mmap", "tqdm_class"), _OWN_MODEL),
+    **dict.fromkeys(("tp_plan", "tp_size", "device_mesh", "distributed_config"), _ONE_DEVICE),
+    **dict.fromkeys(("use_fast", "tokenizer", "padding_side"), f"to choose the tokenizer, {_OWN_MODEL}"),
+    **dict.fromkeys(("low_cpu_mem_usage", "offload_state_dict"), _ALWAYS),
+    "torch_dtype": "it is called dtype",
+    "use_auth_token": "it is called token",
+    "load_in_4bit": "transformers takes quantization_config=BitsAndBytesConfig(load_in_4bit=True) for it",
+    "load_in_8bit": "it rounds activations, so that no exact speculation is possible; quantise the weights only: "
+    "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "offload_buffers": "buffers stay on the device; leave it out",
+    "output_loading_info": "weights that are missing are an error here; leave it out",
+    "ignore_mismatched_sizes": "weights of another size would be random numbers; leave it out",
+    "proxies": "downloads go by the environment; set HTTPS_PROXY",
+    "force_download": "it is downloaded again after you remove it from the cache: hf cache rm",
+    "resume_download": "downloads are always resumed; leave it out",
+    "gguf_file": "name the file itself: from_pretrained('folder/model.gguf')",
+}
+"""What transformers takes and `from_pretrained` does not: why, and what to do."""
+
+
+def refused_load_option(name: str, known: Iterable[str]) -> OptionError:
+    """The error for an option of `from_pretrained` that is not among the known ones."""
+    if name in _REFUSED_LOAD:
+        return OptionError(f"from_pretrained does not take {name!r}: {_REFUSED_LOAD[name]}")
+    return unknown_name("option of from_pretrained", name, known)
+
+
+def check_load_value(name: str, value: Any) -> None:
+    """`trust_remote_code="no"` would be true."""
+    kinds, what = _LOAD_KINDS.get(name, (object, ""))
+    if not isinstance(value, kinds):
+        raise OptionError(f"{name} of from_pretrained must be {what}, got {value!r} ({LOAD_HELP[name]})")
+    if name == "quantization_config" and not (isinstance(value, Mapping) or hasattr(value, "quant_method")):
+        raise OptionError(f"quantization_config must be a config {LOAD_HELP[name]}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +148,10 @@ class GenerateOptions:
         seed: int | None = self.seed
         if seed is None:
             object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
-        object.__setattr__(self, "cancel", getattr(self.cancel, "is_set", self.cancel))
+        if self.cancel is not None:
+            ask = getattr(self.cancel, "is_set", self.cancel)
+            check_function("generate.cancel", ask, 0, "an event or a function that returns True to stop", self.cancel)
+            object.__setattr__(self, "cancel", ask)
         check(self, "generate")
         for text in self.stop:
             if not isinstance(text, str) or not text:
@@ -107,10 +160,6 @@ class GenerateOptions:
             raise OptionError(
                 f"generate.temperature={self.temperature!r} is too small to divide by; use 0 for greedy decoding, "
                 f"or {MIN_TEMPERATURE:g} and more"
-            )
-        if self.cancel is not None and not callable(self.cancel):
-            raise OptionError(
-                f"generate.cancel must be an event or a function that returns True to stop, got {self.cancel!r}"
             )
         if self.min_new_tokens > self.max_new_tokens:
             raise OptionError(
@@ -124,14 +173,34 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def check_function(name: str, value: Any, num_arguments: int, what: str, given: Any = None) -> None:
+    """Raise for what cannot be called with that many arguments, or answers with a coroutine; `what` it must be."""
+    is_function = callable(value) and not isinstance(value, type) and _takes(value, num_arguments)
+    if is_function and not any(map(inspect.iscoroutinefunction, (value, type(value).__call__))):
+        return
+    call = f"; it is called with {num_arguments} arguments, and may not be async or a class" if callable(value) else ""
+    raise OptionError(f"{name} must be {what}, got {reprlib.repr(value if given is None else given)}{call}")
+
+
+def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * num_arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in one that does not tell
+        return True
+    return True
+
+
 def check(options: Any, owner: str) -> None:
     """Raise where a value is of the wrong type or outside its range."""
     hints = typing.get_type_hints(type(options))
     for item in dataclasses.fields(options):
-        _check_value(f"{owner}.{item.name}", getattr(options, item.name), hints[item.name], item.metadata)
+        limits = {name: item.metadata.get(name) for name in ("minimum", "maximum")}
+        check_value(f"{owner}.{item.name}", getattr(options, item.name), hints[item.name], **limits)
 
 
-def _check_value(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> None:
+def check_value(name: str, value: Any, kind: Any, minimum: float | None = None, maximum: float | None = None) -> None:
     if value is None and type(None) in typing.get_args(kind):
         return
     kind = _without_none(kind)
@@ -139,15 +208,14 @@ def _check_value(name: str, value: Any, kind: Any, metadata: Mapping[str, Any]) 
         accepted = (int,) if kind is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, accepted):
             raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}")
-        minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
         if not value == value or (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
             raise OptionError(f"{name} must be {_range_text(minimum, maximum)}, got {value!r}")
     elif kind in (str, bool) and not isinstance(value, kind):
         raise OptionError(f"{name} must be {_kind_name(kind)}, got {value!r}")
 
 
-def make(options_class: type[T], values: Mapping[str, Any], owner: str) -> T:
-    """Build an options dataclass; text (from a command line) is converted to each field's type."""
+def make(options_class: type[T], values: Mapping[str, Any], owner: str, *, reads_text: bool = False) -> T:
+    """Build an options dataclass; `reads_text`: text (of a command line) is converted to each field's type."""
     fields = {item.name for item in dataclasses.fields(typing.cast(Any, options_class))}
     hints = typing.get_type_hints(options_class)
     converted: dict[str, Any] = {}
@@ -158,17 +226,29 @@ def make(options_class: type[T], values: Mapping[str, Any], owner: str) -> T:
                 if fields
                 else OptionError(f"{owner} has no options, got {name}={value!r}; leave it out")
             )
-        converted[name] = _convert(f"{owner}.{name}", value, hints[name])
+        is_text = reads_text and isinstance(value, str)
+        converted[name] = convert(f"{owner}.{name}", value, hints[name]) if is_text else _plain_number(value)
     options = options_class(**converted)
     check(options, owner)
     return options
 
 
-def _convert(name: str, value: Any, kind: Any) -> Any:
-    """Text to the field's type; anything else is left for `check` to judge."""
-    kind = _without_none(kind)
-    if not isinstance(value, str) or kind is str:
+def typed_call(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `GenerateOptions` as a command line has them, each of its type; raise for what cannot be."""
+    made = make(GenerateOptions, values, "generate", reads_text=True)
+    return {name: getattr(made, name) for name in values}
+
+
+def _plain_number(value: Any) -> Any:
+    """NumPy's numbers as Python's; all else as it is."""
+    if type(value) in (bool, int, float) or not isinstance(value, numbers.Real):
         return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def convert(name: str, value: str, kind: Any) -> Any:
+    """Text to the field's type; what has no such form stays text, for `check` to judge."""
+    kind = _without_none(kind)
     if kind is bool:
         if value.lower() not in ("true", "false"):
             raise OptionError(f"{name} must be true or false, got {value!r}")

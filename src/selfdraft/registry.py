@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+import typing
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import OptionError, unknown_name
-from .options import Settings, make
+from .options import Settings, convert, make, parse_settings
 
 STRATEGIES: Mapping[str, str] = {
     "off": "selfdraft.strategies.off:Off",
@@ -134,17 +135,17 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **{axis: pairs[axis] for axis in AXES if axis in pairs}, **chosen, "settings": settings}
 
 
-def options_for(axis: str, name: str, settings: Settings) -> Any:
-    """The method's options dataclass, filled from `settings`.
+def options_for(axis: str, name: str, settings: Settings, *, reads_text: bool = True) -> Any:
+    """The method's options dataclass, filled from `settings`; profiles of earlier versions have numbers as text.
 
     Two axes may use one name (`fixed`): an option belongs to every method of that name that knows it.
     """
     options_class = find(axis, name).Options
     known = _settable(options_class)
     values = {key: value for key, value in settings.get(name, {}).items() if key in known}
-    options = make(options_class, values, name)
+    options = make(options_class, values, name, reads_text=reads_text)
     if inner := inner_of(axis, options):
-        object.__setattr__(options, "inner", options_for(*inner, settings))
+        object.__setattr__(options, "inner", options_for(*inner, settings, reads_text=reads_text))
     return options
 
 
@@ -173,7 +174,21 @@ def check_settings(settings: Settings) -> None:
             if option not in known:
                 raise unknown_name(f"option of {method}", option, known)
         for axis in _axes_of(method):
-            options_for(axis, method, settings)
+            options_for(axis, method, settings, reads_text=False)
+
+
+def read_settings(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["uniform.ratio=0.3"]` -> `{"uniform": {"ratio": 0.3}}`; what does not exist stays, for `check_settings`."""
+    return {
+        method: {option: _read_option(method, option, text) for option, text in values.items()}
+        for method, values in parse_settings(texts).items()
+    }
+
+
+def _read_option(method: str, option: str, text: str) -> Any:
+    kinds = (find(axis, method).Options for axis in _axes_of(method))
+    hint = next((typing.get_type_hints(kind)[option] for kind in kinds if option in _settable(kind)), str)
+    return convert(f"{method}.{option}", text, hint)
 
 
 def _options_named(method: str) -> set[str]:

@@ -20,7 +20,7 @@ from ..measure.figures import Figures, Measured
 from ..measure.records import OFF, Record
 from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole
 from ..models.latency import BUDGET_SECONDS, check_budget, measure
-from ..options import Settings
+from ..options import Settings, setting
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact, Profile, as_json
 from ..profiles.store import Store
@@ -49,8 +49,8 @@ class CalibrateOptions:
     """
 
     budget_seconds: float = 1200.0
-    num_tokens: int | None = None
-    num_trial_prompts: int | None = None
+    num_tokens: int | None = setting(None, "to fit to", minimum=1)
+    num_trial_prompts: int | None = setting(None, "to try with", minimum=0)
     again: bool = False
     settings: Settings = field(default_factory=dict)
 

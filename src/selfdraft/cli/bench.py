@@ -22,12 +22,11 @@ from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..options import parse_settings
 from ..progress import Budget
 from ..prompts.arrange import context_prompts, mixed_prompts
 from ..prompts.sets import select_prompts
 from ..prompts.tokens import encode
-from ..registry import AXES, names_drafts
+from ..registry import AXES, names_drafts, read_settings
 from ..types import Prompt
 from . import terminal
 from .inputs import (
@@ -148,7 +147,7 @@ def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, A
     for axis in named.keys() - AXES.keys():
         raise unknown_name(f"axis in --variant {text!r}:", axis, AXES)
     settings = dict(base.get("settings", {}))
-    for owner, options in parse_settings(own).items():
+    for owner, options in read_settings(own).items():
         settings[owner] = {**settings.get(owner, {}), **options}
     return name, {**base, **named, "settings": settings}
 

@@ -10,12 +10,11 @@ from typing import Any
 from ..calibrate.calibrate import GO_ON, CalibrateOptions, calibrate, check_strategies
 from ..errors import OptionError
 from ..models.load import loading
-from ..options import parse_settings
 from ..profiles.contents import fastest_method, has_trials
 from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
-from ..registry import check_settings, settings_of, unused_text
+from ..registry import check_settings, read_settings, settings_of, unused_text
 from . import lookahead, terminal
 from .budget import load_within
 from .inputs import read_learning_prompts
@@ -61,7 +60,7 @@ def _run_strategies(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Those that the strategies read; of the config file others may be for other commands."""
-    given, settings = parse_settings(options.set), parse_settings([*options.configured, *options.set])
+    given, settings = read_settings(options.set), read_settings([*options.configured, *options.set])
     check_settings(settings)
     read = {key: value for name in options.strategy for key, value in settings_of("strategy", name, settings).items()}
     for name in given:

@@ -13,7 +13,7 @@ from typing import Any
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt, encode_prompts
-from ..options import GenerateOptions, make
+from ..options import GenerateOptions, make, typed_call
 from ..profiles.contents import has_trials
 from ..registry import AXES, names_drafts
 from ..types import Generation
@@ -38,8 +38,9 @@ AS_MESSAGE = "the prompt was sent as one user message; in Python pass messages (
 def run(options: argparse.Namespace) -> int:
     _draw_seed(options)
     fields = {item.name for item in dataclasses.fields(GenerateOptions)}
-    call = {name: value for name, value in vars(options).items() if name in fields and value not in (None, [])}
+    given = {name: value for name, value in vars(options).items() if name in fields and value not in (None, [])}
     method = checked_method(read_method(options), options)  # all slips, before the time that a model takes to load
+    call = typed_call(given)
     settings = make(GenerateOptions, call, "generate")
     asked = read_prompt(options)
     engine = load_engine(options, **method)

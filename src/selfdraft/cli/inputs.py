@@ -18,9 +18,9 @@ from ..files import replace_file
 from ..models.decoder import Decoder
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..options import GenerateOptions, make, parse_settings
+from ..options import typed_call
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
-from ..registry import AXES, check_settings, find, idle_axes, in_use, is_off, resolve, unused_text
+from ..registry import AXES, check_settings, find, idle_axes, in_use, is_off, read_settings, resolve, unused_text
 from ..strategies.domains import UNLABELLED
 from ..types import Prompt
 from ..version import __version__
@@ -52,7 +52,7 @@ def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]
 def read_method(options: argparse.Namespace) -> dict[str, Any]:
     """The method that the command and the config file name, as keywords of an Engine."""
     method = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis, None) is not None}
-    return {**method, "settings": parse_settings([*options.configured, *options.set])}
+    return {**method, "settings": read_settings([*options.configured, *options.set])}
 
 
 def checked_method(method: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def checked_methods(methods: Mapping[str, Mapping[str, Any]], options: argparse.
         _check_method_names(method)
         read |= _pairs(in_use(method)["settings"])
     unread = {pair for method in methods.values() for pair in _pairs(method["settings"])} - read
-    configured = _pairs(parse_settings(options.configured)) - _pairs(parse_settings(options.set))
+    configured = _pairs(read_settings(options.configured)) - _pairs(read_settings(options.set))
     for name, option in sorted(unread - configured):
         raise OptionError(unused_text(name, option, {"strategy": "off"} if all(map(is_off, methods.values())) else {}))
     if told := ", ".join(f"{name}.{option}" for name, option in sorted(unread)):
@@ -94,7 +94,7 @@ def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, str]]:
 def check_sampling(options: argparse.Namespace) -> None:
     """Temperature, top-p and seed, as far as the command has them."""
     given = {name: value for name, value in vars(options).items() if name in ("temperature", "top_p", "seed")}
-    make(GenerateOptions, {name: value for name, value in given.items() if value is not None}, "generate")
+    typed_call({name: value for name, value in given.items() if value is not None})
 
 
 def read_standard_input(instead: str) -> str:

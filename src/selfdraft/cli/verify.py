@@ -19,7 +19,7 @@ from ..engine.audit import Finding, Verification, rule_for
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt
 from ..errors import OptionError, PromptError, SelfdraftError
-from ..options import GenerateOptions, make, read_object
+from ..options import GenerateOptions, make, read_object, typed_call
 from ..types import FinishReason
 from . import terminal
 from .inputs import as_message, check_prompt_text, heading, load_engine, read_file
@@ -35,14 +35,15 @@ ONLY_POSSIBLE = (
 
 
 def run(options: argparse.Namespace) -> int:
-    call = {name: getattr(options, name) for name in FOR_PLAIN_TEXT if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in FOR_PLAIN_TEXT if getattr(options, name) is not None}
     prompt, content = _read_inputs(options)
+    call = typed_call(given)  # a slip in the command must not cost the time a model takes to load
     document = None
     if prompt is None:
-        _refuse_own_options(options, call)
+        _refuse_own_options(options, given)
         document = read_document(content, options.file)
     else:
-        _check_plain_text(prompt, content, call, options.file)
+        _check_plain_text(prompt, content, options.file)
     options.dtype = options.dtype or (document.dtype if document else read_config().values.get("dtype"))
     engine = load_engine(options)
     if document is not None:
@@ -74,9 +75,7 @@ def _refuse_own_options(options: argparse.Namespace, call: dict[str, Any]) -> No
         raise OptionError(f"a document says itself how it was made; leave out {', '.join(given)}, or give --prompt")
 
 
-def _check_plain_text(prompt: str, text: str, call: dict[str, Any], file: str) -> None:
-    """A slip in the command must not cost the time a model takes to load."""
-    make(GenerateOptions, call, "generate")
+def _check_plain_text(prompt: str, text: str, file: str) -> None:
     check_prompt_text(prompt)
     if is_document(text):
         raise OptionError(f"{file} is a document that has its own prompt; leave out --prompt and --prompt-file")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from ..errors import unknown_name
-from ..options import GenerateOptions
+from ..options import GenerateOptions, check_function, check_value
 from ..passes import PassRequest
 from ..progress import Progress
 from ..protocols import Runner
@@ -43,6 +43,15 @@ class Claim:
     tokens: Sequence[int]
     finish_reason: FinishReason | None = None
     text: str | None = None
+
+
+def check_claim(finish_reason: Any, text: Any, progress: Any) -> None:
+    """What a caller says of a text, and who is told how far judging it is."""
+    if finish_reason is not None and not (isinstance(finish_reason, str) and finish_reason in get_args(FinishReason)):
+        raise unknown_name("finish_reason", finish_reason, get_args(FinishReason))
+    check_value("text", text, str | None)
+    if progress is not None:
+        check_function("progress", progress, 3, "a function (done, total, what)")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,14 @@ from ..types import Generation
 _LOAD = "transformers.AutoModelForCausalLM.from_pretrained(...), or use selfdraft.Engine.from_pretrained(...)"
 
 
+def check_source(name: Any) -> None:
+    if name is not None and not isinstance(name, str | Path):
+        raise OptionError(
+            f"from_pretrained takes the id of a model, a folder, a GGUF file or a name of the catalogue, got "
+            f"{_described(name)}; a loaded model goes to Engine(model, tokenizer)"
+        )
+
+
 def check_model(model: Any) -> None:
     if isinstance(model, str | Path):
         raise OptionError(f"Engine takes a loaded model; for {str(model)!r} use Engine.from_pretrained")
@@ -35,7 +43,8 @@ def check_model(model: Any) -> None:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    if tokenizer is None or (callable(tokenizer) and callable(getattr(tokenizer, "decode", None))):
+    is_loaded = callable(tokenizer) and callable(getattr(tokenizer, "decode", None)) and not isinstance(tokenizer, type)
+    if tokenizer is None or is_loaded:
         return
     raise OptionError(
         f"tokenizer must be a loaded tokenizer, got {_described(tokenizer)}; pass "
@@ -48,6 +57,10 @@ def _described(value: Any) -> str:
 
 
 def _remedy(model: Any) -> str:
+    if model is None:
+        return "a tokenizer needs its model: Engine(model, tokenizer); Engine() loads the default model with its own"
+    if callable(getattr(model, "fork", None)):
+        return "it is an engine already: use it as it is, or engine.fork()"
     if isinstance(getattr(model, "model", None), torch.nn.Module):
         return "a pipeline holds both: Engine(pipeline.model, pipeline.tokenizer)"
     if callable(getattr(model, "apply_chat_template", None)) or callable(getattr(model, "decode", None)):

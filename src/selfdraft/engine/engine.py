@@ -16,7 +16,7 @@ from ..errors import OptionError
 from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import loading
-from ..options import GenerateOptions
+from ..options import GenerateOptions, check_value
 from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
@@ -24,9 +24,9 @@ from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation, StepRecord
-from .audit import Claim, Verification, rule_for, verify_text
+from .audit import Claim, Verification, check_claim, rule_for, verify_text
 from .decode import decode
-from .door import check_model, check_tokenizer, warned_if_silent
+from .door import check_model, check_source, check_tokenizer, warned_if_silent
 from .keywords import (
     CallOptions,
     MethodOptions,
@@ -35,6 +35,7 @@ from .keywords import (
     keywords_of,
     read_call,
     read_pretrained,
+    with_seed,
 )
 from .knowledge import EngineKnowledge, Given
 from .method import Method
@@ -78,7 +79,8 @@ class Engine:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        if model is None:
+        check_value("graphs", graphs, bool)
+        if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_model(model)
         check_tokenizer(tokenizer)
@@ -115,6 +117,7 @@ class Engine:
         A folder without a tokenizer is for token ids.
         """
         method, load = read_pretrained(options)
+        check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
 
@@ -138,7 +141,9 @@ class Engine:
         """
         fork = copy.copy(self)
         fork._defaults = self._defaults if method is None else check_method(method)
-        fork._parts = self._parts.fork(self._knowing(self.knowledge.profile if profile == "same" else profile))
+        fork._parts = self._parts.fork(
+            self._knowing(self.knowledge.profile if isinstance(profile, str) and profile == "same" else profile)
+        )
         return fork
 
     def remember(self, profile: Profile | None) -> None:
@@ -188,8 +193,7 @@ class Engine:
         beforehand, its greedy drafts; batches and drafts that sample are recorded on first use. Where nothing is
         recorded (on a CPU, with `graphs=False`) it does nothing.
         """
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise OptionError(f"num_tokens must be a whole number, at least 1, got {num_tokens!r}")
+        check_value("num_tokens", num_tokens, int, minimum=1)
         self._refresh()
         with self._runner.lock:
             prepare(self._runner, self._method(method), min(num_tokens, self.context_length or num_tokens))
@@ -263,15 +267,16 @@ class Engine:
         **options: Unpack[CallOptions],
     ) -> Comparison:
         """Judge two outputs for one prompt under the target's own scores: `equal`, `tie` or `different`."""
-        call = read_call(_with_seed(options, a, b))
+        call = read_call(with_seed(options, a, b))
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "compare judges two outputs of one prompt")
+        tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else read_tokens(item) for item in (a, b))
+        self._check_judged(prompt_tokens, tokens_a, tokens_b)
         sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
             return contest_for(self.scores_behind(prefix), sampler, call.settings.sequence, prefix, len(generated))
 
-        tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else read_tokens(item) for item in (a, b))
         return compare(tokens_a, tokens_b, contest_behind)
 
     @keywords_of(CallOptions)
@@ -289,18 +294,17 @@ class Engine:
 
         A `Generation` brings its own `finish_reason`, `text` and `seed`; where they are given, they are checked too.
         """
+        check_claim(finish_reason, text, progress)
         claim = (
             Claim(tokens.tokens, tokens.finish_reason, tokens.text)
             if isinstance(tokens, Generation)
             else Claim(read_tokens(tokens), finish_reason, text)
         )
-        call = read_call(_with_seed(options, tokens))
+        call = read_call(with_seed(options, tokens))
         rule = rule_for(self.names(**call.method)["acceptance"], call.settings)
         self._check_call(call.settings)
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
-        self._refresh()
-        check_prompt(prompt_tokens, self._runner.vocab_size, self._runner.context_length)
-        check_prompt(claim.tokens, self._runner.vocab_size, None)
+        self._check_judged(prompt_tokens, claim.tokens)
         sequence, tail = self._new_sequence(prompt_tokens, call.settings)
         sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
         with self._runner.lock:
@@ -313,6 +317,12 @@ class Engine:
         if ids is None:
             ids = getattr(self.tokenizer, "eos_token_id", None)
         return frozenset([ids] if isinstance(ids, int) else ids or ())
+
+    def _check_judged(self, prompt: Sequence[int], *outputs: Sequence[int]) -> None:
+        self._refresh()
+        check_prompt(prompt, self._runner.vocab_size, self.context_length)
+        for tokens in outputs:
+            check_prompt(tokens, self._runner.vocab_size, None)
 
     def _check_call(self, settings: GenerateOptions) -> None:
         check_processors(settings.processors)
@@ -388,13 +398,3 @@ class Engine:
                 if is_asked:
                     parts.append(scores[0, max(first - start, 0) :])
         return torch.cat(parts)
-
-
-def _with_seed(options: Mapping[str, Any], *outputs: Any) -> dict[str, Any]:
-    """What is judged was made with its own seed, where it knows it and none is given."""
-    seeds = [output.seed for output in outputs if isinstance(output, Generation)]
-    if options.get("seed") is None and seeds:
-        return {**options, "seed": seeds[0]}
-    if "seed" in options and options["seed"] is None and options.get("temperature"):
-        raise OptionError("seed=None draws a new seed, but a text is judged by the one it was made with; pass that")
-    return dict(options)

@@ -16,9 +16,10 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..errors import OptionError
-from ..options import GenerateOptions
+from ..options import GenerateOptions, make
 from ..registry import AXES, check_use
 from ..types import Generation
+from .door import check_tokenizer
 from .engine import Engine
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
 from .keywords import MethodOptions, check_method, keywords_of
@@ -32,7 +33,7 @@ _HOME = "_selfdraft_engine"
 
 @keywords_of(MethodOptions)
 def decoder(
-    *, streamer: Any = None, tokenizer: Any = None, seed: int | None = None, **method: Unpack[MethodOptions]
+    *call: Any, streamer: Any = None, tokenizer: Any = None, seed: int | None = None, **method: Unpack[MethodOptions]
 ) -> GenerateDecoder:
     """A decoder for `model.generate(..., custom_generate=decoder(...))`.
 
@@ -40,6 +41,8 @@ def decoder(
     pass its `streamer=` and `tokenizer=` (needed for `stop_strings=`) on to a custom decoder, so they are given here.
     Sampling draws its seed from torch's global generator unless `seed` is given.
     """
+    if call:
+        raise OptionError("decoder takes keywords only, and is called before it is passed: custom_generate=decoder()")
     return GenerateDecoder(streamer, tokenizer, seed, method)
 
 
@@ -53,7 +56,12 @@ class GenerateDecoder:
                 check_part(axis, self._method[axis])
         check_use(self._method)
         if seed is not None:
-            GenerateOptions(seed=seed)
+            seed = make(GenerateOptions, {"seed": seed}, "decoder").seed
+        check_tokenizer(tokenizer)
+        if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+            raise OptionError(
+                f"streamer must have put and end, as transformers.TextStreamer(tokenizer) has, got {streamer!r}"
+            )
         self._streamer, self._tokenizer, self._seed = streamer, tokenizer, seed
         self.generations: list[Generation] = []
 

@@ -8,14 +8,16 @@ them out in its signature and docstring. A test compares all three.
 from __future__ import annotations
 
 import inspect
+import reprlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from ..errors import OptionError, unknown_name
-from ..options import LOAD_HELP, GenerateOptions, LoadOptions, Settings, describe, make
+from ..options import LOAD_HELP, GenerateOptions, LoadOptions, Settings, describe, make, refused_load_option
 from ..protocols import Lookahead
 from ..registry import AXES, AXIS_HELP, check_settings
+from ..types import Generation
 from .method import Acceptance
 
 _CHAT = "chat_template_kwargs"
@@ -76,7 +78,7 @@ def keywords_of(options: type[Any]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        *own, rest = signature.parameters.values()
+        *own, rest = (one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_POSITIONAL)
         assert rest.kind is inspect.Parameter.VAR_KEYWORD
         hints = typing.get_type_hints(options)
         names = [name for name in (*CALL_NAMES, *LOAD_HELP) if name in hints]
@@ -118,10 +120,22 @@ def read_call(options: Mapping[str, Any]) -> Call:
     return Call(make(GenerateOptions, settings, "generate"), method, chat or {})
 
 
+def with_seed(options: Mapping[str, Any], *outputs: Any) -> dict[str, Any]:
+    """What is judged was made with its own seed, where it knows it and none is given."""
+    seeds = [output.seed for output in outputs if isinstance(output, Generation)]
+    if options.get("seed") is None and seeds:
+        return {**options, "seed": seeds[0]}
+    if "seed" in options and options["seed"] is None and options.get("temperature"):
+        raise OptionError("seed=None draws a new seed, but a text is judged by the one it was made with; pass that")
+    return dict(options)
+
+
 def check_method(
     method: Mapping[str, Any], owner: str = "Engine", call: str = "engine.generate(prompt"
 ) -> dict[str, Any]:
     """The options that name a method, without those left at None; `owner` and `call` are for the messages."""
+    if not isinstance(method, Mapping):
+        raise OptionError(f"a method must be a dict like {{'drafter': 'lookup'}}, got {reprlib.repr(method)}")
     for name in method:
         if name in METHOD_NAMES:
             continue
@@ -138,6 +152,6 @@ def read_pretrained(options: Mapping[str, Any]) -> tuple[Any, Any]:
     for name in options:
         if name not in (*LOAD_HELP, *CALL_NAMES):
             own = ("device", "dtype", "graphs", "profile")
-            raise unknown_name("option of from_pretrained", name, (*own, *METHOD_NAMES, *LOAD_HELP))
+            raise refused_load_option(name, (*own, *METHOD_NAMES, *LOAD_HELP))
     method = check_method({name: value for name, value in options.items() if name not in LOAD_HELP})
     return method, {name: value for name, value in options.items() if name in LOAD_HELP}

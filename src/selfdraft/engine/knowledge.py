@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..economics import LatencyFit
-from ..errors import ProfileError
+from ..errors import OptionError, ProfileError
 from ..models.latency import measure
 from ..profiles.contents import fastest_method, fit_of
 from ..profiles.key import ProfileKey
@@ -26,6 +27,11 @@ class EngineKnowledge:
     """Read when it is first asked for; `profile` may also be given, or None for nothing at all."""
 
     def __init__(self, model: Any, runner: Runner, name: str | None, profile: Given) -> None:
+        if not (profile is None or isinstance(profile, Profile) or (isinstance(profile, str) and profile == "stored")):
+            raise OptionError(
+                f"profile must be what selfdraft.learn returns, 'stored' (the one in the cache folder) or None, got "
+                f"{reprlib.repr(profile)}"
+            )
         self._model, self._runner, self.name = model, runner, name
         self._profile = profile
         self._key: ProfileKey | None = None

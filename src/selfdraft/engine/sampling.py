@@ -16,7 +16,7 @@ import torch
 
 from ..errors import OptionError
 from ..models.gpu.memory import reads_are_free
-from ..options import GenerateOptions
+from ..options import GenerateOptions, check_function
 from ..passes import Salt, Seed
 
 REFUSED_PROCESSORS = {
@@ -47,8 +47,7 @@ _STREAMS = (0x243F6A88, 0x85A308D3)
 
 def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
     for processor in processors:
-        if not callable(processor):
-            raise OptionError(f"a processor must be a function (prefix, scores) -> scores, got {processor!r}")
+        check_function("a processor", processor, 2, "a function (prefix, scores) -> scores")
         refused = next((kind.__name__ for kind in type(processor).__mro__ if kind.__name__ in REFUSED_PROCESSORS), None)
         if refused is not None:
             raise OptionError(

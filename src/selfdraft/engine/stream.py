@@ -61,8 +61,8 @@ class Stream:
         self._sequences, self._tails, self._worker = sequences, tails, worker
         self._shown = [0] * len(sequences)
         self._is_cancelled = False
-        self._asked = options.cancel or (lambda: False)
-        self._rounds = rounds(lambda: self._is_cancelled or self._asked())
+        asked = options.cancel  # None, or a function; what it is beside that says nothing
+        self._rounds = rounds(lambda: self._is_cancelled or (asked is not None and asked()))
 
     def __repr__(self) -> str:
         num_tokens = sum(sequence.num_generated for sequence in self._sequences)

@@ -23,7 +23,16 @@ Prompt = OnePrompt | Batch | Encoded
 _UNFINISHED = "\ufffd"
 _READ_KEYS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "offset_mapping", "length")
 _TURN_KEYS = ("add_generation_prompt", "continue_final_message")
-_OUR_KEYS = ("conversation", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict")
+_OUR_KEYS = (
+    "conversation",
+    "messages",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+)
 """Of `apply_chat_template`: what says how the answer begins, and what is ours to say."""
 
 
@@ -69,14 +78,28 @@ def _as_plain(prompt: Any) -> Any:
 
 def _from_array(array: Any) -> Any:
     """[n] or [1, n]: one prompt; [rows, n]: several, none of them padded."""
-    kind, shape = str(array.dtype).removeprefix("torch."), list(array.shape)
-    if not kind.startswith(("int", "uint")) or len(shape) > 2 or getattr(array, "is_meta", False):
+    kind = getattr(array.dtype, "name", str(array.dtype).removeprefix("torch."))
+    shape = [] if getattr(array, "is_nested", False) else list(array.shape)
+    if not kind.startswith(("int", "uint")) or len(shape) > 2:
         raise PromptError(
-            f"an array of token ids must hold whole numbers, [n] or [rows, n], got {kind} {shape}"
-            f"{' on the meta device' if getattr(array, 'is_meta', False) else ''}; pass the tokenizer's input_ids"
+            f"an array of token ids must hold whole numbers, [n] or [rows, n], got {kind} {shape}; pass the "
+            "tokenizer's input_ids"
         )
-    rows = array.tolist()
+    rows = _listed(array)
     return rows[0] if len(shape) == 2 and shape[0] == 1 else rows
+
+
+def _listed(value: Any) -> Any:
+    """Tensors and arrays as lists, whatever holds them."""
+    if hasattr(value, "tolist"):
+        try:
+            return value.tolist()
+        except Exception as error:  # sparse, nested, on the meta device, ...
+            raise PromptError(
+                f"a {type(value).__name__} cannot be read as a list ({str(error).splitlines()[0]}); pass what the "
+                "tokenizer returns"
+            ) from error
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _from_encoding(encoding: Mapping[str, Any]) -> Any:
@@ -89,7 +112,7 @@ def _from_encoding(encoding: Mapping[str, Any]) -> Any:
     ids, mask = _as_plain(encoding["input_ids"]), encoding.get("attention_mask")
     if mask is None or not isinstance(ids, list):
         return ids
-    mask = mask.tolist() if hasattr(mask, "tolist") else mask
+    mask = _listed(mask)
     if not ids or not isinstance(ids[0], list):
         is_row = isinstance(mask, list) and len(mask) == 1 and isinstance(mask[0], list)
         return _without_padding(ids, mask[0] if is_row else mask)
@@ -101,6 +124,8 @@ def _from_encoding(encoding: Mapping[str, Any]) -> Any:
 def _without_padding(ids: Any, mask: Any) -> list[int]:
     if not isinstance(ids, list) or not isinstance(mask, list) or len(mask) != len(ids):
         raise _unlike_mask(ids, mask)
+    if strange := [flag for flag in mask if flag not in (0, 1)]:
+        raise PromptError(f"an attention_mask is of ones and zeros, got {reprlib.repr(strange[0])}; leave it out")
     places = [place for place, flag in enumerate(mask) if flag]
     if not places:
         raise PromptError("a prompt is all padding: its attention_mask has no ones; every prompt needs a token")
@@ -122,7 +147,11 @@ def _unlike_mask(ids: Any, mask: Any) -> PromptError:
 
 
 def _encode_one(prompt: Any, tokenizer: Any, chat: Mapping[str, Any]) -> list[int]:
-    if not isinstance(prompt, str) and _is_token_list(prompt):
+    is_ids = not isinstance(prompt, str) and _is_token_list(prompt)
+    if chat and (is_ids or isinstance(prompt, str)):
+        given = "token ids" if is_ids else "text"
+        raise OptionError(f"chat_template_kwargs are for messages, got {given}; leave them out, or pass messages")
+    if is_ids:
         return list(prompt)
     if tokenizer is None:
         raise PromptError(
@@ -177,11 +206,10 @@ def _no_prompt(prompt: Any) -> PromptError:
 def _encode_chat(messages: Sequence[Message], tokenizer: Any, chat: Mapping[str, Any]) -> list[int]:
     """An assistant's message at the end is continued; else the assistant's turn begins."""
     _check_messages(messages)
-    template = chat.get("chat_template") or getattr(tokenizer, "chat_template", None)
-    if not template:
+    if not (chat.get("chat_template") or getattr(tokenizer, "chat_template", None)):
         raise PromptError("the tokenizer has no chat template; pass the prompt as text instead of messages")
-    _check_chat(chat, str(template))
-    is_continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    _check_chat(chat, tokenizer)
+    is_continued = messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
     turn = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued}
     given = {**({} if any(name in chat for name in _TURN_KEYS) else turn), **chat}
     try:
@@ -204,7 +232,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
         if content is not None and not isinstance(content, str | list | tuple):
             raise _no_message(number, message, f"a content of type {type(content).__name__}")
     last = messages[-1]
-    if last["role"] == "assistant" and last.get("content") == "" and "tool_calls" not in last:
+    if last["role"] == "assistant" and last.get("content") == "" and not last.get("tool_calls"):
         raise PromptError("the last message is an assistant's without text: there is nothing to continue; leave it out")
 
 
@@ -215,17 +243,29 @@ def _no_message(number: int, message: Message, fault: str) -> PromptError:
     )
 
 
-def _check_chat(chat: Mapping[str, Any], template: str) -> None:
+def _check_chat(chat: Mapping[str, Any], tokenizer: Any) -> None:
     """A name that the template does not read would do nothing."""
+    known = {"chat_template", *_TURN_KEYS, *_names_read(chat, tokenizer)} if chat else set()
     for name in chat:
         if name in _OUR_KEYS:
             raise OptionError(f"chat_template_kwargs cannot set {name!r}, it belongs to the engine; leave it out")
-        is_read = name == "chat_template" or name in _TURN_KEYS or re.search(rf"\b{re.escape(str(name))}\b", template)
-        if not is_read:
+        if name not in known:
             raise OptionError(
                 f"the model's chat template does not read {name!r}, given in chat_template_kwargs; check its spelling "
                 "or leave it out"
             )
+
+
+def _names_read(chat: Mapping[str, Any], tokenizer: Any) -> set[str]:
+    """By the template that these options choose; all of them where it cannot be read, which it will say itself."""
+    from jinja2 import Environment, meta
+
+    try:
+        template = tokenizer.get_chat_template(chat.get("chat_template"), chat.get("tools"))
+        plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template)  # a mark of transformers', for training
+        return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
+    except Exception:
+        return set(chat)
 
 
 def check_prompt(tokens: Sequence[int], vocab_size: int, context_length: int | None) -> None:

@@ -119,7 +119,8 @@ def _skipped(generation: Generation, drafter: str) -> dict[str, Any]:
 
 def is_bound(method: Method) -> bool:
     """Whether it must know the text beforehand: a bound, not a method."""
-    return method.get("lookahead") in BENCH_ONLY["lookahead"]
+    lookahead = method.get("lookahead")
+    return isinstance(lookahead, str) and lookahead in BENCH_ONLY["lookahead"]
 
 
 def described(name: str, method: Method) -> dict[str, Any]:

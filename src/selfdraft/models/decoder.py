@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..errors import SelfTestError, UnsupportedModelError, unknown_name
+from ..errors import ModelError, SelfTestError, UnsupportedModelError, unknown_name
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
@@ -309,7 +309,13 @@ class Decoder:
         """With nothing skipped, a prefill, one token and a chain must give the model's own scores."""
         vocab = self._embed.weight.shape[0]
         tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
-        expected = self.model(tokens, use_cache=False).logits
+        try:
+            expected = self.model(tokens, use_cache=False).logits
+        except RuntimeError as cause:
+            raise ModelError(
+                f"{type(self.model).__name__} cannot read a text by itself: {' '.join(str(cause).split())}. Bring it "
+                "to one dtype as a whole, for example model.to(torch.bfloat16), or load it again"
+            ) from cause
         found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
         error = self.self_test_error = relative_error(found, expected)
         tolerance = tolerance_of(expected.dtype)

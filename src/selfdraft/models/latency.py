@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -155,8 +156,8 @@ def check_budget(runner: Runner, seconds: float) -> None:
     least = _LEAST_PASSES * each
     if seconds < least:
         raise OptionError(
-            f"{seconds:.0f} s are too few: a pass takes {each:.2g} s here, and measuring passes alone takes about "
-            f"{least / 2:.0f} s. Give a --budget of at least {least:.0f}s"
+            f"{max(0.0, round(seconds, 1)):g} s are too few: a pass takes {each:.2g} s here, and measuring passes "
+            f"alone takes about {round(least / 2, 1):g} s. Give a budget of at least {math.ceil(least)} s"
         )
 
 
