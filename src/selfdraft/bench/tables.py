@@ -18,12 +18,11 @@ WIDTH = 120
 EXPECTED: Mapping[str, str] = {"measured": "c measured", "by_ratio": "c = 1 - r", "by_parts": "eq. 11"}
 """How the cost of a drafted token is stated -> what a reader sees."""
 LEGEND = (
-    "accepted (acc.): share of drafted tokens that were kept; length: tokens a round emits; cost: seconds of a drafted "
-    "token, a plain pass = 1; expected: the speed-up M a / ((M - 1) c + a) that length M, accepted share a and cost c "
-    "promise, with c as measured, with c = 1 - r where a share r of the sub-layers is skipped (equation 6 of SWIFT, "
-    "arXiv:2410.06916), and with attention and MLP, the feed-forward block, weighed apart (equation 11 of KNN-SSD, "
-    "arXiv:2505.16162); o/d/v/-: optimise, draft, verify, other in percent of decoding; peak: the most memory during a "
-    "call; =/tie/diff: outputs compared with plain decoding, tie: different by rounding alone"
+    "accepted (acc.): share of drafted tokens kept; length: tokens a round emits; cost: of a drafted token, a plain "
+    "pass = 1; expected: the speed-up M a / ((M - 1) c + a) that length M, accepted share a and cost c promise, with c"
+    " measured, with c = 1 - r for a share r of sub-layers skipped, and by equation 11 of KNN-SSD (arXiv:2505.16162), "
+    "attention and MLP (feed-forward) apart; o/d/v/-: optimise, draft, verify, other in percent of decoding; peak: the"
+    " most memory during a call; =/tie/diff: outputs compared with plain decoding, tie: different by rounding alone"
 )
 
 
