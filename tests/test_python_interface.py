@@ -642,7 +642,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], type[SelfdraftError], str]] = {
     "trust": (
         lambda: Engine.from_pretrained("x/y", trust_remote_code="yes"),
         OptionError,
-        "trust_remote_code must be true or false, got 'yes'",
+        "trust_remote_code of from_pretrained must be True or False, got 'yes'",
     ),
     "a streamer": (lambda: decoder(streamer=5), OptionError, "streamer must have put and end, .*TextStreamer.* got 5"),
     "decoder's tokenizer": (lambda: decoder(tokenizer=5), OptionError, "tokenizer must be a loaded tokenizer, got 5"),

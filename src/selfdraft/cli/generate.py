@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt, encode_prompts
@@ -84,6 +86,8 @@ def _say_profile(engine: Engine, is_named: bool) -> None:
 
 
 def _notes(engine: Engine, busy: str | None, is_named: bool) -> Iterator[str]:
+    if engine.device.type == "cpu" and engine.dtype != torch.float32:
+        yield f"{str(engine.dtype).removeprefix('torch.')} is many times slower than float32 on most CPUs"
     if busy:
         yield f"the machine was busy for {busy}; speeds are noisy"
     if not is_named and not engine.knowledge.fastest:

@@ -42,9 +42,6 @@ def load_model(options: argparse.Namespace, name: str | None) -> tuple[Any, Any]
     """(model, tokenizer), where the command wants it, computing with as many threads as it says."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    dtype = loading.choose_dtype(options.dtype, device := loading.choose_device(options.device))
-    if device.type == "cpu" and dtype != torch.float32:
-        terminal.say(f"note: {str(dtype).removeprefix('torch.')} is many times slower than float32 on most CPUs")
     with terminal.Progress() as progress:
         return loading.load(name, device=options.device, dtype=options.dtype, progress=progress)
 

@@ -112,16 +112,12 @@ class Engine:
         profile: Given = "stored",
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
-        """Load a hub id, a local folder, a GGUF file or a name of the catalogue; nothing: the default model.
-
-        A folder without a tokenizer is for token ids.
-        """
+        """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
         method, load = read_pretrained(options)
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
-        return cls(
-            model, tokenizer, graphs=graphs, profile=profile, name=str(name or catalogue.DEFAULT_MODEL), **method
-        )
+        called = str(name or catalogue.DEFAULT_MODEL)
+        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, **method)
 
     @property
     def runner(self) -> Runner:
