@@ -130,7 +130,7 @@ def measure_methods(
 
 
 def _check_budget(budget: Any) -> None:
-    if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 < budget < math.inf:
+    if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not 0 < float(budget) < math.inf:
         raise OptionError(f"budget is a number of seconds above 0, got {budget!r}; ten minutes are budget=600")
 
 
