@@ -28,7 +28,8 @@ test: $(INSTALLED)  ## Lint, types and the test suite, side by side
 suite: $(INSTALLED)
 	$(RUN) pytest -n 2 -m "not full"
 
-test-full: check  ## The test suite with the whole exactness matrix (of four families)
+test-full: check  ## The test suite with the whole exactness matrix (of four families), and quantised models
+	$(RUN) pip install --quiet --editable ".[full]"
 	$(RUN) pytest -n 2
 
 check: $(INSTALLED)  ## Lint and types

@@ -11,6 +11,9 @@ import selfdraft
 
 BATCH = 8
 
+if len(sys.argv) not in (3, 4):
+    print("usage: python examples/batch.py prompts.txt answers.jsonl [MODEL]", file=sys.stderr)
+    sys.exit(2)
 source, target, *model = sys.argv[1:]
 engine = selfdraft.Engine.from_pretrained(model[0] if model else None)
 has_template = bool(getattr(engine.tokenizer, "chat_template", None))

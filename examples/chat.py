@@ -17,7 +17,8 @@ while True:
         break
     messages.append({"role": "user", "content": words})
     # A model without a chat template is not made for chatting: it continues what was said last.
-    stream = engine.stream(messages if has_template else words, max_new_tokens=256, temperature=0.7, top_p=0.9)
+    prompt = messages if has_template else words
+    stream = engine.stream(prompt, max_new_tokens=256, temperature=0.7, top_p=0.9, seed=None)  # None: another each time
     for chunk in stream:
         print(chunk.text, end="", flush=True)
     generation = stream.generation

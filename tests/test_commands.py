@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +18,7 @@ import selfdraft
 from selfdraft.bench.methods import PRESETS
 from selfdraft.bench.papers.recipes import RECIPES
 from selfdraft.bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE
+from selfdraft.bench.tables import LEGEND
 from selfdraft.calibrate.calibrate import USUAL_TOKENS, USUAL_TOKENS_ON_CPU
 from selfdraft.calibrate.lookahead import USUAL_TOKENS as LOOKAHEAD_TOKENS
 from selfdraft.calibrate.training import LABELS
@@ -23,9 +26,12 @@ from selfdraft.calibrate.tuning import TUNABLE
 from selfdraft.cli.calibrate import DEFAULT_STRATEGY
 from selfdraft.cli.main import MOVED, main
 from selfdraft.cli.parsers import PARSERS
+from selfdraft.cli.parsers.arguments import DTYPES
+from selfdraft.cli.parsers.learn import LEARNED
 from selfdraft.errors import DownloadError, OptionError
 from selfdraft.explain import WHEN
 from selfdraft.measure.peers import PEERS
+from selfdraft.models.load import loading
 from selfdraft.prompts.sets import PROMPT_SETS
 from selfdraft.registry import AXES
 
@@ -50,6 +56,8 @@ REFUSED = [
         "nothing is known to do with 'is the sky blue'; put a text of several words in quotes",
     ),
     ("--verson", "selfdraft: error: unknown flag --verson; did you mean --version?"),
+    ("info --methods prune MODEL", "--methods describes methods, not a model; leave out 'MODEL'"),
+    ("info --methods --device cpu --threads 2", "not a model; leave out --device, --threads"),
     ("--completion tcsh", "unknown shell 'tcsh'. Known: bash, fish, zsh"),
     ("info --methods prun", "unknown method 'prun'. Did you mean 'prune'?"),
     ("generate", "no prompt is given; pass a text, --prompt-file or --messages, or pipe one in"),
@@ -232,10 +240,71 @@ def test_torch_is_not_imported(command: str, status: int, output: str, error: st
     assert (ran.stdout == "") == (status == 2)
 
 
-def test_help_fits_a_screen_and_a_half(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert len(said("generate", "--help").splitlines()) <= 66
-    assert len(said("bench", "--help").splitlines()) <= 100
+HELP = ["", *PARSERS, *(f"profile {action}" for action in ("list", "show", "plot", "remove"))]
+MOST_LINES = {"generate": 60, "calibrate": 60, "bench": 80}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_fits_a_screen_and_a_half(name: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = said(*name.split(), "--help").splitlines()
+    assert len(lines) <= MOST_LINES.get(name, 60)
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+
+
+GLOSSES = {
+    "MLP": "feed-forward",
+    "GGUF": "llama.cpp",
+    "ROC": "receiver operating characteristic",
+    "SL": "speculation lookahead",
+    "SWIFT": "arXiv:2410.06916",
+    "DISCO": "arXiv:2405.04304",
+    "KNN": "arXiv:2505.16162",
+    "SSD": "arXiv:2505.16162",
+    "CLaSp": "arXiv:2505.24196",
+    "KnapSpec": "arXiv:2602.20217",
+    "LayerSkip": "arXiv:2404.16710",
+    "SpecInfer": "arXiv:2305.09781",
+}
+"""What must stand in the same text."""
+NAMES = {
+    "asd": "adaptive self-speculative decoding",
+    "disco": "dynamic speculation lookahead optimization",
+    "knn": "k nearest neighbours",
+    "roc": "receiver operating characteristic",
+    "tpt": "tokens per time",
+}
+"""Names of methods that are abbreviations: told where the method is."""
+PLAIN = {"CPU", "GPU", "CUDA", "JSON", "HTML", "PyPI", "GB", "SELFDRAFT_HOME"}
+PLACEHOLDERS = {"METHOD", "OPTION", "VALUE", "AXIS", "ID", "NAME", "MODEL", "FILE"}
+
+
+def unexplained(text: str) -> set[str]:
+    words = {word for word in re.findall(r"\w+", text) if sum(map(str.isupper, word)) >= 2}
+    told = " ".join(text.split())
+    return {word for word in words - PLAIN - PLACEHOLDERS if GLOSSES.get(word, "\0") not in told}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_explains_its_abbreviations(name: str, said: Callable[..., str]) -> None:
+    shown = said(*name.split(), "--help")
+    metavars = set(re.findall(r"^ +--?[-\w]+ \[?([A-Z_]+)", shown, re.MULTILINE)) | {"COMMAND", "ACTION", "PAPER"}
+    assert unexplained(shown) <= metavars
+
+
+@pytest.mark.parametrize("name", ["", *dict.fromkeys(name for table in AXES.values() for name in table)])
+def test_methods_explain_their_abbreviations(name: str, said: Callable[..., str]) -> None:
+    shown = said("info", "--methods", *name.split())
+    assert not unexplained(shown)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert NAMES.get(name, "").lower() in " ".join(shown.split()).lower()
+    assert not re.search(r"\w\.py\b", shown), "files that a user cannot see"
+
+
+def test_the_legend_of_bench_explains_its_abbreviations() -> None:
+    assert not unexplained(LEGEND)
+    for word in ("length M", "share a", "cost c", "share r", "equation 11 of KNN-SSD", "peak: the most memory"):
+        assert word in LEGEND
 
 
 def test_help_names_what_there_is(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,24 +327,107 @@ def test_help_names_what_there_is(said: Callable[..., str], monkeypatch: pytest.
 
 
 def test_methods_are_explained(said: Callable[..., str]) -> None:
-    overview = said("info", "--methods")
-    assert {name for table in AXES.values() for name in table} == set(WHEN)
-    assert all(f"when: {text}" in overview for text in WHEN.values())
+    overview = " ".join(said("info", "--methods").split())
+    assert {axis: set(table) for axis, table in AXES.items()} == {axis: set(table) for axis, table in WHEN.items()}
+    assert all(f"when: {text}" in overview for table in WHEN.values() for text in table.values())
     about = said("info", "--methods", "swift")
     assert "arXiv:2410.06916" in about
     assert "swift.window" in about
-    assert said("info", "--methods", "fixed").count("when to use it") == 2, "a strategy and a lookahead"
+    both = " ".join(said("info", "--methods", "fixed").split())
+    assert all(f"when to use it: {WHEN[axis]['fixed']}" in both for axis in ("strategy", "lookahead"))
+
+
+def test_methods_as_a_document(said: Callable[..., str]) -> None:
+    document = json.loads(said("info", "--methods", "--json"))
+    assert {axis: list(methods) for axis, methods in document.items()} == {axis: list(AXES[axis]) for axis in AXES}
+    for methods in document.values():
+        assert all(method["what"] and method["when"] for method in methods.values())
+    assert document["strategy"]["uniform"]["options"]["ratio"] == {
+        "default": 0.25,
+        "help": "share of the layers to skip",
+    }
+    assert set(json.loads(said("info", "--methods", "fixed", "--json"))) == {"strategy", "lookahead"}
+
+
+def test_a_config_file_does_not_disturb_methods(
+    said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "selfdraft.toml").write_text('model = "smollm2-135m-instruct"\n', encoding="utf-8")
+    monkeypatch.setenv("SELFDRAFT_CONFIG", str(tmp_path / "selfdraft.toml"))
+    assert "prune (strategy)" in said("info", "--methods", "prune")
+
+
+# ------------------------------------------------------------------------------------------------ completion
+
+CATALOGUED = "smollm2-135m-instruct"
+OFFERED = [
+    ("--completion b", "bash"),
+    ("ge", "generate"),
+    ("generate --max", "--max-new-tokens"),
+    ("generate --strategy pr", "prune"),
+    ("generate --drafter ", " ".join(AXES["drafter"])),
+    ("generate --lookahead ", " ".join(AXES["lookahead"])),
+    ("generate --tree s", "siblings"),
+    ("generate --acceptance r", "rejection"),
+    ("generate --dtype bf1", "bf16"),
+    ("generate --device ", "cpu cuda"),
+    ("generate --model sm", CATALOGUED),
+    ("info --methods pr", "prune"),
+    ("pull sm", CATALOGUED),
+    ("profile sh", "show"),
+    ("bench --preset q", "quick"),
+    ("bench --trees ", "chain siblings all"),
+]
+ONLY_BASH = [
+    ("generate --strategy = pr", "prune"),  # as bash cuts `--strategy=pr`
+    ("bench --strategies prune kn", "knapspec knn"),
+    ("bench --strategies prune --q", "--quick"),
+    ("info --methods --js", "--json"),
+    ("profile ", "list show plot remove"),
+    ("profile show sm", CATALOGUED),
+    ("generate --strategy --", ""),
+    ("generate --max-new-tokens ", ""),
+    ("bench --prompts ", ""),
+]
+ASK = """
+COMP_WORDS=(selfdraft {words}); COMP_CWORD={place}; COMPREPLY=(); _selfdraft; echo "${{COMPREPLY[*]}}"
+"""
+
+
+def offered(shell: str, script: str, lines: Sequence[str], folder: Path) -> list[list[str]]:
+    """What the shell itself makes of each line, in a folder without files."""
+    (folder / "empty").mkdir()
+    if shell == "fish":
+        asked = [script, *(f"complete -C 'selfdraft {line}' | cut -f 1 | tr '\\n' ' '; echo" for line in lines)]
+    else:
+        words = [[*(line.split() if line.strip() else []), *([""] if line.endswith(" ") else [])] for line in lines]
+        asked = [script, "" if shell == "bash" else "setopt ksharrays shwordsplit"]
+        asked += [ASK.format(words=shlex.join(one), place=len(one)) for one in words]
+    (folder / "asked").write_text("\n".join(asked), encoding="utf-8")
+    flags = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    ran = subprocess.run(
+        [shell, *flags, str(folder / "asked")], cwd=folder / "empty", capture_output=True, text=True, check=True
+    )
+    return [line.split() for line in ran.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str, said: Callable[..., str]) -> None:
+def test_completion(shell: str, said: Callable[..., str], tmp_path: Path) -> None:
     script = said("--completion", shell)
     assert all(name in script for name in PARSERS)
-    if shell != "fish" and shutil.which("bash"):
-        asked = f'{script}\nCOMP_WORDS=(selfdraft generate --max); COMP_CWORD=2; _selfdraft; echo "${{COMPREPLY[*]}}"'
-        asked = asked.replace("autoload -U +X bashcompinit && bashcompinit", "")
-        ran = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
-        assert ran.stdout == "--max-new-tokens\n"
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not here")
+    table = [*OFFERED, *(ONLY_BASH if shell == "bash" else ())]
+    found = offered(shell, script, [line for line, _ in table], tmp_path)
+    for (line, words), got in zip(table, found, strict=True):
+        if shell == "zsh":  # takes what begins with the word by itself
+            got = [one for one in got if one.startswith("" if line.endswith(" ") else line.split()[-1])]
+        assert sorted(got) == sorted(words.split()), line
+
+
+def test_what_completes_is_what_there_is() -> None:
+    assert set(DTYPES) == {*loading.DTYPES, *loading.DTYPES.values()}
+    assert set(LEARNED) == {"disco", *TUNABLE}
 
 
 @pytest.mark.parametrize(

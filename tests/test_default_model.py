@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import functools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +118,16 @@ def test_its_tokenizer_is_repaired() -> None:
     assert tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
     assert getattr(model.config, "quantization_config", None) is None
     assert "Paris" in engine().generate(chat("What is the capital of France?"), max_new_tokens=12).text
+
+
+@greedy
+def test_the_first_session_of_the_docs() -> None:
+    """The docs' answers are what Python answers."""
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    (session,) = re.findall(r"```pycon\n(.*?)```", page, re.DOTALL)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    test = doctest.DocTestParser().get_doctest(session, {}, "docs/python.md", None, None)
+    told: list[str] = []
+    found = doctest.DocTestRunner(optionflags=flags).run(test, out=told.append)
+    assert found.attempted > 10
+    assert not found.failed, "".join(told)

@@ -90,6 +90,28 @@ def test_examples_in_python_can_be_read(page: Path) -> None:
     assert [code for code in examples if not is_python(code)] == []
 
 
+def test_the_readme_s_examples_run(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One after the other, as a newcomer would, with nothing learned; a pico model in place of the hub's."""
+    from pico import pico, pico_tokenizer
+
+    tokenizer = pico_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
+    model = pico("llama", vocab_size=len(tokenizer))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    names = {"model": model, "tokenizer": tokenizer, "inputs": tokenizer("Once", return_tensors="pt")}
+    blocks = re.findall(r"```python\n(.*?)```", text_of(ROOT / "README.md"), re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(block.replace("Qwen/Qwen2.5-1.5B-Instruct", "./model"), names)
+    assert len(capsys.readouterr().out) > 64
+    assert len(names["decode"].generations) == 1
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):

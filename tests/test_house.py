@@ -202,7 +202,8 @@ def test_every_file_says_what_it_is():
 
 def test_the_public_names():
     values = (
-        "Chunk Comparison Finding GenerateOptions Generation Piece Plan SkipSet Stats StepRecord Stream Verification"
+        "Chunk Comparison Figures Finding GenerateOptions Generation Piece Plan Profile SkipSet Stats StepRecord "
+        "Stream Verification"
     )
     errors = "Download MissingExtra Model Option Profile Prompt SelfTest Selfdraft UnsupportedModel"
     names = {"__version__", "Engine", "compare", "decoder", "learn", "measure_methods", *values.split()}

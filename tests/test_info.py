@@ -85,7 +85,7 @@ def test_text(folder: str, home: Path, said: Callable[..., str]) -> None:
         "context      256 tokens",
         "attention    sdpa, no sliding window",
         "fast path    all 10 sub-layers",
-        "  KV cache  640 B a token, 164 kB for the whole context",
+        "  key/value cache  640 B a token, 164 kB for the whole context",
         "profile: nothing learned yet for this model on this device",
     ):
         assert line in output.splitlines()

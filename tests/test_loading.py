@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import logging
 import shutil
 import sys
 import threading
@@ -15,16 +16,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging
+from transformers.utils.logging import is_progress_bar_enabled
 
 from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import MissingExtraError, ModelError, OptionError, UnsupportedModelError
 from selfdraft.models.load import loading
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, model_folder
-from selfdraft.models.load.gguf import quiet
 from selfdraft.models.load.loading import choose_device, choose_dtype, load
 from selfdraft.options import LoadOptions
+from selfdraft.progress import quiet
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ PASSED_ON = {
     "trust_remote_code": True,
     "use_safetensors": True,
     "attn_implementation": "eager",
-    "quantization_config": object(),
+    "quantization_config": {"quant_method": "torchao"},
     "device_map": "auto",
     "max_memory": {"cpu": "1GB"},
     "offload_folder": "folder",
@@ -132,12 +133,22 @@ def test_the_attention_asked_for_is_the_attention_loaded(folder):
         (
             "owner/model",
             {"torch_dtype": "auto"},
-            "option of from_pretrained 'torch_dtype'. Did you mean 'dtype'",
+            "does not take 'torch_dtype': it is called dtype",
         ),
         (
             "owner/model",
             {"load_in_4bit": True},
-            "option of from_pretrained 'load_in_4bit'.*quantization_config",
+            r"does not take 'load_in_4bit': .*quantization_config=BitsAndBytesConfig\(load_in_4bit=True\)",
+        ),
+        ("owner/model", {"use_safetensor": True}, "unknown option .*Did you mean 'use_safetensors'"),
+        ("owner/model", {"trust_remote_code": "no"}, "trust_remote_code .* must be True or False, got 'no'"),
+        ("owner/model", {"revision": 3}, r"revision .* must be text, got 3 \(of a hub id: a branch"),
+        ("owner/model", {"cache_dir": 3}, "cache_dir .* must be a path, got 3"),
+        ("owner/model", {"device_map": "auto", "max_memory": "1GB"}, "max_memory .* must be a dict like {0: '20GB'"),
+        (
+            "owner/model",
+            {"quantization_config": "x"},
+            "must be a config of transformers, .*BitsAndBytesConfig.*got 'x'",
         ),
         ("owner/model", {"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map both say where"),
         ("owner/model", {"max_memory": {0: "1GB"}}, "'max_memory' says nothing without device_map"),
@@ -147,7 +158,7 @@ def test_the_attention_asked_for_is_the_attention_loaded(folder):
         (None, {"subfolder": "x"}, "'subfolder' is for models of the .* hub, and this is a model of the catalogue"),
         (
             "a.gguf",
-            {"quantization_config": object()},
+            {"quantization_config": {"quant_method": "torchao"}},
             "'quantization_config' does not go with a GGUF file: its",
         ),
         ("a.gguf", {"device_map": "auto"}, "'device_map' does not go with a GGUF file.*save_pretrained"),
@@ -157,6 +168,53 @@ def test_what_cannot_be_used_is_refused_by_name_before_anything_is_loaded(no_hub
     with pytest.raises((OptionError, UnsupportedModelError), match=message) as caught:
         load(source, **options)
     assert "secret" not in str(caught.value)
+
+
+REFUSED = (
+    *("config", "state_dict", "generation_config", "code_revision", "adapter_kwargs", "weights_only", "use_kernels"),
+    *("tp_plan", "device_mesh", "use_fast", "low_cpu_mem_usage", "load_in_4bit", "load_in_8bit", "torch_dtype"),
+    *("offload_buffers", "output_loading_info", "ignore_mismatched_sizes", "proxies", "force_download", "gguf_file"),
+)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_transformers_takes_and_we_do_not_is_refused_with_the_reason(no_hub, name):
+    for call in (load, Engine.from_pretrained):
+        with pytest.raises(OptionError, match=f"^from_pretrained does not take '{name}': [a-z].*[a-z]"):
+            call("owner/model", **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer_config.json", '{"model_max_length": 5}', "instantiate"),
+        ("tokenizer_config.json", '{"tokenizer_class": "LlamaTokenizer"}', "it has special tokens only"),
+        ("vocab.txt", "a\nb\n", "instantiate"),
+        ("tokenizer.json", "{}", "added_tokens"),
+    ],
+)
+def test_half_a_tokenizer_is_a_clear_error(tmp_path, name, content, said):
+    pico("llama").save_pretrained(tmp_path)
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    remedy = r"complete its files, or remove them \(tokenizer\*, vocab\*\) to load the model for token ids"
+    with pytest.raises(ModelError, match=rf"the tokenizer of {tmp_path} cannot be read; {remedy}: .*{said}"):
+        load(tmp_path, device="cpu")
+    (tmp_path / name).unlink()
+    assert load(tmp_path, device="cpu")[1] is None
+
+
+@pytest.mark.parametrize("has_tokenizer", [False, True])
+def test_an_adapter_that_names_no_model(folder, tmp_path, has_tokenizer):
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+    if has_tokenizer:
+        shutil.copy(Path(folder) / "tokenizer.json", tmp_path)
+    with pytest.raises(
+        ModelError, match=r"does not say which model the adapter is for \(base_model_name_or_path: None\)"
+    ):
+        load(tmp_path, device="cpu")
+    (tmp_path / "adapter_config.json").write_text("nothing", encoding="utf-8")
+    with pytest.raises(OptionError, match=r"is not an adapter's config .* save the adapter again"):
+        load(tmp_path, device="cpu")
 
 
 def test_a_wrong_method_is_refused_before_the_model_is_loaded(no_hub):
@@ -287,9 +345,18 @@ def test_catalogue_names_are_pulled_when_missing(folder, home, monkeypatch):
     assert model.config.hidden_size == 32
 
 
+def test_quiet_is_quiet_about_what_is_imported_too(caplog):
+    """torchao makes torch warn twice when transformers imports it."""
+    own = logging.getLogger("selfdraft.tests")
+    with quiet():
+        own.warning("inside")
+    own.warning("after")
+    assert caplog.messages == ["after"]
+
+
 def test_quiet_restores_what_it_silenced_even_across_threads():
     """The first thread would leave while the second is inside, and the second restore the first one's silence."""
-    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    before = (logging.root.manager.disable, is_progress_bar_enabled())
     first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
 
     def first():
@@ -304,6 +371,7 @@ def test_quiet_restores_what_it_silenced_even_across_threads():
             second_in.set()
             first_out.wait()
 
+    assert before == (logging.NOTSET, True)
     screen = io.StringIO()
     with contextlib.redirect_stderr(screen):
         threads = [threading.Thread(target=work) for work in (first, second)]
@@ -312,4 +380,4 @@ def test_quiet_restores_what_it_silenced_even_across_threads():
         for thread in threads:
             thread.join()
         assert sys.stderr is screen
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    assert (logging.root.manager.disable, is_progress_bar_enabled()) == before

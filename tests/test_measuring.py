@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +114,18 @@ def test_figures_by_name(engine: Engine) -> None:
     assert figures["off"].speedup.value == 1.0
     assert figures["mine"].skip_ratio == 0.4  # of five layers
     assert figures["copied"].skip_ratio is None
+
+
+def test_figures_are_short_to_read_and_whole_as_a_dict(engine: Engine) -> None:
+    found = measure_methods(engine, TEXTS, ["lookup"], max_new_tokens=12)["lookup"]
+    assert isinstance(found, selfdraft.Figures)
+    number = r"\d+\.\d+"
+    shown = (
+        rf"Figures\(4 prompts, {number} tokens/s, speed-up {number} \[{number}, {number}\], texts: 4 equal, 0 ties, "
+    )
+    assert re.fullmatch(shown + r"0 different\)", repr(found))
+    kept = json.loads(json.dumps(found.to_dict()))
+    assert (kept["num_tokens"], kept["speedup"]["value"]) == (48, found.speedup.value)
 
 
 def test_methods_by_their_names_and_progress(engine: Engine) -> None:
@@ -240,6 +254,14 @@ def test_what_prompts_are_not(engine: Engine, prompts: Any, message: str) -> Non
 
 
 def test_both_are_imported_when_asked_for() -> None:
-    code = "import sys, selfdraft; assert 'selfdraft.calibrate.calibrate' not in sys.modules; selfdraft.learn"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert {"learn", "measure_methods"} <= set(selfdraft.__all__)
+    """An engine, a decoder and a profile come without what learns and measures."""
+    code = (
+        "import sys, selfdraft; selfdraft.Engine, selfdraft.decoder, selfdraft.Profile\n"
+        "heavy = ('selfdraft.measuring', 'selfdraft.calibrate.calibrate', 'selfdraft.measure.run')\n"
+        "print([name in sys.modules for name in heavy])\n"
+        "selfdraft.learn\n"
+        "print([name in sys.modules for name in heavy])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == [str([False] * 3), str([True] * 3)]
+    assert {"learn", "measure_methods", "Figures", "Profile"} <= set(selfdraft.__all__)

@@ -1,14 +1,17 @@
 """What is done to models and works here, or is refused: adapters, quantisation, device maps, torch.compile, threads.
 
-docs/models.md lists it. Packages that are not installed are skipped; `make test` has accelerate alone.
+docs/models.md lists it. `make test` has the packages; where one is not installed, stand-ins alone are tested.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 import threading
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -25,6 +28,11 @@ PROMPT = list(range(3, 20))
 NUM_TOKENS = 24
 DRAFTED: dict[str, Any] = {"strategy": "fixed", "settings": {"fixed": {"skip": "a1,m2"}}}
 FREE = {"": "cpu"}
+
+
+def slow(kind: str) -> Any:
+    """A second or more, and close to what the others test."""
+    return pytest.param(kind, marks=pytest.mark.full)
 
 
 def own(variant: str = "llama") -> Any:
@@ -74,7 +82,7 @@ def adapted(model: Any, kind: str = "lora", seed: int = 0) -> Any:
     return peft.get_peft_model(model, ADAPTERS[kind](peft)).eval()
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("kind", ["lora", "ia3", slow("dora"), slow("lora on the head")])
 def test_a_peft_model_is_looked_through_and_its_adapter_acts(kind):
     plain = written_by(Engine(own()), strategy="off")
     model = adapted(own(), kind)
@@ -82,6 +90,12 @@ def test_a_peft_model_is_looked_through_and_its_adapter_acts(kind):
     assert engine.model is model.get_base_model()
     assert_exact(engine, model)
     assert written_by(engine, strategy="off") != plain
+
+
+def scale_adapters(model: Any, factor: float) -> None:
+    for module in model.modules():
+        if hasattr(module, "scale_layer"):
+            module.scale_layer(factor)
 
 
 def test_adapters_are_switched_off_scaled_and_merged_under_an_engine():
@@ -102,7 +116,10 @@ def test_adapters_are_switched_off_scaled_and_merged_under_an_engine():
     model.merge_adapter()
     assert_exact(engine, model)
     model.unmerge_adapter()
+    scale_adapters(model, 0.25)
+    texts.append(by_generate(model))
     assert_exact(engine, model)
+    assert len({tuple(text) for text in texts}) == 4
     assert_exact(engine, model.merge_and_unload())
 
 
@@ -116,6 +133,7 @@ def test_what_was_recorded_for_one_adapter_is_not_replayed_for_another(monkeypat
         lambda: model.set_adapter("other"),
         model.base_model.disable_adapter_layers,
         model.base_model.enable_adapter_layers,
+        lambda: scale_adapters(model, 0.25),
         model.merge_adapter,
     ):
         assert decoder.is_current
@@ -162,6 +180,35 @@ def test_a_folder_of_an_adapter_loads_with_its_model_and_its_tokenizer(folder, t
     assert_exact(engine, model)
 
 
+class LikePeft(torch.nn.Module):
+    """What PEFT's wrapper has that ours looks for; `shift`: what it adds outside the layers."""
+
+    peft_config: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, model: Any, shift: float = 0.0) -> None:
+        super().__init__()
+        self.inside, self.shift = model, shift
+        self.config, self.generate = model.config, model.generate
+
+    def get_base_model(self) -> Any:
+        return self.inside
+
+    def forward(self, **inputs: Any) -> Any:
+        found = self.inside(**inputs)
+        found.logits = found.logits + self.shift
+        return found
+
+
+def test_a_wrapper_like_peft_s_is_looked_through():
+    model = LikePeft(own()).eval()
+    engine = Engine(model)
+    assert engine.model is model.inside
+    assert_exact(engine, model.inside)
+    assert checks.unwrapped(torch.compile(model, backend="eager")) is model.inside
+    with pytest.raises(UnsupportedModelError, match="LikePeft adds something outside the model's layers"):
+        Engine(LikePeft(own(), shift=1.0).eval())
+
+
 # ------------------------------------------------------------------------------------------------ quantised weights
 
 
@@ -175,7 +222,7 @@ def quantised(kind: str) -> Any:
     return TorchAoConfig(getattr(torchao, kind)())
 
 
-@pytest.mark.parametrize("kind", ["bitsandbytes 4", "Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
+@pytest.mark.parametrize("kind", ["bitsandbytes 4", "Int8WeightOnlyConfig", slow("Float8WeightOnlyConfig")])
 def test_quantised_weights_give_the_quantised_model_s_text(folder, kind):
     engine = Engine.from_pretrained(folder, device="cpu", quantization_config=quantised(kind))
     assert engine.model.is_quantized
@@ -189,6 +236,36 @@ def test_quantised_activations_are_refused(folder, kind, dtype):
     """In half precision the self-test alone would let them pass."""
     with pytest.raises(UnsupportedModelError, match=r"quantises activations on the way.*load_in_4bit=True"):
         Engine.from_pretrained(folder, device="cpu", dtype=dtype, quantization_config=quantised(kind))
+
+
+class Linear8bitLt(torch.nn.Linear):
+    """Named as the module of bitsandbytes that quantises activations."""
+
+
+@pytest.mark.parametrize("mark", ["module", "act_quant_kwargs", "activation_quantization"])
+def test_what_looks_like_quantised_activations_is_refused(mark):
+    """By a module's name, or by what a weight of torchao says."""
+    model = own()
+    layer = model.model.layers[2].mlp
+    if mark == "module":
+        layer.up_proj = Linear8bitLt(32, 48, bias=False)
+    else:
+        setattr(layer.up_proj.weight, mark, None)
+        Engine(model)  # weights only
+        setattr(layer.up_proj.weight, mark, "int8")
+    with pytest.raises(UnsupportedModelError, match=r"model.layers.2.mlp.up_proj \(Linear.* quantises activations"):
+        Engine(model)
+
+
+def test_torchao_on_a_model_that_is_there():
+    torchao = pytest.importorskip("torchao.quantization")
+    model = own()
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+    assert_exact(Engine(model), model)
+    static = own()
+    torchao.quantize_(static, torchao.Int8StaticActivationInt8WeightConfig(torch.tensor([[0.1]])))
+    with pytest.raises(UnsupportedModelError, match="quantises activations on the way"):
+        Engine(static)
 
 
 def test_lora_on_quantised_weights(folder):
@@ -217,6 +294,17 @@ def test_offloaded_layers(folder, tmp_path):
     engine = Engine.from_pretrained(folder, device_map=device_map, offload_folder=str(tmp_path), dtype="float32")
     assert {parameter.device.type for parameter in engine.model.parameters()} == {"cpu", "meta"}
     assert_exact(engine, engine.model)
+
+
+def test_a_model_that_is_offloaded_to_the_cpu():
+    """Its weights come to the device of the pass, module by module, and leave again."""
+    accelerate = pytest.importorskip("accelerate")
+    model = own()
+    for part in (*model.model.layers, model.lm_head):
+        accelerate.cpu_offload(part, execution_device=torch.device("cpu"))
+    model.hf_device_map = {"": "cpu"}  # as `from_pretrained` leaves it
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu", "meta"}
+    assert_exact(Engine(model), model)
 
 
 def test_offloaded_layers_are_not_recorded(folder, tmp_path):
@@ -322,3 +410,36 @@ def test_a_folder_without_a_tokenizer_is_for_token_ids(tmp_path, said):
 def test_a_tokenizer_s_folder_is_not_taken_for_one_without(tmp_path):
     save(own(), tmp_path)
     assert Engine.from_pretrained(tmp_path, device="cpu").tokenizer.get_vocab() == letter_tokenizer().get_vocab()
+
+
+# ------------------------------------------------------------------------------------------------ code of its own
+
+MINE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class MineConfig(LlamaConfig):
+    model_type = "KIND"
+
+class MineForCausalLM(LlamaForCausalLM):
+    config_class = MineConfig
+"""
+
+
+@pytest.mark.parametrize("kind", ["llama", "mine"])
+def test_code_that_comes_with_a_model_is_of_a_known_family(folder, tmp_path, kind, monkeypatch):
+    """It runs only where asked for; and its model_type needs a row all the same."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    mine = Path(shutil.copytree(folder, tmp_path / kind))
+    (mine / "mine.py").write_text(MINE.replace("KIND", kind), encoding="utf-8")
+    config = json.loads((mine / "config.json").read_text(encoding="utf-8"))
+    classes = {"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineForCausalLM"}
+    (mine / "config.json").write_text(json.dumps({**config, "model_type": kind, "auto_map": classes}), encoding="utf-8")
+    if kind == "mine":
+        with pytest.raises(UnsupportedModelError, match="'mine'"):
+            Engine.from_pretrained(mine, device="cpu", trust_remote_code=True)
+        with pytest.raises(ModelError, match=r"could not load the model in .*`trust_remote_code=True`"):
+            Engine.from_pretrained(mine, device="cpu")
+        return
+    engine = Engine.from_pretrained(mine, device="cpu", trust_remote_code=True)
+    assert type(engine.model).__name__ == "MineForCausalLM"
+    assert type(Engine.from_pretrained(mine, device="cpu").model).__name__ == "LlamaForCausalLM"

@@ -114,8 +114,26 @@ def other_python(version: str) -> str | None:
     if version == "{}.{}".format(*sys.version_info):
         return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = sorted(root.glob(f"versions/{version}.*/bin/python"))
-    return str(found[-1]) if found else None
+    places = [shutil.which(f"python{version}"), *sorted(root.glob(f"versions/{version}.*/bin/python"), reverse=True)]
+    return next((str(place) for place in places if place and is_version(place, version)), None)
+
+
+def is_version(python: str | Path, version: str) -> bool:
+    """On the path there may be a shim that leads nowhere."""
+    code = "import sys; print('{}.{}'.format(*sys.version_info))"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip() == version
+
+
+def test_another_python_is_looked_for_on_the_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for said, expected in (("3.14", str(tmp_path / "python3.14")), ("nothing", None)):
+        script = tmp_path / "python3.14"
+        script.write_text(f"#!/bin/sh\necho {said}\n", encoding="utf-8")
+        script.chmod(0o755)
+        assert other_python("3.14") == expected
+    assert other_python("3.15") is None
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         SelfTestError,
         UnsupportedModelError,
     )
+    from .measure.figures import Figures
     from .measuring import learn, measure_methods
     from .options import GenerateOptions
+    from .profiles.profile import Profile
     from .types import Generation, Plan, SkipSet, Stats, StepRecord
 
 _HOME = {
@@ -48,8 +50,10 @@ _HOME = {
         "SelfdraftError",
         "UnsupportedModelError",
     ),
+    "measure.figures": ("Figures",),
     "measuring": ("learn", "measure_methods"),
     "options": ("GenerateOptions",),
+    "profiles.profile": ("Profile",),
     "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -58,6 +62,7 @@ __all__ = [
     "Comparison",
     "DownloadError",
     "Engine",
+    "Figures",
     "Finding",
     "GenerateOptions",
     "Generation",
@@ -66,6 +71,7 @@ __all__ = [
     "OptionError",
     "Piece",
     "Plan",
+    "Profile",
     "ProfileError",
     "PromptError",
     "SelfTestError",

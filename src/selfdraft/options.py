@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, TypedDict, TypeVar
 
 from .errors import OptionError, unknown_name
@@ -35,7 +36,7 @@ class LoadOptions(TypedDict, total=False):
 
     revision: str | None
     token: str | bool | None
-    cache_dir: str | None
+    cache_dir: str | PathLike[str] | None
     subfolder: str | None
     variant: str | None
     local_files_only: bool | None
@@ -45,7 +46,7 @@ class LoadOptions(TypedDict, total=False):
     quantization_config: Any
     device_map: str | dict[str, Any] | None
     max_memory: dict[int | str, Any] | None
-    offload_folder: str | None
+    offload_folder: str | PathLike[str] | None
 
 
 LOAD_HELP = {
@@ -63,6 +64,53 @@ LOAD_HELP = {
     "max_memory": "with device_map: for example {0: '20GB', 'cpu': '60GB'}",
     "offload_folder": "with device_map: where weights lie that fit nowhere",
 }
+_LOAD_KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("revision", "subfolder", "variant"), (str, "text")),
+    **dict.fromkeys(("cache_dir", "offload_folder"), ((str, PathLike), "a path")),
+    **dict.fromkeys(("local_files_only", "trust_remote_code", "use_safetensors"), (bool, "True or False")),
+    "max_memory": (Mapping, "a dict like {0: '20GB', 'cpu': '60GB'}"),
+}
+_OWN_MODEL = "load the model with transformers and pass it on: Engine(model, tokenizer)"
+_ONE_DEVICE = "passes run on one device; load the model there with device, or offload the rest with device_map='auto'"
+_ALWAYS = "models are always loaded that way; leave it out"
+_REFUSED_LOAD = {
+    **dict.fromkeys(("config", "state_dict", "generation_config", "code_revision", "key_mapping"), _OWN_MODEL),
+    **dict.fromkeys(("adapter_name", "adapter_kwargs", "experts_implementation", "weights_only"), _OWN_MODEL),
+    **dict.fromkeys(("use_kernels", "allow_all_kernels", "kernel_config", "fusion_config"), _OWN_MODEL),
+    **dict.fromkeys(("disable_mmap", "tqdm_class"), _OWN_MODEL),
+    **dict.fromkeys(("tp_plan", "tp_size", "device_mesh", "distributed_config"), _ONE_DEVICE),
+    **dict.fromkeys(("use_fast", "tokenizer", "padding_side"), f"to choose the tokenizer, {_OWN_MODEL}"),
+    **dict.fromkeys(("low_cpu_mem_usage", "offload_state_dict"), _ALWAYS),
+    "torch_dtype": "it is called dtype",
+    "use_auth_token": "it is called token",
+    "load_in_4bit": "transformers takes quantization_config=BitsAndBytesConfig(load_in_4bit=True) for it",
+    "load_in_8bit": "it rounds activations, so that no exact speculation is possible; quantise the weights only: "
+    "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "offload_buffers": "buffers stay on the device; leave it out",
+    "output_loading_info": "weights that are missing are an error here; leave it out",
+    "ignore_mismatched_sizes": "weights of another size would be random numbers; leave it out",
+    "proxies": "downloads go by the environment; set HTTPS_PROXY",
+    "force_download": "it is downloaded again after you remove it from the cache: hf cache rm",
+    "resume_download": "downloads are always resumed; leave it out",
+    "gguf_file": "name the file itself: from_pretrained('folder/model.gguf')",
+}
+"""What transformers takes and `from_pretrained` does not: why, and what to do."""
+
+
+def refused_load_option(name: str, known: Iterable[str]) -> OptionError:
+    """The error for an option of `from_pretrained` that is not among the known ones."""
+    if name in _REFUSED_LOAD:
+        return OptionError(f"from_pretrained does not take {name!r}: {_REFUSED_LOAD[name]}")
+    return unknown_name("option of from_pretrained", name, known)
+
+
+def check_load_value(name: str, value: Any) -> None:
+    """`trust_remote_code="no"` would be true."""
+    kinds, what = _LOAD_KINDS.get(name, (object, ""))
+    if not isinstance(value, kinds):
+        raise OptionError(f"{name} of from_pretrained must be {what}, got {value!r} ({LOAD_HELP[name]})")
+    if name == "quantization_config" and not (isinstance(value, Mapping) or hasattr(value, "quant_method")):
+        raise OptionError(f"quantization_config must be a config {LOAD_HELP[name]}, got {value!r}")
 
 
 @dataclass(frozen=True)

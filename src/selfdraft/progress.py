@@ -1,13 +1,18 @@
-"""How far long work is: a callable (done, total or None, what) that a bar, a log or nothing may follow."""
+"""How far long work is: a callable (done, total or None, what) that a bar, a log or nothing may follow; and silence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from time import monotonic, perf_counter
 
 Progress = Callable[[int, int | None, str], None]
 Say = Callable[[str], None]
 _SAY_SECONDS = 10.0
+_quiet_lock = threading.RLock()
 
 
 def no_progress(done: int, total: int | None, label: str) -> None:
@@ -56,3 +61,22 @@ class Steps:
         self._usual = max(self._last - before, self._usual / 2)
         left = self._budget.left(self._share)
         return left > 0 and left >= self._usual
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep log lines (also of what transformers imports) and progress bars off the screen, one thread at a time."""
+    from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+    with _quiet_lock:
+        level, has_bars = logging.root.manager.disable, is_progress_bar_enabled()
+        logging.disable(logging.WARNING)
+        disable_progress_bar()
+        try:
+            # One of the bars cannot be switched off; it writes to what sys.stderr is at that moment.
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+        finally:
+            logging.disable(level)
+            if has_bars:
+                enable_progress_bar()

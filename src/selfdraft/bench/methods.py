@@ -77,14 +77,14 @@ def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Method
 _LOOKUP, _PRUNE = {"strategy": DRAFTING, "drafter": "lookup"}, {"strategy": "prune"}
 PRESETS: Mapping[str, Preset] = {
     "quick": Preset(
-        "what would I gain? four methods (nothing fitted, learned on the way, copied from the text, fitted beforehand)",
+        "four methods: nothing fitted, learned on the way, copied, fitted",
         _named(uniform={"strategy": "uniform"}, swift={"strategy": "swift"}, lookup=_LOOKUP, prune=_PRUNE),
         {"per_domain": 2, "max_new_tokens": 40, "peers": ["none"]},
     ),
     "all": Preset("every method by itself, on the strategy that --strategy names", every_method),
     "lookaheads": Preset("every lookahead on the same drafts, and the oracle", every_lookahead, {"peers": ["none"]}),
     "gpu": Preset(
-        "lookup and prune against transformers' own; single passes, the bound, the first token",
+        "lookup, prune, transformers' own; passes, bound, first token",
         _named(lookup=_LOOKUP, prune=_PRUNE),
         {"passes": True, "max_new_tokens": 256},
     ),

@@ -18,10 +18,11 @@ WIDTH = 120
 EXPECTED: Mapping[str, str] = {"measured": "c measured", "by_ratio": "c = 1 - r", "by_parts": "eq. 11"}
 """How the cost of a drafted token is stated -> what a reader sees."""
 LEGEND = (
-    "accepted (acc.): share of drafted tokens; length: tokens a round; cost: of a drafted token, a plain pass = 1; "
-    "expected: speed-up by M a / ((M - 1) c + a) with c measured, c = 1 - r, and by equation 11; o/d/v/-: optimise, "
-    "draft, verify, other in percent of decoding; =/tie/diff: outputs compared with plain decoding, tie: different by "
-    "rounding alone"
+    "accepted (acc.): share of drafted tokens kept; length: tokens a round emits; cost: of a drafted token, a plain "
+    "pass = 1; expected: the speed-up M a / ((M - 1) c + a) that length M, accepted share a and cost c promise, with c"
+    " measured, with c = 1 - r for a share r of sub-layers skipped, and by equation 11 of KNN-SSD (arXiv:2505.16162), "
+    "attention and MLP (feed-forward) apart; o/d/v/-: optimise, draft, verify, other in percent of decoding; peak: the"
+    " most memory during a call; =/tie/diff: outputs compared with plain decoding, tie: different by rounding alone"
 )
 
 
@@ -216,8 +217,7 @@ def notes(result: Result) -> Iterator[str]:
     """On the tables."""
     totals = [(arm, arm.total) for arm in result.measured if arm.total]
     if any(verdict_of(result, arm) == INCONCLUSIVE for arm, _ in totals):
-        few = f"or made of fewer than {FEW_PROMPTS} prompts"
-        yield f"? inconclusive: the interval holds 1.00x, {few}; rerun on a quiet machine, or use more prompts"
+        yield f"? inconclusive (1.00x in the interval, or fewer than {FEW_PROMPTS} prompts): rerun, or use more prompts"
     if any(total.is_of_calls for _, total in totals):
         yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
     yield from peer_remarks(result)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
 
-from ..errors import ProfileError
-from ..explain import methods_text
+from ..config import PLACE, read_config
+from ..errors import OptionError, ProfileError
+from ..explain import methods_document, methods_text
 from ..models.decoder import Decoder
 from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
@@ -24,8 +25,7 @@ NO_PROFILE = "profile: nothing learned yet for this model on this device"
 
 def run(options: argparse.Namespace) -> int:
     if options.methods is not None:
-        print(methods_text(options.methods))
-        return 0
+        return _describe_methods(options)
     model, _ = load_model(options, options.model)
     decoder = Decoder(model)
     info, head = describe(decoder), heading(decoder, options)
@@ -40,6 +40,17 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({**_document(info, head), "profile": learned, "config": config}, ensure_ascii=False))
     else:
         print("\n".join([*_lines(info, head), known, f"config file: {options.config or 'none'}"]))
+    return 0
+
+
+def _describe_methods(options: argparse.Namespace) -> int:
+    configured = read_config().values
+    given = [name for name in PLACE if getattr(options, name) not in (None, configured.get(name))]
+    if given:
+        stray = ", ".join(f"--{name}" if name != "model" else repr(options.model) for name in given)
+        raise OptionError(f"--methods describes methods, not a model; leave out {stray}")
+    document = options.json and json.dumps(methods_document(options.methods), ensure_ascii=False)
+    print(document or methods_text(options.methods))
     return 0
 
 
@@ -131,7 +142,7 @@ def _memory(info: ModelInfo) -> dict[str, str]:
     whole = "" if info.cache_bytes is None else f", {terminal.size(info.cache_bytes)} for the whole context"
     return {
         "weights": terminal.size(info.weight_bytes),
-        "KV cache": f"{terminal.size(info.cache_bytes_per_token)} a token{whole}",
+        "key/value cache": f"{terminal.size(info.cache_bytes_per_token)} a token{whole}",
     }
 
 

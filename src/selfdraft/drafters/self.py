@@ -23,7 +23,7 @@ class Self(PlainDrafter):
     class Options:
         vocabulary: int = setting(
             0,
-            "propose only this many of the vocabulary's first tokens; 0: all. BPE numbers frequent ones first",
+            "propose only this many of the vocabulary's first tokens; 0: all (low numbers are frequent)",
             minimum=0,
         )
 

@@ -75,7 +75,7 @@ class Walk:
 
 
 class Coupled:
-    """Draft and target choose with the same noise; a node is kept iff it is the target's choice after its prefix.
+    """Draft and target choose with the same noise; a token is kept if it is the target's choice after its prefix.
 
     Every emitted token is the target's own choice, so the draft can change nothing but the speed: the same seed gives
     the same text with speculation on or off. Greedy is the case without noise.

@@ -15,7 +15,7 @@ import torch
 from ..errors import OptionError
 from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
-from ..models.load import loading
+from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
 from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
@@ -119,7 +119,9 @@ class Engine:
         method, load = read_pretrained(options)
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
-        return cls(model, tokenizer, graphs=graphs, profile=profile, name=None if name is None else str(name), **method)
+        return cls(
+            model, tokenizer, graphs=graphs, profile=profile, name=str(name or catalogue.DEFAULT_MODEL), **method
+        )
 
     @property
     def runner(self) -> Runner:

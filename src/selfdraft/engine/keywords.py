@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from ..errors import OptionError, unknown_name
-from ..options import LOAD_HELP, GenerateOptions, LoadOptions, Settings, describe, make
+from ..options import LOAD_HELP, GenerateOptions, LoadOptions, Settings, describe, make, refused_load_option
 from ..protocols import Lookahead
 from ..registry import AXES, AXIS_HELP, check_settings
 from ..types import Generation
@@ -152,6 +152,6 @@ def read_pretrained(options: Mapping[str, Any]) -> tuple[Any, Any]:
     for name in options:
         if name not in (*LOAD_HELP, *CALL_NAMES):
             own = ("device", "dtype", "graphs", "profile")
-            raise unknown_name("option of from_pretrained", name, (*own, *METHOD_NAMES, *LOAD_HELP))
+            raise refused_load_option(name, (*own, *METHOD_NAMES, *LOAD_HELP))
     method = check_method({name: value for name, value in options.items() if name not in LOAD_HELP})
     return method, {name: value for name, value in options.items() if name in LOAD_HELP}

@@ -1,7 +1,7 @@
 """`adaptive`: `confidence` with a threshold that follows an acceptance target, carried from text to text.
 
-Draft & Verify (Self-SD, arXiv:2309.08168), its adaptive draft exit. The share of a round's draft that is kept,
-smoothed, is held against the target: below it the threshold rises a step, else it falls one; it is smoothed, too.
+Draft & Verify (arXiv:2309.08168), its adaptive draft exit. The share of a round's draft that is kept, smoothed, is held
+against the target: below it the threshold rises a step, else it falls one; it is smoothed, too.
 """
 
 from __future__ import annotations

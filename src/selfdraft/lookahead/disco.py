@@ -1,8 +1,9 @@
-"""`disco`: a small classifier decides after each drafted token whether to draft another (DISCO, arXiv:2405.04304).
+"""`disco`: a small classifier decides after each drafted token whether to draft another (arXiv:2405.04304).
 
-C_i = FFN(top-10 probabilities of the draft, their entropy, position in the generated text); drafting goes on while C_i
-is at least a threshold, up to a maximum. The classifier is trained for one model and one drafter by `selfdraft
-calibrate --lookahead disco`, which also tunes both numbers on the latency of other prompts; the profile keeps it.
+DISCO (dynamic speculation lookahead optimization): a feed-forward network reads the draft's ten largest probabilities,
+their entropy and the position in the generated text; drafting goes on while what it says, C_i, is at least a threshold,
+up to a maximum. The classifier is trained for one model and one drafter by `selfdraft calibrate --lookahead disco`,
+which also tunes both numbers on the latency of other prompts; the profile keeps it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`fixed`: always draft the same number of tokens (static lookahead).
 
-The usual rule (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is compared with as "static SL".
-`selfdraft calibrate --lookahead fixed` finds the best number for a model and its prompts ("static SL-opt").
+The usual rule (Leviathan et al., arXiv:2211.17192), and what DISCO (arXiv:2405.04304) is compared with. `selfdraft
+calibrate --lookahead fixed` finds the best number for a model and its prompts: "static SL-opt" in DISCO's tables, SL
+being the speculation lookahead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`heuristic`: two tokens more after a round that kept all of its draft, one less after any other.
 
-The schedule of transformers' assisted generation (Gante 2023), which DISCO (arXiv:2405.04304) calls "dynHeur SL". Every
+The schedule of transformers' assisted generation (Gante 2023), with which DISCO (arXiv:2405.04304) is compared. Every
 text has a length of its own, so that texts of a batch do not pull at one another.
 """
 

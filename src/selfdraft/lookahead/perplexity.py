@@ -1,7 +1,7 @@
 """`perplexity`: draft on while the draft's perplexity, over what it has drafted in this round, stays below a threshold.
 
-The rule that DISCO (arXiv:2405.04304, table 2) is held against as "ppl SL"; the threshold is tuned on other prompts,
-by `selfdraft calibrate --lookahead perplexity`.
+A rule that DISCO (arXiv:2405.04304, table 2) is held against; the threshold is tuned on other prompts, by `selfdraft
+calibrate --lookahead perplexity`.
 """
 
 from __future__ import annotations

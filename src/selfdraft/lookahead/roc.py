@@ -1,8 +1,8 @@
 """`roc`: `confidence` with a threshold refitted to what became of earlier tokens.
 
 transformers' dynamic speculation lookahead (by the authors of DISCO, arXiv:2405.04304): of all thresholds the one that
-minimises false positives' rate + 3 x false negatives' rate over the (confidence, kept) pairs seen. Theirs grow without
-bound; these are the last `memory` ones.
+minimises false positives' rate + 3 x false negatives' rate over the (confidence, kept) pairs seen: a point of the ROC
+curve (receiver operating characteristic). Theirs grow without bound; these are the last `memory` ones.
 """
 
 from __future__ import annotations

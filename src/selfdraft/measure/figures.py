@@ -90,7 +90,12 @@ class Figures:
         """Of a token."""
         return 1000 / self.tokens_per_second if self.tokens_per_second else None
 
-    def to_json(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        speed = "-" if self.tokens_per_second is None else f"{self.tokens_per_second:.1f}"
+        shown, texts = self.shown_speedup or "-", f"{self.equal} equal, {self.tie} ties, {self.different} different"
+        return f"Figures({self.num_prompts} prompts, {speed} tokens/s, speed-up {shown}, texts: {texts})"
+
+    def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "speedup": as_json(self.speedup), "call_speedup": as_json(self.call_speedup)}
 
 

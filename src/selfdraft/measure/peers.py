@@ -13,7 +13,7 @@ from transformers import StoppingCriteriaList
 from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
 from ..errors import OptionError
-from ..models.load.gguf import quiet
+from ..progress import quiet
 from ..types import SkipSet
 from .arms import Output
 from .records import Record

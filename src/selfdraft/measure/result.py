@@ -37,8 +37,8 @@ class Arm:
             return {name: getattr(self, name) for name in ("name", "kind", "method", "asked", "error")}
         return {
             **vars(self),
-            "total": self.total.to_json(),
-            "domains": {domain: found.to_json() for domain, found in self.domains.items()},
+            "total": self.total.to_dict(),
+            "domains": {domain: found.to_dict() for domain, found in self.domains.items()},
             "differences": [record.to_json() for record in self.differences],
         }
 

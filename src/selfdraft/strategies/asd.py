@@ -4,7 +4,7 @@ Adaptive self-speculative decoding (Draft on the Fly, arXiv:2410.01028, algorith
 With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden states before and after attention l:
 
 - attention l is skipped where C_l >= similarity,
-- attention and MLP of every m-th layer are skipped (rule 1),
+- attention and MLP (feed-forward block) of every m-th layer are skipped (rule 1),
 - the last n layers are kept in both cases (rule 2).
 
 The similarities come with the prefill; nothing is computed twice.

@@ -1,7 +1,8 @@
 """`clasp`: skip a number of whole layers; which ones, the last accepted token's hidden states tell.
 
-CLaSp: in-context layer skip for self-speculative decoding (ACL 2025): the dynamic programme of knapsack.py over whole
-layers, each of weight 1, at the token that was accepted last. The first and the last layer always run.
+CLaSp: in-context layer skip for self-speculative decoding (arXiv:2505.24196). A dynamic programme, that of `knapspec`
+with whole layers of weight 1, finds the layers whose absence turns the hidden states of the token accepted last least.
+The first and the last layer always run.
 """
 
 from __future__ import annotations

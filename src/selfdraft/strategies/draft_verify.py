@@ -1,9 +1,9 @@
 """`draft-verify`: the skip set that decoded fastest in calibration, found by Bayesian optimisation, fixed afterwards.
 
-Draft & Verify (Self-SD, arXiv:2309.08168). Each sub-layer is a binary variable; what is maximised is tokens per second,
-measured on a few prompts of a few tokens each. With `calibrate_on` these come from one domain or from all: what KNN-SSD
-(arXiv:2505.16162) compares itself with as SSD_F and SSD_M. Ours: layer 0 is always kept, the search begins with evenly
-spaced layers, and plain decoding is one of the choices: where it was fastest, nothing is drafted.
+Draft & Verify (arXiv:2309.08168). Each sub-layer is a binary variable; what is maximised is tokens per second, measured
+on a few prompts of a few tokens each. With `calibrate_on` these come from one domain or from all: the two forms that
+KNN-SSD (arXiv:2505.16162) compares itself with. Ours: layer 0 is always kept, the search begins with evenly spaced
+layers, and plain decoding is one of the choices: where it was fastest, nothing is drafted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .base import ConstantStrategy
 class Fixed(ConstantStrategy):
     @dataclass(frozen=True)
     class Options:
-        skip: str = setting("", "sub-layers to skip, for example a3,a5-7,m4 (attention 3, 5, 6, 7 and MLP 4)")
+        skip: str = setting("", "sub-layers to skip, like a3,a5-7,m4 (attention 3, 5, 6, 7, feed-forward 4)")
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         skip = SkipSet.parse(options.skip)

@@ -1,10 +1,10 @@
 """`knapspec`: what to skip, and how far to draft, is a knapsack: measured seconds against closeness to the target.
 
-KnapSpec (arXiv:2602.20217). Attention grows dearer with the text, an MLP does not; so the sub-layers' weights are their
-seconds after the text as it is, as small whole numbers. The tokens of the last rounds are run through a dynamic
-programme (knapsack.py) that finds for each weight skipped a sub-network close to the target. How often each of these
-would have drafted what the target said there gives its acceptance, (hits + 1) / (tokens + 2); the one with the most
-tokens per second, at its best length, drafts.
+KnapSpec (arXiv:2602.20217). Attention grows dearer with the text, an MLP (feed-forward block) does not; so the
+sub-layers' weights are their seconds after the text as it is, as small whole numbers. The tokens of the last rounds are
+run through a dynamic programme that finds for each weight skipped a sub-network close to the target. How often each of
+these would have drafted what the target said there gives its acceptance, (hits + 1) / (tokens + 2); the one with the
+most tokens per second, at its best length, drafts.
 
 Unlike the paper's code, the length found is used, a verification costs what it was measured to cost at its width, and
 not to draft at all is one of the choices. Few tokens cannot show a high acceptance, and rounds that draft nothing emit

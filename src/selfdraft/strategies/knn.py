@@ -1,14 +1,15 @@
 """`knn`: a skip set for each domain; a prompt is drafted with the set of the domain that it is nearest to.
 
-KNN-SSD (arXiv:2505.16162). Beforehand: hidden vectors of prompts of some domains; of each domain the vectors nearest to
-its centroid are its anchors, and a skip set is searched on the prompts of some of them. While generating: the prompt's
-own vector, which comes with the prefill, and the anchor of largest cosine decide once what drafts the whole text.
+KNN-SSD (k nearest neighbours, self-speculative decoding; arXiv:2505.16162). Beforehand: hidden vectors of prompts of
+some domains; of each domain the vectors nearest to its centroid are its anchors, and a skip set is searched on the
+prompts of some of them. While generating: the prompt's own vector, which comes with the prefill, and the anchor of
+largest cosine decide once what drafts the whole text.
 
 The paper speaks of the last hidden vector, its code takes the mean over the prompt: `feature`. It searches by Bayesian
 optimisation for hours (`search="draft-verify"`) and drafts chains of up to 12 tokens that stop below a confidence of
 0.8; ours searches with `prune`, which takes minutes, and drafts as that does. Ours, too: where nobody has labelled the
-prompts, K-means finds the domains (kmeans.py), and a prompt that is less similar to the nearest domain than its own
-prompts are to each other (anchors.threshold_of) is a stranger: it is drafted with a set searched on prompts of all.
+prompts, K-means finds the domains, and a prompt that is less similar to the nearest domain than its own prompts are to
+each other is a stranger: it is drafted with a set searched on prompts of all.
 
 A fit keeps the domains that the profile has and the prompts have not, and then the general set, too: to have a new one,
 fit prompts of all domains.

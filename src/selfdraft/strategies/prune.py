@@ -1,10 +1,10 @@
 """`prune`: sub-layers dropped one after the other, whichever costs least; how many to go without is decided by seconds.
 
-Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves
-(elimination.py), and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most
-tokens per second here: by the seconds measured on this device, after a text of this length, and at the acceptance to
-be expected. That is the share of the target's choices that the set met in calibration, corrected by how much more or
-less often drafts of this text fail. Where no set promises more than plain decoding, nothing is drafted.
+Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves,
+and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most tokens per second
+here: by the seconds measured on this device, after a text of this length, and at the acceptance to be expected. That is
+the share of the target's choices that the set met in calibration, corrected by how much more or less often drafts of
+this text fail. Where no set promises more than plain decoding, nothing is drafted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`uniform`: skip evenly spaced sub-layers, keep the first and the last layer.
 
-The pattern SWIFT (arXiv:2410.06916, section 3.2.1) found to draft well without any search: a fixed share of the
-layers, spread evenly. Attention and MLP of a chosen layer are skipped together; what is spread is the number of layers
-that `ratio` of all layers comes to, over the layers between the first and the last.
+The pattern SWIFT (arXiv:2410.06916, section 3.2.1) found to draft well without any search: a fixed share of the layers,
+spread evenly. Attention and MLP (feed-forward block) of a chosen layer are skipped together; what is spread is the
+number of layers that `ratio` of all layers comes to, over the layers between the first and the last.
 """
 
 from __future__ import annotations

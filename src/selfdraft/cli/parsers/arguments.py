@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...models.load.catalogue import DEFAULT_MODEL
+from ...models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from ...options import GenerateOptions, describe
 from ...registry import AXES, AXIS_HELP, DEFAULT_HELP, DEFAULTS
 
-MODEL_HELP = f"hub id, folder, GGUF file or catalogue name (default: {DEFAULT_MODEL})"
-DTYPE_DEFAULT = "float32 on the CPU, else bfloat16"
+MODELS = "hub id, folder, llama.cpp's GGUF file, catalogue name"
+MODEL_HELP = f"{MODELS} (default: {DEFAULT_MODEL})"
+DTYPES = ("float32", "bfloat16", "float16", "fp32", "bf16", "fp16")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """Usage without the flags, which follow anyway; a flag and its text on one line."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)
+        super().__init__(prog, max_help_position=26, width=shutil.get_terminal_size().columns)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -63,14 +65,22 @@ def add_command(commands: Any, name: str, text: str, about: str, epilog: str) ->
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help=MODEL_HELP)
-    add_device_options(parser)
+def completes(action: Any, words: Iterable[str]) -> None:
+    """What a shell offers for an argument that takes other words, too."""
+    action.completes = tuple(words)
 
 
-def add_device_options(parser: argparse.ArgumentParser, dtype_default: str = DTYPE_DEFAULT) -> None:
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    parser.add_argument("--dtype", help=f"float32, bf16, fp16, ... (default: {dtype_default})")
+def add_model(
+    parser: Any,
+    name: str = "model",
+    text: str = MODEL_HELP,
+    nargs: str | None = "?",
+    dtype: str = "fp32, on a GPU bf16",
+) -> None:
+    completes(parser.add_argument(name, nargs=nargs, help=text), CATALOGUE)
+    device = "cpu, cuda, cuda:1 (default: cuda if there is one)"
+    completes(parser.add_argument("--device", help=device), ("cpu", "cuda"))
+    completes(parser.add_argument("--dtype", help=f"bf16, fp16, fp32 (default: {dtype})"), DTYPES)
     parser.add_argument("--threads", metavar="N", type=count, help="of the CPU (default: as torch has it)")
 
 
@@ -80,7 +90,7 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     for name, default, text in describe(GenerateOptions):
         if is_wanted(name):
             flag = f"--{name.replace('_', '-')}"
-            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default})")
+            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default:g})")
     return group
 
 
@@ -89,7 +99,7 @@ def add_method_options(parser: argparse.ArgumentParser, title: str = "method", h
     group = parser.add_argument_group(title)
     for axis in AXES:
         text = f"{AXIS_HELP[axis]}: {_names(axis)}" if has_names else AXIS_HELP[axis]
-        group.add_argument(f"--{axis}", metavar="NAME", help=text)
+        completes(group.add_argument(f"--{axis}", metavar="NAME", help=text), AXES[axis])
     add_settings(group)
 
 
@@ -101,18 +111,5 @@ def _names(axis: str) -> str:
 
 
 def add_settings(parser: Any) -> None:
-    text = "METHOD.OPTION=VALUE, see `selfdraft info --methods`; repeatable"
+    text = "METHOD.OPTION=VALUE, see info --methods; repeatable"
     parser.add_argument("--set", metavar="TEXT", action="append", default=[], help=text)
-
-
-def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
-    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
-
-
-def add_label_options(parser: argparse.ArgumentParser) -> None:
-    """For a command that can do without labels. A field that was asked for must be there."""
-    text = "the field of a line that names its domain; not given: `domain`, and a line without it belongs to the "
-    text += "file's name where there are several, to 'all' where there is one"
-    parser.add_argument("--domain-field", metavar="NAME", help=text)

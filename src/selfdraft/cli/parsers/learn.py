@@ -7,77 +7,63 @@ import re
 from functools import partial
 from typing import Any
 
-from ...registry import DRAFTERS, STRATEGIES, TREES
-from .arguments import Help, add_command, add_label_options, add_model, add_prompt_options, add_settings, count
+from ...registry import AXES, AXIS_HELP, STRATEGIES
+from .arguments import Help, add_command, add_model, add_settings, completes, count
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 SHORT = 512  # tokens of a text
+LEARNED = ("disco", "fixed", "confidence", "perplexity")
 
-LOOKAHEADS = """\
-The target continues the prompts, and after each of its tokens the draft, with the strategy and the drafter that you
-name, proposes one; rounds are timed. So it is known what every setting would have done: replay ranks all of them, and
-the best are measured, with the usual one and with plain decoding, in turns.
-  disco        (arXiv:2405.04304) a small network is trained to foretell whether the target will keep a token, then its
-               threshold and most tokens are tuned on prompts held out; kept in the profile, one for each drafter
-  fixed        how many tokens to draft in every round ("static SL-opt" in the DISCO paper)
-  confidence   below which probability of the draft's best token to stop, and the most tokens
-  perplexity   above which perplexity of the draft to stop, and the most tokens
-Others need no tuning: heuristic, adaptive, roc and tpt follow the text. Tune on prompts like those you will ask, but do
-not judge by them: on prompts that a setting was chosen for it looks better than it is.
-"""
-
-
-CALIBRATE = f"""\
-Which sub-layers to skip (--strategy): what passes take is measured, the model continues some prompts, and each strategy
-is fitted to these texts and tried on prompts that were held out. The result, the profile of this model on this device,
-is kept in the cache folder; every command finds it there. What is interrupted, or ended by the budget, goes on when the
-same command is given again.
+CALIBRATE = """\
+What passes take is measured, the model continues some prompts, strategies are
+fitted to these texts and tried on prompts held out. The profile, what is known
+of this model on this device, is kept in the cache folder; every command finds
+it there. The same command goes on after an interruption, or with more budget,
+which is for all that the command does. More: docs/calibration.md.
 
 How far to draft (--lookahead):
-{LOOKAHEADS}
-The --budget is for all that the command does, from its start to its table: loading the model, measuring passes, writing
-texts, fitting, trials. Fetching a model that is not here yet is not part of it. Where it is short, texts and trials are
-shorter; where a single pass is too slow for it, it is refused.
+  disco        train the network that foretells what is kept (arXiv:2405.04304)
+  fixed        how many tokens to draft in every round
+  confidence   at which probability of the draft's best token to stop
+  perplexity   at which perplexity of the draft to stop
 
 examples:
-  selfdraft calibrate                                             the default model, our prompts, strategy prune
-  selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code   for code alone
-  selfdraft calibrate --prompts mine.jsonl --budget 1h            JSON lines: {{"domain": "chat", "prompt": "..."}}
-  selfdraft calibrate --strategy prune knapspec                   also try knapspec, which needs no fit
-  selfdraft calibrate --strategy knn --domain-field task --prompts mine.jsonl    a skip set for each value of "task"
-  selfdraft calibrate --strategy knn --prompts code.jsonl math.jsonl             one file per domain
-  selfdraft calibrate --strategy knn --prompts any.jsonl --set knn.clusters=4    not labelled: four clusters
-  selfdraft calibrate --strategy knn --prompts law.jsonl          adds the domain that its lines name, keeps the others
-  selfdraft calibrate --lookahead disco --strategy prune          train the classifier of disco for the drafts of prune
-  selfdraft calibrate --lookahead confidence --domain code        the best settings of confidence, for code
-  selfdraft generate --strategy prune "Hello"                     uses the profile
+  selfdraft calibrate qwen2.5-coder-1.5b-instruct --domain code
+  selfdraft calibrate --prompts mine.jsonl --budget 1h
+  selfdraft calibrate --strategy knn --prompts code.jsonl math.jsonl
+  selfdraft calibrate --lookahead disco --strategy prune
 """
 
 
 def add_calibrate(commands: Any) -> None:
-    text = "learn about a model on this device: what to skip, how far to draft"
-    about = "Learn what passes take on this device, which sub-layers a draft may skip, how far to draft."
+    text = "learn on this device what to skip, how far to draft"
+    about = "Learn on this device which sub-layers a draft may skip, or how far to draft."
     parser = add_command(commands, "calibrate", text, about, CALIBRATE)
     add: Any = parser.add_argument
     add_model(parser)
-    add("--strategy", metavar="NAME", nargs="+", help=f"of {', '.join(STRATEGIES)} (default: prune)")
-    add("--lookahead", metavar="NAME", help="learn how far to draft instead: disco, fixed, confidence, perplexity")
-    add_prompt_options(parser)
-    budget = "90s, 10m, 1h, kept within a tenth (default: 20m; with --lookahead 10m); see below what counts"
+    text = "what to fit and try, see info --methods (default: prune)"
+    completes(add("--strategy", metavar="NAME", nargs="+", help=text), STRATEGIES)
+    text = f"how far to draft instead: {', '.join(LEARNED)}"
+    completes(add("--lookahead", metavar="NAME", help=text), LEARNED)
+    add("--prompts", metavar="FILE", nargs="+", help="JSON lines with domain and prompt (default: ours)")
+    add("--domain", metavar="NAME", nargs="+", help="the prompts of these domains (default: of all)")
+    budget = "90s, 10m, 1h (default: 20m; with --lookahead 10m)"
     add("--budget", metavar="TIME", type=seconds, help=budget)
     add_settings(parser)
-    tokens = "that the model generates to fit to (default: 2048, on a CPU 512); with --lookahead: of each text (128)"
+    tokens = "to fit to (default: 2048, on a CPU 512); with --lookahead: of each text (128)"
     add("--tokens", metavar="N", type=count, help=tokens)
     group = parser.add_argument_group("with --strategy")
-    add_label_options(group)
-    trying = "try with N of the prompts held out, a quarter of each domain; 0: try nothing (default: all)"
+    field = "what a line calls its domain (default: domain)"
+    group.add_argument("--domain-field", metavar="NAME", help=field)
+    trying = "try with N of those held out; 0: none (default: all)"
     group.add_argument("--trial-prompts", metavar="N", type=partial(count, minimum=0), help=trying)
     group.add_argument("--again", action="store_true", help="start again, whatever was measured or kept before")
     group = parser.add_argument_group("with --lookahead")
-    group.add_argument("--drafter", metavar="NAME", help=f"what drafts: {', '.join(DRAFTERS)}")
-    group.add_argument("--tree", metavar="NAME", help=f"what is verified beside the draft: {', '.join(TREES)}")
-    labels = "of disco; match: 1 where the draft's token is the target's; tv: 1 - total variation (default: match)"
+    for axis in ("drafter", "tree"):
+        text = f"{AXIS_HELP[axis]}: {', '.join(AXES[axis])}"
+        completes(group.add_argument(f"--{axis}", metavar="NAME", help=text), AXES[axis])
+    labels = "of disco: equal tokens (default), or total variation"
     group.add_argument("--label", choices=("match", "tv"), help=labels)
     group.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 
@@ -99,23 +85,19 @@ def seconds(text: str) -> Time:
 
 
 PROFILE = """\
-A profile belongs to a model's weights, a device, a dtype and a version of selfdraft: `show`, `plot` and `remove` load
-the model to find its own.
+A profile belongs to a model's weights, a device, a dtype and a version of
+selfdraft: `show`, `plot` and `remove` load the model to find its own.
 
 examples:
-  selfdraft profile list                                   what is known about which models
-  selfdraft profile show smollm2-135m-instruct             seconds of passes, skip sets, speed-ups
-  selfdraft profile show --context 4096                    predicted after a text of 4096 tokens
-  selfdraft profile plot --output profile.png              the same as a picture
+  selfdraft profile list                         what is known of which models
+  selfdraft profile show --context 4096          after a text of 4096 tokens
   selfdraft profile plot --output sets.png --set a3-9,m4 a10-20
-  selfdraft profile plot --output domains.png --of knn     domains, their anchors and sets; swift: its timeline
-  selfdraft profile remove smollm2-135m-instruct           forget it; `selfdraft calibrate` learns again
 """
 
 
 def add_profile(commands: Any) -> None:
     text = "show what was learned about models"
-    about = "Show, draw, check and forget what `selfdraft calibrate` learned about models on this device."
+    about = "Show, draw and forget what `selfdraft calibrate` learned on this device."
     parser = add_command(commands, "profile", text, about, PROFILE)
     parser.set_defaults(run="run_list")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, prog="selfdraft profile")

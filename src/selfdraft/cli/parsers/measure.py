@@ -5,39 +5,36 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...bench.methods import PRESETS
-from .arguments import add_command, add_method_options, add_model, count, seconds
+from ...bench.methods import ALL, PRESETS
+from ...models.load.catalogue import CATALOGUE
+from ...registry import AXES, BENCH_ONLY
+from .arguments import add_command, add_method_options, add_model, completes, count, seconds
 
 PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
 """Axes as flags of `bench`."""
-_SETS = "summarise, math, translate, story, sql, code, chat, rewrite"
+_SETS = ("summarise", "math", "translate", "story", "sql", "code", "chat", "rewrite")
+_PEERS = ("eager", "static", "early-exit", "lookup")
+_PAPERS = ("swift", "knn-ssd", "knapspec", "asd", "disco")
 _PRESETS = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 
 BENCH = f"""\
 Methods take turns with plain decoding (off), prompt by prompt. Speed-ups are
 total tokens over total seconds of decoding, with 95 % intervals; outputs are
-compared: `different` makes the exit code 1. More: docs/benchmarking.md.
-
-methods: every combination of --strategies, --lookaheads, --drafters and --trees
-("all": every one; `selfdraft info --methods`); nothing: those of --quick.
---variant "NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ...".
+compared: `different` makes the exit code 1. Compared is every combination of
+--strategies, --lookaheads, --drafters and --trees (see `selfdraft info
+--methods`), else what a preset names. More: docs/benchmarking.md.
 
 presets:
 {_PRESETS}
-prompts: ours, files of JSON lines (domain and prompt, or Spec-Bench's
-question.jsonl), data sets of the hub with selfdraft[datasets].
-
 examples:
   selfdraft bench --quick                  what would I gain? In five minutes
   selfdraft bench --strategies all --output result.jsonl
   selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
-  selfdraft bench --all --mix 0 --seconds 1800 --output result.jsonl
-  selfdraft report result.jsonl --html page.html
 """
 
 
 def add_bench(commands: Any) -> None:
-    text = "measure methods against plain decoding: what would one gain?"
+    text = "measure methods against plain decoding"
     about = "Methods against plain decoding on prompts of several kinds: what would one gain?"
     parser = add_command(commands, "bench", text, about, BENCH)
     add_model(parser)
@@ -52,23 +49,27 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     add("--preset", choices=PRESETS, metavar="NAME", help="methods and options, see below")
     for name in ("quick", "all"):
         add(f"--{name}", action="store_const", dest="preset", const=name, help=f"the same as --preset {name}")
-    for axis in PLURALS.values():
-        add(f"--{axis}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
-    add("--variant", metavar="TEXT", action="append", default=[], help="a row of its own, see below; repeatable")
-    peers = "eager, static, early-exit, lookup (default: all, static on CUDA only), or none"
-    add("--peers", metavar="NAME", nargs="+", help=peers)
+    for axis, plural in PLURALS.items():
+        several = add(f"--{plural}", metavar="NAME", nargs="+", default=[], help='names, or "all"')
+        completes(several, [*AXES[axis], *BENCH_ONLY.get(axis, ()), ALL])
+    row = 'also "NAME: AXIS=METHOD ... METHOD.OPTION=VALUE ..."'
+    add("--variant", metavar="TEXT", action="append", default=[], help=row)
+    peers = f"transformers' own: {', '.join(_PEERS)} (default: all, static on CUDA only), or none"
+    completes(add("--peers", metavar="NAME", nargs="+", help=peers), [*_PEERS, "none"])
     add("--peer-prompts", metavar="N", type=count, help="peers on the first N prompts of each domain only")
-    add("--peer-model", metavar="MODEL", help="also transformers' assisted generation with this model as the draft")
+    assisted = "also transformers' assisted generation by this one"
+    completes(add("--peer-model", metavar="MODEL", help=assisted), CATALOGUE)
 
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
     add: Any = parser.add_argument_group("prompts").add_argument
     number = {"metavar": "N", "type": count}
-    add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {_SETS} (default: all)")
-    add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead")
-    add("--datasets", metavar="NAME", nargs="+", default=[], help="data sets of the hub instead")
-    add("--per-domain", **number, help="the first N prompts of each domain (default: all; with --quick: 2)")
-    add("--mix", metavar="R", type=float, help="order: the next prompt is of another domain with probability R")
+    sets = add("--prompt-sets", metavar="NAME", nargs="+", default=[], help=f"ours: {', '.join(_SETS)} (default: all)")
+    completes(sets, _SETS)
+    add("--prompts", metavar="FILE", nargs="+", default=[], help="files of JSON lines instead (domain and prompt)")
+    add("--datasets", metavar="NAME", nargs="+", default=[], help="data sets of the hub instead (selfdraft[datasets])")
+    add("--per-domain", **number, help="the first N of each domain (default: all)")
+    add("--mix", metavar="R", type=float, help="chance that the next prompt is of another domain")
     add("--contexts", **number, nargs="+", default=[], help="also prompts after about N tokens of other text")
     add("--max-new-tokens", **number, help="default: 128; with --quick: 40")
 
@@ -76,45 +77,39 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add: Any = parser.add_argument_group("run").add_argument
     add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
-    add("--top-p", metavar="P", type=float, help="sample from the smallest set of tokens with this probability")
+    add("--top-p", metavar="P", type=float, help="sample from the smallest set with this probability")
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--runs", metavar="N", type=count, default=1, help="measure all prompts N times (default: %(default)s)")
     add("--passes", action="store_true", default=None, help="also time single passes: the bound, the first token")
-    add("--soak", metavar="N", type=count, help="at the end N texts of mixed length: does memory grow?")
+    add("--soak", metavar="N", type=count, help="end with N texts of mixed length: does memory grow?")
     add("--seconds", metavar="N", type=seconds, help="begin no prompt later than this after the start")
-    add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on where it was interrupted")
+    add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on there")
     add("--again", action="store_true", help="replace what --output holds")
-    add("--json", action="store_true", help="print the result as one JSON document instead of a table")
-    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
+    add("--json", action="store_true", help="print one JSON document instead of a table")
+    add("--commit", metavar="TEXT", help="what was measured, where git does not know")
 
 
 REPRODUCE = """\
-Each table and figure is measured on the model given, with methods that take turns with plain decoding, and printed in
-the paper's form: ours (with model, device and date), then the published numbers, then whether the paper's claims are
-confirmed here. Published numbers come with their source and are never mixed with ours. What cannot be had (a data set
-that is not there) is named. Outputs are compared with plain decoding; `different` makes the exit code 1.
-
-prompts: ours stand for the papers' data sets; prompts of these data sets are known by their ids (cnndm..., gsm8k...,
-humaneval..., wmt...) in files of JSON lines with id, domain and prompt: --prompts FILE.
-
-With --output each piece is kept as it is measured: the same command goes on where it was interrupted, and
-`selfdraft report` makes a page of several files.
+Tables and figures are measured on the model given and printed in the paper's
+form: ours, the published numbers with their source, and whether the paper's
+claims are confirmed here. Outputs are compared with plain decoding; `different`
+makes the exit code 1. Our prompts stand for the papers' data sets; their own
+are known by their ids (cnndm..., gsm8k..., humaneval..., wmt...).
 
 examples:
-  selfdraft reproduce asd --quick                            less than ten minutes on two cores
+  selfdraft reproduce asd --quick          less than ten minutes on two cores
   selfdraft reproduce swift --experiments table-2 figure-6
-  selfdraft reproduce all MODEL --prompts *.jsonl --seconds 3600 --output result.jsonl
-  selfdraft report result.jsonl --markdown --output papers.md
+  selfdraft reproduce all MODEL --prompts *.jsonl --output result.jsonl
 """
 
 
 def add_reproduce(commands: Any) -> None:
-    text = "the papers' experiments on a model, published numbers beside ours"
+    text = "the papers' experiments on a model"
     about = "The papers' experiments at the scale of a model, published numbers beside ours."
     parser = add_command(commands, "reproduce", text, about, REPRODUCE)
     add: Any = parser.add_argument
     number = {"metavar": "N", "type": count}
-    add("paper", metavar="PAPER", help="swift, knn-ssd, knapspec, asd, disco, or all")
+    completes(add("paper", metavar="PAPER", help=f"{', '.join(_PAPERS)}, or all"), [*_PAPERS, ALL])
     add_model(parser)
     add("--quick", action="store_true", help="few prompts of each task, few tokens, less than ten minutes a paper")
     add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
@@ -129,29 +124,24 @@ def add_reproduce(commands: Any) -> None:
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--output", metavar="FILE.jsonl", help="keep every piece; the same command goes on where it was interrupted")
     add("--again", action="store_true", help="replace what --output holds, and fit again")
-    add("--commit", metavar="TEXT", help="what the result says was measured, where git does not know")
+    add("--commit", metavar="TEXT", help="what was measured, where git does not know")
 
 
 REPORT_ABOUT = """\
-Show results again: the table that `selfdraft bench` printed, or the tables and claims of `selfdraft reproduce`. On the
-terminal, as Markdown, as pictures, or (of `bench`) as one HTML page that needs nothing but itself (no script, nothing
-from the network; light and dark). Pictures need matplotlib (pip install "selfdraft[plot]"); the page does without.
+Show results again: the table that `selfdraft bench` printed, or the tables and
+claims of `selfdraft reproduce`. Pictures need matplotlib (pip install
+"selfdraft[plot]"); the page, which needs nothing but itself, does without.
 """
 
 
 REPORT = """\
-A result is what `selfdraft bench --output` or `selfdraft reproduce --output` wrote; one that is still being written can
-be shown as well. Of a folder all such files are taken. Several results become sections of one page.
-
---png of `bench` writes speedup.png, cost.png, split.png, skips.png, length.png, stream.png (of several results each
-name begins with that of its file); of `reproduce` the figures of its experiments. A chart that has nothing to show is
-left out, and the page says why.
+A result may still be being written. Several become sections of one page. A
+chart that has nothing to show is left out, and the page says why.
 
 examples:
-  selfdraft report result.jsonl                              the tables, on the terminal
-  selfdraft report result.jsonl --markdown > table.md        Markdown for a README
+  selfdraft report result.jsonl                         on the terminal
   selfdraft report cpu.jsonl gpu.jsonl --html page.html --png charts
-  selfdraft report papers/*.jsonl --markdown --output papers.md --png images --notes notes
+  selfdraft report papers/*.jsonl --markdown --output papers.md --notes notes
 """
 
 

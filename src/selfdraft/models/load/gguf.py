@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingExtraError
+from ...progress import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-_quiet_lock = threading.RLock()
 
 
 def read_gguf(path: Path, dtype: torch.dtype, **others: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -45,22 +39,3 @@ def require_gguf() -> None:
         raise MissingExtraError(
             f'reading GGUF weights needs {" and ".join(missing)}. Install with: pip install "selfdraft[gguf]"'
         )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers' log lines and progress bars off the screen, one thread at a time."""
-    from transformers.utils import logging
-
-    with _quiet_lock:
-        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        try:
-            # One of the bars cannot be switched off; it writes to what sys.stderr is at that moment.
-            with contextlib.redirect_stderr(io.StringIO()):
-                yield
-        finally:
-            logging.set_verbosity(verbosity)
-            if bars:
-                logging.enable_progress_bar()

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ...errors import ModelError, OptionError, SelfdraftError, unknown_name
-from ...options import LOAD_HELP, LoadOptions, check_value
-from ...progress import Progress
+from ...errors import ModelError, OptionError, SelfdraftError
+from ...options import LOAD_HELP, LoadOptions, check_load_value, read_object, refused_load_option
+from ...progress import Progress, quiet
 from ..checks import check_attention
 from .catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
-from .gguf import quiet, read_gguf
+from .gguf import read_gguf
 from .pull import pull
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ _HUB_TIMEOUT_SECONDS = 5
 _HUB_ONLY = ("revision", "token", "cache_dir", "subfolder", "variant")
 _FOR_TOKENIZER = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "trust_remote_code")
 _WITH_DEVICE_MAP = ("max_memory", "offload_folder")
+_BASE = "base_model_name_or_path"
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
 
 
@@ -84,9 +84,8 @@ def check_options(options: Mapping[str, Any], kind: str = HUB_ID, device: Any = 
     """Refuse, by name and with the reason, what this kind of source or the engine cannot use."""
     for name, value in options.items():
         if name not in LOAD_HELP:
-            raise unknown_name("option of from_pretrained", name, ("device", "dtype", *LOAD_HELP))
-        if get_type_hints(LoadOptions)[name] == bool | None:
-            check_value(name, value, bool)
+            raise refused_load_option(name, ("device", "dtype", *LOAD_HELP))
+        check_load_value(name, value)
         if name in _HUB_ONLY and kind != HUB_ID:
             raise OptionError(f"{name!r} is for models of the Hugging Face hub, and this is {kind}; leave it out")
         if kind == GGUF_FILE and name != "attn_implementation":
@@ -171,12 +170,20 @@ def _from_folder(folder: Path, options: dict[str, Any]) -> Loaded:
 
 def _tokenizer_of(folder: Path) -> str | Path | None:
     """Where it is: in the folder, or with the model that an adapter is for; None: nowhere."""
+    base = _base_of(folder / "adapter_config.json")
     if any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         return folder
-    if not (folder / "adapter_config.json").is_file():
+    return _tokenizer_of(Path(base)) if base and Path(base).is_dir() else base
+
+
+def _base_of(file: Path) -> str | None:
+    if not file.is_file():
         return None
-    base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    return _tokenizer_of(Path(base)) if Path(base).is_dir() else str(base)
+    remedy = "save the adapter again with PEFT's save_pretrained"
+    base = read_object(file.read_text("utf-8"), f"{file} is not an adapter's config", remedy).get(_BASE)
+    if not isinstance(base, str):
+        raise ModelError(f"{file} does not say which model the adapter is for ({_BASE}: {base!r}); {remedy}")
+    return base
 
 
 def _from_gguf(path: Path, options: dict[str, Any]) -> Loaded:
@@ -219,17 +226,28 @@ def _is_hub_reachable() -> bool:
 
 def _from_pretrained(source: str | Path, options: dict[str, Any], tokenizer_source: str | Path | None) -> Loaded:
     """Load with transformers. Weights that the checkpoint lacks would be random numbers: an error here."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     options = {"trust_remote_code": False, "local_files_only": True, **options}
     for_tokenizer = {name: options[name] for name in _FOR_TOKENIZER if name in options}
-    tokenizer = tokenizer_source and AutoTokenizer.from_pretrained(tokenizer_source, **for_tokenizer)
+    tokenizer = tokenizer_source and _tokenizer(tokenizer_source, for_tokenizer)
     model, report = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"the weights of {source} are incomplete: {len(missing)} tensors are missing, the first is {missing[0]}"
         )
     return model, tokenizer
+
+
+def _tokenizer(source: str | Path, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    remedy = "complete its files, or remove them (tokenizer*, vocab*) to load the model for token ids"
+    with _as_model_error(f"the tokenizer of {source} cannot be read; {remedy}"):
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        if tokenizer is not None and len(tokenizer) <= len(tokenizer.all_special_tokens):
+            raise ValueError("it has special tokens only")
+        return tokenizer
 
 
 def _on_device(model: Any, device: torch.device) -> Any:
@@ -245,6 +263,6 @@ def _on_device(model: Any, device: torch.device) -> Any:
 
 
 def _one_line(error: BaseException, limit: int = 300) -> str:
-    """What a library said at length, in one line."""
+    """What a library said at length, in one line: how it begins, and how it ends, where the remedy is."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-limit // 2 :]}"

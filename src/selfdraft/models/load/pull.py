@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DownloadError, ModelError, SelfdraftError
-from ...progress import Progress, no_progress
+from ...progress import Progress, no_progress, quiet
 from .catalogue import CATALOGUE, CatalogueModel, Wheel, cache_home, find, is_ready, model_folder
-from .gguf import quiet, read_gguf, require_gguf
+from .gguf import read_gguf, require_gguf
 
 try:
     import fcntl
