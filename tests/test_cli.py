@@ -387,12 +387,11 @@ class TestPrompt:
     def test_dtypes_in_short(self, short: str, dtype: str, generate: Generate) -> None:
         assert generate("--dtype", short, "--json", "--max-new-tokens", "2", "abc").document["dtype"] == dtype
 
-    def test_pipes_are_clean(self, folder: str, tmp_path: Path) -> None:
+    def test_pipes_are_clean(self, folder: str, tmp_path: Path, generate: Generate) -> None:
         """As a shell runs it: `> out.txt` has the text and one line break, and what is piped in is joined."""
-        command = f"{sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 9"
-        line = f"echo bc | {command} a > out.txt && {command} $'a\\n\\nbc' --json < /dev/null"
+        line = f"echo bc | {sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 9 a > out.txt"
         ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=True)
-        document = json.loads(ran.stdout)
+        document = generate("--max-new-tokens", "9", "--json", "a\n\nbc").document
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{document['text']}\n"
         assert ran.stderr.count("tokens/s") == 1
 

@@ -404,7 +404,7 @@ def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
 
 def test_prepare_checks_what_it_is_given() -> None:
     engine = new_engine(pico("llama"))
-    with pytest.raises(OptionError, match="num_tokens must be a whole number, at least 1, got 0"):
+    with pytest.raises(OptionError, match="num_tokens must be at least 1, got 0"):
         engine.prepare(0)
     with pytest.raises(OptionError, match="'temperature' belongs to a call"):
         engine.prepare(temperature=1.0)

@@ -32,7 +32,7 @@ sys.argv = ["selfdraft", *sys.argv[2:]]
 import runpy
 runpy.run_module("selfdraft", run_name="__main__")
 """
-DEFAULT = ["selfdraft.cli.main", "argparse", "torch", "torch.nn", "transformers"]
+DEFAULT = ["selfdraft.cli.main", "torch", "transformers"]
 WHILE_LOADING = ["transformers.models.llama.configuration_llama", "transformers.models.llama.modeling_llama"]
 
 

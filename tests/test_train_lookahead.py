@@ -424,7 +424,7 @@ class TestRefusals:
         assert "for the drafter 'model' (some/model), not for 'model' (other/model)" in str(raised.value)
 
     def test_the_command_names_the_settings(self) -> None:
-        settings = {"fixed": {"skip": "a1,m2"}, "lookup": {"max_ngram": 4, "min_ngram": "2"}}
+        settings = {"fixed": {"skip": "a1,m2"}, "lookup": {"max_ngram": 4, "min_ngram": 2}}
         with pytest.raises(ProfileError) as raised:
             use(None, strategy="fixed", drafter="lookup", settings=settings)
         command = "selfdraft calibrate 'pico model' --lookahead disco --strategy fixed --drafter lookup "

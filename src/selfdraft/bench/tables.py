@@ -217,7 +217,7 @@ def notes(result: Result) -> Iterator[str]:
     """On the tables."""
     totals = [(arm, arm.total) for arm in result.measured if arm.total]
     if any(verdict_of(result, arm) == INCONCLUSIVE for arm, _ in totals):
-        yield f"? inconclusive (1.00x in the interval, or fewer than {FEW_PROMPTS} prompts): rerun, or use more prompts"
+        yield f"? inconclusive: 1.00x in the interval, or fewer than {FEW_PROMPTS} prompts; rerun, or use more prompts"
     if any(total.is_of_calls for _, total in totals):
         yield "* speed-up of whole calls, prefill included: how long such a method decodes is not known"
     yield from peer_remarks(result)
