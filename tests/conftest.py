@@ -27,6 +27,12 @@ def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.engine.cores.PROC", Path("/proc/none"))
 
 
+@pytest.fixture(autouse=True)
+def quickly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no profile tells what passes take they are timed, and no figure of that is judged."""
+    monkeypatch.setattr("selfdraft.engine.knowledge.QUICK_SECONDS", 0.2)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A pico Llama as a Hugging Face folder, with a tokenizer of single characters. Copy it to change it."""

@@ -1,4 +1,4 @@
-"""A real model: its tokenizer, and six methods against one plain run and `model.generate`, 4 prompts x 20 tokens."""
+"""A real model: its tokenizer, and six methods against one plain run and `model.generate`, 4 prompts x 14 tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfdraft import Engine, Generation
 pytestmark = pytest.mark.model
 greedy, sampled = pytest.mark.xdist_group("greedy"), pytest.mark.xdist_group("sampled")  # each shares its plain runs
 
-NUM_TOKENS = 20
+NUM_TOKENS = 14
 PROMPTS = (
     "Write a long story about a fox who learns to read.",
     "List twenty animals and say one thing about each of them.",

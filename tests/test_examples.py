@@ -123,6 +123,7 @@ def test_stored_outputs_are_of_one_run() -> None:
     assert "/home/" not in json.dumps(notebook)
 
 
+@pytest.mark.full
 @pytest.mark.model
 def test_stored_outputs_are_those_of_the_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts, their tokens and their passes; speeds are of the day. The cells after it compare and measure: minutes."""

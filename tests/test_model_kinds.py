@@ -367,7 +367,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [slow(name) if name == "swift" else name for name in METHODS])
 @pytest.mark.parametrize("is_forked", [False, True])
 def test_threads_on_one_model_write_what_each_would_alone(method, is_forked):
     engine, prompts = Engine(own()), [[number, *PROMPT] for number in range(3)]

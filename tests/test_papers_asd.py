@@ -17,6 +17,7 @@ SECONDS = {"attention": 1e-3, "MLP": 2e-3}
 SEARCHED = {"skip": "a1", "tokens_per_second": 1.0, "plain": 2.0, "optimise_seconds": 1.0}
 
 
+@pytest.mark.full
 def test_from_end_to_end(tmp_path: Path) -> None:
     bench = new_bench(tmp_path / "fits", scale=replace(SMALL, fit_seconds=3.0))
     found = run(asd.RECIPE, bench, tmp_path / "result.jsonl")

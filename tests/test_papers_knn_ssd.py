@@ -61,6 +61,7 @@ def sections(bench: Workbench) -> Mapping[str, Section]:
     return run(RECIPE, bench, bench.folder / "result.jsonl")
 
 
+@pytest.mark.full
 def test_every_experiment_has_its_table(sections: Mapping[str, Section]) -> None:
     assert len(sections) == len(RECIPE.experiments)
     check(RECIPE, sections)

@@ -312,6 +312,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert len(re.findall(r'<img [^>]*alt="[^"]{20,}"', page)) == len(names)
 
 
+@pytest.mark.full
 def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) -> None:
     head, records = a_run()
     file = a_file(tmp_path, head, [replace(record, num_prompt_tokens=100, skips=None) for record in records])
@@ -321,6 +322,7 @@ def test_a_chart_without_data_is_left_out_and_the_page_says_why(tmp_path: Path) 
     assert not {"length.png", "skips.png"} & {file.name for file in (tmp_path / "png").iterdir()}
 
 
+@pytest.mark.full
 def test_several_results_are_sections_of_one_page(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert page_of(a_file(tmp_path), a_file(tmp_path / "other")).count("<section ") == 2
