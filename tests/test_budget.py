@@ -121,6 +121,7 @@ def test_a_budget_too_small_to_keep_is_refused(clock: Clock, engine: Engine) -> 
     assert now() < 60
 
 
+@pytest.mark.full
 def test_texts_that_time_cuts_are_used_and_not_kept(clock: Clock, engine: Engine) -> None:
     """A larger budget writes them again, and fits again to whole ones."""
     clock(0.5)
@@ -144,6 +145,7 @@ def test_a_step_is_begun_only_if_it_will_be_over(monkeypatch: pytest.MonkeyPatch
     assert taken == [10, 15, 20], "45 of 50 are spent, and 20 more would be too many"
 
 
+@pytest.mark.full
 def test_trials_of_one_strategy_leave_time_for_the_next(clock: Clock, engine: Engine) -> None:
     clock(0.1)
     said: list[str] = []

@@ -442,6 +442,7 @@ def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
     assert line.startswith("interrupted after ")
 
 
+@pytest.mark.full
 def test_a_closed_pipe_is_no_error(folder: str) -> None:
     command = f"{sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 200 abc | head -c 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)

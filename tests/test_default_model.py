@@ -45,7 +45,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "uniform-confidence-sampled": {"settings": {"confidence": {"max_tokens": 1}}, **SAMPLED},
 }
 """Short drafts: four rows at once make every token of one dear."""
-FIRST = ("uniform-siblings", "lookup-sampled")
+FIRST = ("uniform-siblings",)
 """In `make test`; some 10 seconds each, so the others are for `make test-full`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 import re
 import shlex
@@ -96,7 +97,7 @@ def test_the_readme_s_examples_run(
     """One after the other, as a newcomer would, with nothing learned; a pico model in place of the hub's."""
     from pico import pico, pico_tokenizer
 
-    tokenizer = pico_tokenizer()
+    tokenizer = copy.deepcopy(pico_tokenizer())
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
     model = pico("llama", vocab_size=len(tokenizer))

@@ -70,6 +70,7 @@ def test_without_a_model_it_is_the_default_one(script: Any, folder: str, monkeyp
     assert script("inside_transformers.py").endswith("the same tokens: True\n")
 
 
+@pytest.mark.full
 def test_a_chat_is_another_each_time(script: Any, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
     monkeypatch.setattr("secrets.randbits", lambda bits: seeds.append(len(seeds)) or seeds[-1])

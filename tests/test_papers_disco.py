@@ -27,6 +27,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return folder / "result.jsonl", bench, papers.run(RECIPE, bench, folder / "result.jsonl")
 
 
+@pytest.mark.full
 def test_every_table_and_figure(whole: Whole) -> None:
     file, _, sections = whole
     assert set(sections) == {*(f"table-{n}" for n in (1, 2, 3, 5, 6)), *(f"figure-{n}" for n in (2, 3, 4, 5))}

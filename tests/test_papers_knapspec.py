@@ -46,6 +46,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Section]:
     return run(RECIPE, new_bench(folder), folder / "units.jsonl")
 
 
+@pytest.mark.full
 def test_every_experiment_is_measured(shown: Mapping[str, Section]) -> None:
     assert list(shown) == ["main", "pruning", "decoupling", "correlation", "contexts", "lemma"]
     check(RECIPE, shown)

@@ -333,6 +333,7 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     assert "No text has been finished yet." in page_of(a_file(tmp_path, a_run()[0], []))
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_is_shown_up_to_its_last_whole_prompt(tmp_path: Path) -> None:
     file = a_file(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
