@@ -730,7 +730,9 @@ def test_a_shortlist_shorter_than_the_candidates() -> None:
 # ------------------------------------------------------------------------------------------------------ threads
 
 
-@pytest.mark.parametrize("strategy", ["uniform", pytest.param("swift", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "strategy", ["uniform", *(pytest.param(name, marks=pytest.mark.full) for name in ("off", "swift"))]
+)
 @pytest.mark.parametrize("is_forked", [False, True])
 def test_threads_take_turns_and_each_writes_what_it_would_alone(strategy: str, is_forked: bool) -> None:
     """Recordings share what they read and write; of two threads inside one round both would write nonsense."""
