@@ -72,7 +72,7 @@ class _Scratch:
         task = DraftTask(Rule.of(self.method, plan, sampler), [1], [(0, 0, 0)], [_NOBODY], sampler.options.seed)
         for start in self._starts(1):
             rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
-            drafter.open(self.runner, self.cache, rows).chain(task)
+            drafter.open(self.runner, self.cache, rows).rehearse(task)
         drafter.end(_NOBODY)
 
     def _starts(self, width: int) -> Iterator[int]:
