@@ -98,7 +98,7 @@ class DraftBatch:
         self.runner, self.ids = runner, list(ids)
         self.cache = runner.new_cache(len(self.ids), num_slots)
         self.cached: list[list[int]] = [[] for _ in self.ids]
-        self._verified = [0] * len(self.ids)
+        self._verified = [0] * len(self.ids)  # that many agree with the text, where that many are cached
         self._fed: list[torch.Tensor] = []  # [rows from `_first` on] each; read when the round is over
         self._first = 0
 
@@ -120,10 +120,11 @@ class DraftBatch:
         for sequence_id, text in zip(rows.sequence_ids, rows.committed, strict=True):
             row = self.ids.index(sequence_id)
             cached = self.cached[row]
-            del cached[min(_common_length(cached, text, self._verified[row]), len(text) - 1) :]
+            known = min(self._verified[row], len(cached))
+            del cached[min(_common_length(cached, text, known), len(text) - 1) :]
             if len(text) - len(cached) > MAX_PENDING:
                 self.bring_up(row, text)
-            self._verified[row] = len(cached)
+            self._verified[row] = len(text)  # as soon as it is fed
 
     def bring_up(self, row: int, text: Sequence[int]) -> None:
         """Run all but the last token of one row. After a gap by recorded passes, which have scores, if they can."""
@@ -166,10 +167,12 @@ class DraftBatch:
         tokens = [self._known(text[start:]) for text, start in zip(texts, starts, strict=True)]
         chain = self.runner.draft(task, PassRequest(tokens, starts, first), self.cache, vocabulary)
         if chain is not None:
-            for row, (cached, text) in enumerate(zip(self.cached[first:], texts, strict=False)):
-                cached.extend(text[len(cached) :])
-                drafted = (candidates[row][0] for candidates in chain.candidates[:-1])  # the last was never fed
-                cached.extend(itertools.takewhile(lambda token: token != PAD, drafted))
+            for row, sequence_id in enumerate(task.sequence_ids):
+                cached = self.cached[first + row]
+                if sequence_id != NOBODY:
+                    drafted = (column[row][0] for column in chain.candidates[:-1])  # the last was never fed
+                    cached.extend(texts[row][len(cached) :])
+                    cached.extend(itertools.takewhile(lambda token: token != PAD, drafted))
         return chain
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
