@@ -43,8 +43,8 @@ def max_width(method: Method, plan: Plan) -> int:
         return 1
     tree = method.tree_of(plan)
     unknown = TREE_NODES if tree.max_candidates > 1 else 0
-    beside = unknown if tree.max_nodes is None else tree.max_nodes
-    return 1 + max(depth, beside, method.drafter_of(plan).max_nodes)
+    nodes = tree.max_nodes(is_wide=True)
+    return 1 + max(depth, unknown if nodes is None else nodes, method.drafter_of(plan).max_nodes)
 
 
 @dataclass(frozen=True)
