@@ -14,7 +14,8 @@ import torch
 
 from ..passes import NoiseKey, PassOutput, Site
 from ..types import ROOT, Draft, Verdict
-from .sampling import Ranked, Sampler, uniform
+from ..noise import uniform
+from .sampling import Ranked, Sampler
 
 _DRAW, _TEST, _REST = 1, 2, 3
 """Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import OptionError
 from ..models.gpu.memory import reads_are_free
+from ..noise import gumbel
 from ..options import GenerateOptions, check_function
 from ..passes import Salt, Seed
 
@@ -41,8 +42,6 @@ SHORTLIST = 1024
 """Tokens that a choice on a CPU looks at closely, where the others cannot be chosen."""
 NOISE_SPREAD = 26.1
 """More than the largest noise (22.9) is above the smallest (-3.2)."""
-_MASK = 0xFFFFFFFF
-_STREAMS = (0x243F6A88, 0x85A308D3)
 
 
 def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
@@ -198,43 +197,3 @@ def _nucleus(scores: torch.Tensor, top_p: float, size: int) -> tuple[torch.Tenso
     is_kept = probs.cumsum(-1) - probs < top_p
     is_kept[:, 0].fill_(True)
     return order, is_kept
-
-
-def gumbel(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
-    return -torch.log(-torch.log(uniform(seed, sequences, indices, tokens, *salts)))
-
-
-def uniform(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
-
-    Other `salts` give other numbers for the same place.
-    """
-    first, second = (_key(stream, seed, sequences, indices, *salts)[:, None] for stream in _STREAMS)
-    if isinstance(numbers, int):
-        numbers = torch.arange(numbers, device=sequences.device)
-    bits = _mix(_mix(numbers ^ first) ^ second)
-    return (bits.double() + 0.5) / 2.0**32
-
-
-def halves_of(seed: int) -> tuple[int, int]:
-    """A seed as its low and its high 32 bits."""
-    return seed & _MASK, (seed >> 32) & _MASK
-
-
-def _key(stream: int, seed: Seed, *parts: Salt) -> torch.Tensor:
-    key = torch.full_like(torch.as_tensor(parts[0]), stream)
-    for part in (*(halves_of(seed) if isinstance(seed, int) else seed), *parts):
-        key = _mix(key ^ part)
-    return key
-
-
-def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """A bijective 32-bit mixer (Wellons' lowbias32) in int64; products wrap, the low 32 bits stay right."""
-    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _MASK
-    bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _MASK
-    return bits ^ (bits >> 16)
