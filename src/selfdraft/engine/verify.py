@@ -31,7 +31,8 @@ def verify(
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        run_ahead=width == 1 and goes_on and not capture and sampler.takes_best,
+        # A pass ahead overwrites the scores that log-probabilities are read from.
+        run_ahead=width == 1 and goes_on and not capture and sampler.takes_best and sampler.options.logprobs is None,
     )
     output = runner.forward(request, state.cache)
     prefixes = [sequence.prefix for sequence in state.active] if sampler.has_prefix_rules else []
