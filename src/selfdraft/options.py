@@ -136,9 +136,9 @@ class GenerateOptions:
     )
     presence_penalty: float = setting(0.0, "lower the scores of generated tokens by this", minimum=-2.0, maximum=2.0)
     frequency_penalty: float = setting(0.0, "the same, once for each time it occurs", minimum=-2.0, maximum=2.0)
-    logit_bias: tuple[tuple[int, float], ...] = setting((), "add to the scores of tokens, by id")
+    logit_bias: tuple[tuple[int, float], ...] = setting((), "what to add to the scores of tokens, by id")
     logprobs: int | None = setting(
-        None, "log-probabilities of each token and of the k likeliest there", minimum=0, maximum=MAX_LOGPROBS
+        None, "log-probability of each token, and of this many likeliest", minimum=0, maximum=MAX_LOGPROBS
     )
     seed: int = setting(0, "the same seed, the same text", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(

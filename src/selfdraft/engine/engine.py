@@ -42,7 +42,7 @@ from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
 from .prepare import prepare
-from .sampling import Sampler, check_bias, check_processors
+from .sampling import Sampler, check_processors, make_sampler
 from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
 from .stream import Stream, one_at_a_time
 from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
@@ -345,8 +345,7 @@ class Engine:
         return Stream(sequences, tails, rounds, settings, is_batch, self._worker)
 
     def _sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
-        check_bias(settings, self._runner.vocab_size)
-        return Sampler(settings, tuple(sorted(rules[0].eos_tokens if rules else self.eos_tokens)))
+        return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
 
     def _rounds(
         self, sequences: Sequence[TextSequence], method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]

@@ -8,7 +8,7 @@ the same seed gives the same text with speculation on or off, alone or in a batc
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,14 +67,6 @@ def processed(processor: Callable[..., Any], prefix: torch.Tensor, scores: torch
         f"the processor {name} must return scores {list(scores.shape)}, like those it was given, but returned {got}; "
         "end it with `return scores`"
     )
-
-
-def check_bias(options: GenerateOptions, vocab_size: int) -> None:
-    outside = next((token for token, _ in options.logit_bias if token >= vocab_size), None)
-    if outside is not None:
-        raise OptionError(
-            f"token id {outside} in logit_bias is outside the vocabulary; use ids from 0 to {vocab_size - 1}"
-        )
 
 
 @dataclass(frozen=True)
@@ -201,6 +193,16 @@ class Sampler:
             threshold = torch.full((), options.min_p, device=scores.device).log() - slack
             scores = scores.masked_fill(scores - best < threshold, -torch.inf)
         return scores
+
+
+def make_sampler(options: GenerateOptions, eos_tokens: Iterable[int], vocab_size: int) -> Sampler:
+    """Raise for a bias of a token that the model does not have; an end that it does not have is never chosen."""
+    outside = next((token for token, _ in options.logit_bias if token >= vocab_size), None)
+    if outside is not None:
+        raise OptionError(
+            f"token id {outside} in logit_bias is outside the vocabulary; use ids from 0 to {vocab_size - 1}"
+        )
+    return Sampler(options, tuple(sorted(token for token in eos_tokens if 0 <= token < vocab_size)))
 
 
 def _num_contenders(warped: torch.Tensor, count: int) -> int:
