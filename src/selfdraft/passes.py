@@ -76,7 +76,6 @@ class Text(NamedTuple):
     lead: Sequence[int]  # seen before the text by rules alone
     tokens: Sequence[int]
     num_prompt_tokens: int
-    eos_tokens: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ class Choosing:
     indices: Sequence[int]  # [row] position in the generated text of what stands after column 0
     texts: Sequence[Text] = ()  # where there are rules
     biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
+    eos_tokens: Sequence[int] = ()
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
 
 

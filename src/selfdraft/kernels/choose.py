@@ -46,10 +46,10 @@ def _loaded(scores_ptr, column, token, size):
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
-@triton.jit(do_not_specialize=["size", "width", "num_path", "num_mask_words"])
+@triton.jit(do_not_specialize=["size", "width", "num_rows", "num_path", "num_mask_words"])
 def _rules(
     scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, first_row_ptr,
-    words_ptr, biases_ptr, allowed_ptr, size, width, num_path, num_mask_words,
+    words_ptr, biases_ptr, allowed_ptr, size, width, num_rows, num_path, num_mask_words,
     HAS_RULES: tl.constexpr, HAS_BIASES: tl.constexpr, IS_MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1)
@@ -58,14 +58,16 @@ def _rules(
     is_token = token < size
     x = _loaded(scores_ptr, column, token, size)
     if HAS_RULES:
-        place = (tl.load(first_row_ptr) + row).to(tl.int64) * size + token
+        # Rows that only pad may stand after the last one.
+        place = tl.minimum(tl.load(first_row_ptr) + row, num_rows - 1).to(tl.int64) * size + token
         word = tl.load(words_ptr + place, mask=is_token, other=0)
         count = word & _COUNT_BITS
-        on_path = tl.load(on_path_ptr + column)
+        on_path, first_index = tl.load(on_path_ptr + column), tl.load(indices_ptr + row)
         for index in range(num_path):
-            if ((on_path >> index) & 1) == 1:
+            # At index 0 the pass's first token is the prompt's last.
+            if (((on_path >> index) & 1) == 1) & ((index > 0) | (first_index > 0)):
                 count += (token == tl.load(path_ptr + row * num_path + index)).to(tl.int32)
-        is_early = tl.load(indices_ptr + row) + tl.load(depths_ptr + column) < _setting(settings_ptr, row, _MIN_NEW)
+        is_early = first_index + tl.load(depths_ptr + column) < _setting(settings_ptr, row, _MIN_NEW)
         x = tl.where(is_early & ((word & _EOS_BIT) != 0), float("-inf"), x)
         if HAS_BIASES:
             x += tl.load(biases_ptr + place, mask=is_token, other=0.0)
@@ -101,6 +103,7 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
         scores if columns.allowed is None else columns.allowed,
         size,
         columns.depths.shape[1],
+        1 if columns.words is None else len(columns.words),
         columns.path.shape[1],
         0 if columns.allowed is None else columns.allowed.shape[-1],
         HAS_RULES=kind.has_rules,

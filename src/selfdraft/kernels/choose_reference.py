@@ -40,12 +40,15 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
 
 def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
     numbers, (num_rows, width) = _Numbers(columns), columns.depths.shape
-    rows = columns.first_row + torch.arange(num_rows, device=scores.device)
     assert columns.words is not None
+    rows = columns.first_row + torch.arange(num_rows, device=scores.device)
+    rows = rows.clamp(max=len(columns.words) - 1)  # rows that only pad may stand after the last one
     words = columns.words[rows].repeat_interleave(width, dim=0)
     place = torch.arange(columns.path.shape[1], device=scores.device)
-    is_on_path = (columns.on_path[:, :, None] >> place & 1).flatten(0, 1)
-    path = columns.path.repeat_interleave(width, dim=0).clamp(min=0)
+    # At index 0 the pass's first token is the prompt's last.
+    is_generated = (columns.path >= 0) & ((place > 0) | (columns.indices[:, None] > 0))
+    is_on_path = (columns.on_path[:, :, None] >> place & is_generated[:, None]).flatten(0, 1)
+    path = columns.path.clamp(min=0).repeat_interleave(width, dim=0)
     counts = (words & WORD_COUNT).long().scatter_add(1, path, is_on_path)
     is_early = _indices(columns) < numbers.whole("min_new_tokens")
     scores = scores.masked_fill(is_early[:, None] & (words & WORD_EOS != 0), -torch.inf)
