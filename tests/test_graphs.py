@@ -219,7 +219,7 @@ def test_buffers_hold_what_a_pass_needs() -> None:
 
 
 def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
-    graphs = Graphs(lambda function, reset=None: (mock.Mock(num_bytes=10), function()), max_bytes=20)
+    graphs = Graphs(lambda function, reset, is_warm: (mock.Mock(num_bytes=10), function()), max_bytes=20)
 
     def use(key: str) -> None:
         graphs.get(key, lambda record: record(lambda: None))
@@ -231,7 +231,7 @@ def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
     assert graphs.num_captures == 3
     use("B")
     assert graphs.num_captures == 4
-    assert graphs.capture_seconds > 0
+    assert graphs.record_seconds > 0
     graphs.clear()
     assert (graphs.num_graphs, graphs.num_bytes) == (0, 0)
     use("B")
