@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from selfdraft.kernels import quick as module  # noqa: E402
-from selfdraft.kernels.quick import QuickKernel, quick  # noqa: E402
+from selfdraft.kernels import quick as module
+from selfdraft.kernels.quick import QuickKernel, quick
 
 DRIVER = SimpleNamespace(active=SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 77))
 

@@ -1,4 +1,4 @@
-"""Launching a compiled kernel with less of the host's time: what was compiled for such arguments is found by a short key.
+"""Launching a compiled kernel in little time of the host: what was compiled for such arguments is found by a short key.
 
 A new skip set is a hundred and more launches, and Triton's own way to each takes 20 to 40 us. What decides which
 compiled kernel runs is the same here as there: types, alignment, small whole numbers, constants. The first launch of a
