@@ -62,7 +62,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def capture_seconds(self) -> float:
+    def record_seconds(self) -> float:
         """What recording has taken so far."""
         ...
 

@@ -9,7 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+from .quick import quick
 
+
+@quick
 @triton.jit(do_not_specialize=["num_rows", "num_depths", "num_path"])
 def _feed(
     candidates_ptr, confidence_ptr, wants_ptr, drafted_ptr, progress_ptr,

@@ -8,7 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
+from .quick import quick
 
+
+@quick
 @triton.jit
 def _add_norm(
     stream_ptr,

@@ -138,9 +138,11 @@ class DraftSpec:
 
     def record(self, record: Recorder, cache: SlotCache, end: int) -> DraftGraphs:
         buffers, outputs = self.buffers, self.outputs
-        saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
+        saved: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the first warm-up, if there is one
 
         def reset() -> None:
+            if not saved:
+                saved.extend((one, one.clone()) for one in (buffers.data, outputs.drafted, outputs.progress))
             for tensor, values in saved:
                 tensor.copy_(values)
 

@@ -85,6 +85,7 @@ class GraphRunner(EagerRunner):
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
         super()._begin()
+        self._recorded_before = self.record_seconds if "graphs" in vars(self) else 0.0
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
@@ -198,8 +199,8 @@ class GraphRunner(EagerRunner):
         return self.fallback_reason is None
 
     @property
-    def capture_seconds(self) -> float:
-        return self.graphs.capture_seconds
+    def record_seconds(self) -> float:
+        return self._recorded_before + self.graphs.record_seconds
 
     @property
     def graph_keys(self) -> Sequence[Any]:
