@@ -89,9 +89,9 @@ class Tile:
         return triton.cdiv(triton.cdiv(size, self.columns), self.num_splits) * self.columns
 
     def options(self, x: torch.Tensor, num_matrices: int = 1) -> dict[str, Any]:
-        """As many stages as the device has room for; none of this changes a result."""
+        """As many stages as the device has room for (the last one needs none); none of this changes a result."""
         num_bytes = (num_matrices * self.rows + token_tile(len(x))) * self.columns * x.element_size()
-        num_stages = max(1, min(self.num_stages, _shared_bytes(x.device) // num_bytes))
+        num_stages = min(self.num_stages, 1 + _shared_bytes(x.device) // num_bytes)
         return {"num_warps": self.num_warps, "num_stages": num_stages, **options(x.device)}
 
 

@@ -42,6 +42,8 @@ def _linear(
     weights = row_ptr[None, :] + columns[:, None]
     source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
     total = tl.zeros([TOKENS, ROWS], tl.float32)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + rows, mask=is_row & (split == 0), other=0.0)
     wait(PDL)
     for start in range(0, PART, COLUMNS):
         if IS_EVEN:
@@ -54,7 +56,6 @@ def _linear(
         total = tl.dot(x, weight, total, input_precision="ieee")
     let_next_start(PDL)
     if HAS_BIAS:
-        bias = tl.load(bias_ptr + rows, mask=is_row & (split == 0), other=0.0)
         total += bias[None, :].to(tl.float32)
     place = (split * num_tokens + tokens[:, None]).to(tl.int64) * num_rows + rows[None, :]
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[:, None] & is_row[None, :])
