@@ -295,7 +295,8 @@ def nothing_to_draw(scores: torch.Tensor, count: int) -> Drawn:
 class DraftRule(Hashable, Protocol):
     """How a draft chooses after its scores. Equal rules may share a recording: tensors in, tensors out."""
 
-    kind: ChoiceKind
+    @property
+    def kind(self) -> ChoiceKind: ...
 
     @property
     def max_candidates(self) -> int: ...

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import torch
 
+from ..noise import uniform
 from ..passes import NoiseKey, PassOutput, Site
 from ..types import ROOT, Draft, Verdict
-from ..noise import uniform
 from .sampling import Ranked, Sampler
 
 _DRAW, _TEST, _REST = 1, 2, 3
@@ -136,7 +136,7 @@ class Rejection:
             scores, noise = _scores_at(targets, sampler, walks, rows)
             open_walks = [walks[row] for row in rows]
             num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(sampler.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
+            tests = uniform(sampler.options.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
             kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
             drawn = sampler.best(rest.log(), 1, noise.sequences, noise.indices, noise.rounds, _REST)[1][:, 0].tolist()
             for walk, child, token in zip(open_walks, kept, drawn, strict=True):

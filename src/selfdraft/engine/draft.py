@@ -11,7 +11,7 @@ import torch
 
 from ..kernels.top import distribution, top
 from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site, Text
-from ..protocols import Choice, Draw, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
+from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Draw, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler
@@ -32,7 +32,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
-        rule = Rule(method.lookahead, method.tree_of(plan), method.accept, sampler.kind or _HOST_KIND[sampler.is_greedy])
+        rule = Rule.of(method, plan, sampler)
         group = GroupDraft(session, rule, rows, caps, state.sites[hull], [item.text for item in sequences], sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
@@ -54,10 +54,6 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
     return room if plan.max_draft_tokens is None else min(plan.max_draft_tokens, room)
 
 
-_HOST_KIND = {True: ChoiceKind(), False: ChoiceKind(is_drawn=True)}
-"""Of rules that the host goes by: all that matters is whether it draws."""
-
-
 @dataclass(frozen=True)
 class Rule:
     """How a draft chooses after its scores, whatever text, seed and settings: hashable, tensors in, tensors out."""
@@ -66,6 +62,12 @@ class Rule:
     tree: Tree
     accept: Acceptance
     kind: ChoiceKind
+
+    @classmethod
+    def of(cls, method: Method, plan: Plan, sampler: Sampler) -> Rule:
+        """Where the host goes by the caller's processors, all that matters is whether it draws."""
+        kind = sampler.kind or ChoiceKind(is_drawn=not sampler.is_greedy)
+        return cls(method.lookahead, method.tree_of(plan), method.accept, kind)
 
     @property
     def max_candidates(self) -> int:
@@ -77,18 +79,18 @@ class Rule:
 
     def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
         """Choose after `stats.scores`; a drafter that has none brings its `stats.token`."""
-        if stats.scores is None:
+        scores = stats.scores
+        if scores is None:
             assert stats.token is not None
             found = stats.token[:, None]
         elif self.kind.is_drawn:
-            drawn = draw(stats.scores, self.max_candidates)
-            # What is impossible was never drawn.
-            found = torch.cat((drawn.tokens[:, :1], drawn.tokens[:, 1:].masked_fill(drawn.values[:, 1:] == -torch.inf, PAD)), 1)
-            stats = replace(stats, peak=drawn.peak)
+            values, found, peak = draw(scores, self.max_candidates)
+            found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+            stats = replace(stats, peak=peak)
             if self.lookahead.reads_distribution:
-                _, stats = self._best(stats, stats.scores, 1)
+                _, stats = self._best(stats, scores, 1)
         else:  # the same for every acceptance: the draft's best
-            found, stats = self._best(stats, stats.scores, self.max_candidates)
+            found, stats = self._best(stats, scores, self.max_candidates)
         stats = replace(stats, token=found[:, 0])
         return Choice(found, stats.confidence, self.lookahead.wants_more(stats))
 

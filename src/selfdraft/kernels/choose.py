@@ -46,10 +46,10 @@ def _loaded(scores_ptr, column, token, size):
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
-@triton.jit(do_not_specialize=["size", "width", "num_rows", "num_path", "num_mask_words"])
+@triton.jit(do_not_specialize=["size", "width", "num_rows", "num_words", "num_path", "num_mask_words"])
 def _rules(
     scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, first_row_ptr,
-    words_ptr, biases_ptr, allowed_ptr, size, width, num_rows, num_path, num_mask_words,
+    words_ptr, biases_ptr, allowed_ptr, size, width, num_rows, num_words, num_path, num_mask_words,
     HAS_RULES: tl.constexpr, HAS_BIASES: tl.constexpr, IS_MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1)
@@ -59,7 +59,7 @@ def _rules(
     x = _loaded(scores_ptr, column, token, size)
     if HAS_RULES:
         # Rows that only pad may stand after the last one.
-        place = tl.minimum(tl.load(first_row_ptr) + row, num_rows - 1).to(tl.int64) * size + token
+        place = tl.minimum(tl.load(first_row_ptr) + row, num_rows - 1).to(tl.int64) * num_words + token
         word = tl.load(words_ptr + place, mask=is_token, other=0)
         count = word & _COUNT_BITS
         on_path, first_index = tl.load(on_path_ptr + column), tl.load(indices_ptr + row)
@@ -103,7 +103,7 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
         scores if columns.allowed is None else columns.allowed,
         size,
         columns.depths.shape[1],
-        1 if columns.words is None else len(columns.words),
+        *((1, 1) if columns.words is None else columns.words.shape),
         columns.path.shape[1],
         0 if columns.allowed is None else columns.allowed.shape[-1],
         HAS_RULES=kind.has_rules,
@@ -217,7 +217,7 @@ def _sum(
         wanted, _ = _top_k(settings_ptr, row)
         weight = tl.where(x > float("-inf"), 1.0, 0.0)
     begun, total = _found(sums_ptr, begun_ptr, wanted, column, num_columns, num_blocks, LEVEL, BLOCKS)
-    if LEVEL > 0:
+    if LEVEL > 0:  # noqa: SIM102 - one is known when the kernel is compiled, the other when it runs
         if block == 0:
             place = begun_ptr + ((LEVEL - 1) * num_columns + column) * 2
             tl.store(place, begun.to(tl.int64))
@@ -371,16 +371,14 @@ def _draw_columns(
 
 
 def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
-    """The `count` winners of scores [columns, vocabulary] after the rules; of equal ones the lower token comes first."""
+    """The `count` winners of scores [columns, vocabulary] after the rules; of equal ones the lower token is first."""
     scores = scores.contiguous()
     num_columns, size = scores.shape
     num_blocks, device = triton.cdiv(size, _BLOCK), scores.device
     peaks = torch.empty(num_columns, num_blocks, dtype=torch.float32, device=device)
     peak_kernel: Any = _peaks
     width = columns.depths.shape[1]
-    peak_kernel[(num_blocks, num_columns)](
-        scores, columns.settings, peaks, size, width, BLOCK=_BLOCK, num_warps=_WARPS
-    )
+    peak_kernel[(num_blocks, num_columns)](scores, columns.settings, peaks, size, width, BLOCK=_BLOCK, num_warps=_WARPS)
     counted = _search(scores, columns, peaks, is_mass=False) if kind.has_top_k else None
     massed = _search(scores, columns, peaks, is_mass=True, counted=counted) if kind.has_top_p else None
     none = _Search(peaks, columns.settings)

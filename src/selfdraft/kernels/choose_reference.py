@@ -43,17 +43,19 @@ def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
     assert columns.words is not None
     rows = columns.first_row + torch.arange(num_rows, device=scores.device)
     rows = rows.clamp(max=len(columns.words) - 1)  # rows that only pad may stand after the last one
-    words = columns.words[rows].repeat_interleave(width, dim=0)
+    size = scores.shape[-1]
+    words = columns.words[rows, :size].repeat_interleave(width, dim=0)
     place = torch.arange(columns.path.shape[1], device=scores.device)
     # At index 0 the pass's first token is the prompt's last.
     is_generated = (columns.path >= 0) & ((place > 0) | (columns.indices[:, None] > 0))
     is_on_path = (columns.on_path[:, :, None] >> place & is_generated[:, None]).flatten(0, 1)
-    path = columns.path.clamp(min=0).repeat_interleave(width, dim=0)
+    is_on_path &= (columns.path < size).repeat_interleave(width, dim=0)
+    path = columns.path.clamp(0, size - 1).repeat_interleave(width, dim=0)
     counts = (words & WORD_COUNT).long().scatter_add(1, path, is_on_path)
     is_early = _indices(columns) < numbers.whole("min_new_tokens")
     scores = scores.masked_fill(is_early[:, None] & (words & WORD_EOS != 0), -torch.inf)
     if columns.biases is not None:
-        scores = scores + columns.biases[rows].repeat_interleave(width, dim=0)
+        scores = scores + columns.biases[rows, :size].repeat_interleave(width, dim=0)
     penalty = numbers.real("repetition").float()
     is_seen = (counts > 0) | (words & WORD_PROMPT != 0)
     scores = torch.where(is_seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)

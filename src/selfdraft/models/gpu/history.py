@@ -6,11 +6,12 @@ the next pass; a pass that runs ahead adds its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
-from ...passes import WORD_EOS, WORD_PROMPT, Choosing, Text
+from ...passes import WORD_EOS, WORD_PROMPT, Choosing, Columns, Text
 from ...types import SkipSet
 from ..cache import SlotCache, StoragePool
 from .graphs import GraphKey, Graphs, Recorder, Recording
@@ -62,7 +63,10 @@ class History:
     def add_tokens(self, first_row: int, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
         """Recorded: count tokens [rows, n] where they are any."""
         rows = self.words[first_row : first_row + len(tokens)]
-        rows.scatter_add_(1, tokens[: len(rows)], is_token[: len(rows)].int())
+        rows.scatter_add_(1, tokens[: len(rows)].clamp(max=self._shape[1] - 1), is_token[: len(rows)].int())
+
+    def seen_by(self, columns: Columns) -> Columns:
+        return replace(columns, words=self.words, biases=self.biases)
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -88,7 +92,8 @@ class History:
         self.words[row].index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.int32))
 
     def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(tokens, device=self._device.device)
+        """Numbers after the vocabulary mean its last one: a draft model's may be smaller."""
+        return torch.tensor(tokens, device=self._device.device).clamp_(max=self._shape[1] - 1)
 
     def _send(self, first_row: int, news: Sequence[Sequence[int]]) -> None:
         num_rows = len(news)
@@ -110,8 +115,8 @@ class Histories:
     """The histories of caches, made when they are first asked for."""
 
     def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
-        self._make = lambda num_rows: History(device, graphs, self._pool, num_rows, vocab_size)
-        self._pool = StoragePool()
+        pool = StoragePool()
+        self._make: Callable[[int], History] = lambda num_rows: History(device, graphs, pool, num_rows, vocab_size)
 
     def of(self, cache: SlotCache, first_row: int, choosing: Choosing) -> History | None:
         """That of the cache's rows, up to date; None where nothing goes by the text so far."""

@@ -151,7 +151,7 @@ class PassBuffers(Packed):
     def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-        `more` are numbers for what follows `settings`. Tokens that are on the device already are left to `send_request`.
+        `more` are numbers for what follows `settings`. Tokens on the device are left to `send_request`.
         """
         tokens, starts, tree = request.tokens, request.starts, request.tree
         rows, width = len(starts), len(tokens[0])
@@ -175,11 +175,10 @@ class PassBuffers(Packed):
         indices = () if choosing is None else choosing.indices
         return [*indices, *[0] * (self.rows - rows), *settings, *[0] * (self.rows - rows) * size]
 
-    def columns(self, words: torch.Tensor | None, biases: torch.Tensor | None, allowed: torch.Tensor | None) -> Columns:
-        """How the columns of this pass choose."""
-        first_row = self.header[3:4]
-        parts = (self.settings, self.indices, self.depths, self.tokens, self.sees, first_row)
-        return Columns(*parts, words, biases, allowed)
+    @property
+    def columns(self) -> Columns:
+        """How the columns of this pass choose, without what is known of the texts."""
+        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[3:4])
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
@@ -217,6 +216,7 @@ class DraftBuffers(PassBuffers):
 
     _blank_path = (0,) * (MAX_WIDTH - 1)
 
-    def columns(self, words: torch.Tensor | None, biases: torch.Tensor | None, allowed: torch.Tensor | None) -> Columns:
+    @property
+    def columns(self) -> Columns:
         path, on_path, first_row = self.tensors["path"], self.tensors["on_path"][:, None], self.header[3:4]
-        return Columns(self.settings, self.indices, self.depths, path, on_path, first_row, words, biases, allowed)
+        return Columns(self.settings, self.indices, self.depths, path, on_path, first_row)
