@@ -798,9 +798,9 @@ def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
     return [[step.draft for step in generation.steps] for generation in generations]
 
 
-def test_a_draft_with_rules_of_its_prefix_goes_token_by_token() -> None:
-    options: dict[str, Any] = {"repetition_penalty": 1.3, "max_new_tokens": 20}
-    with mock.patch.object(GraphRunner, "draft", side_effect=AssertionError):
+def test_a_draft_under_the_callers_processors_goes_token_by_token() -> None:
+    options: dict[str, Any] = {"processors": [lambda prefix, scores: -scores], "max_new_tokens": 20}
+    with mock.patch.object(gpu_draft.Drafts, "run", side_effect=AssertionError):
         found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
 

@@ -157,8 +157,6 @@ class PassOutput:
 Site = tuple[int, int, int]
 """Where a row chooses: the caller's number of the text, position in the generated text, rounds before it."""
 Salt = torch.Tensor | int
-Seed = int | tuple[Salt, Salt]
-"""As one number or as its two 32-bit halves, the low one first."""
 
 
 @dataclass(frozen=True)
