@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import torch
 
 from ..protocols import PlanContext, Probe, Runner, Strategy
-from ..types import Draft, Plan, StepRecord, Verdict
+from ..types import Draft, Plan, StepRecord, TokenLogprobs, Verdict
 from .accept import Targets
 from .draft import run_drafts
+from .logprobs import emitted_logprobs
 from .method import Method
 from .sampling import Sampler
 from .state import State, TextSequence, prefill
@@ -30,13 +31,14 @@ def decode(
             optimise_seconds += watch.lap()
             drafts = run_drafts(runner, state, plans, method, sampler)
             draft_seconds = watch.lap()
-            targets, captured = verify(runner, state, drafts, sampler, capture=strategy.needs)
+            targets, captured = verify(runner, state, drafts, sampler, method.accept, capture=strategy.needs)
             verdicts = state.commit(method.accept.accept(targets, sampler))
             verify_seconds = watch.lap()
 
             recorded = watch.record_seconds
             seconds = (draft_seconds, verify_seconds, optimise_seconds + recorded, recorded)
-            steps = make_records(state, plans, verdicts, targets, captured, method, seconds)
+            logprobs = emitted_logprobs(targets, verdicts, sampler.options.logprobs)
+            steps = make_records(state, plans, verdicts, targets, captured, method, seconds, logprobs)
             watch.lap()
             observe(method, steps)
             optimise_seconds = watch.lap()
@@ -98,6 +100,7 @@ def make_records(
     captured: Mapping[str, torch.Tensor],
     method: Method,
     seconds: tuple[float, float, float, float],
+    logprobs: Sequence[tuple[TokenLogprobs, ...]],
 ) -> list[StepRecord]:
     """What happened to each row."""
     records = []
@@ -106,14 +109,14 @@ def make_records(
         states = states_of(verdict, row, captured) if captured else {}
         wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
         choices = tuple(targets.choices[row]) if wants_choices else ()
-        records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
+        step = StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[row])
+        records.append(step)
     return records
 
 
 def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Captured states of the inputs of what the row emitted."""
-    columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
-    return {name: hidden[row, columns] for name, hidden in captured.items()}
+    return {name: hidden[row, verdict.columns] for name, hidden in captured.items()}
 
 
 def observe(method: Method, steps: Sequence[StepRecord]) -> None:
