@@ -27,6 +27,7 @@ from ..probe import Probe
 from .draft import Drafts
 from .forward import Forward, ModuleForward, padded_rows, prove
 from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .history import Histories
 from .memory import MAX_WIDTH, Device
 from .plain import Launches, Passes
 
@@ -69,6 +70,7 @@ class GraphRunner(EagerRunner):
 
     saves_by_reuse = False
     recorded_widths = WIDTHS
+    graphs: Graphs
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class GraphRunner(EagerRunner):
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
         self._launches, self.lock = launches or Launches(), lock_of(model.device)
         self._others: list[GraphRunner] = []
+        self._recorded_before = 0.0
         super().__init__(model)
 
     def another(self, model: Any) -> GraphRunner:
@@ -98,12 +101,15 @@ class GraphRunner(EagerRunner):
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
         super()._begin()
+        if "graphs" in vars(self):
+            self._recorded_before += self.graphs.record_seconds
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
         self._storages = StoragePool()
-        self._passes = Passes(self._device, self.graphs, self._launches)
-        self._drafts = Drafts(self._device, self.graphs, self.vocab_size)
+        histories = Histories(self._device, self.graphs, self.vocab_size)
+        self._passes = Passes(self._device, self.graphs, self._launches, histories)
+        self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -211,8 +217,9 @@ class GraphRunner(EagerRunner):
         return self.fallback_reason is None
 
     @property
-    def capture_seconds(self) -> float:
-        return self.graphs.capture_seconds + sum(other.capture_seconds for other in self._others)
+    def record_seconds(self) -> float:
+        own = self._recorded_before + self.graphs.record_seconds
+        return own + sum(other.record_seconds for other in self._others)
 
     @property
     def graph_keys(self) -> Sequence[Any]:
