@@ -941,6 +941,20 @@ def test_forward_hooks_run_eagerly(caplog: pytest.LogCaptureFixture) -> None:
     assert engine.runner.graphs.num_graphs > 0
 
 
+@pytest.mark.parametrize(
+    ("make", "num_texts", "limit"), [(new_runner, 1, 62), (new_runner, 2, 31), (EagerRunner, 1, 31)]
+)
+def test_one_text_on_recorded_passes_fills_them(make: Callable[..., Any], num_texts: int, limit: int) -> None:
+    """63 columns at most; several texts or eager passes would pay for them."""
+    settings = {"siblings": {"table": "1:20"}, "fixed": {"tokens": 6}}
+    engine = new_engine(pico("llama"), lambda model, *_: make(model), settings=settings)
+    options: dict[str, Any] = {"tree": "siblings", "lookahead": "fixed", "max_new_tokens": 8}
+    found = engine.generate(list(PROMPTS[:num_texts]), **options)
+    assert {len(one.steps[0].draft.tokens) for one in found} == {limit}
+    plain = Engine(pico("llama")).generate(list(PROMPTS[:num_texts]), max_new_tokens=8, strategy="off")
+    assert tokens_of(found) == tokens_of(plain)
+
+
 def test_a_shortlist_shorter_than_the_candidates() -> None:
     settings = {"siblings": {"table": "1:8"}, "self": {"vocabulary": 5}}
     options: dict[str, Any] = {"strategy": "fixed", "tree": "siblings", "max_new_tokens": 12, "settings": settings}

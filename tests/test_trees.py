@@ -230,6 +230,12 @@ def test_candidates_by_confidence(table: str, confidence: float, count: int) -> 
     assert siblings.max_candidates >= count
 
 
+@pytest.mark.parametrize(("option", "wide", "narrow"), [(0, 62, 31), (7, 7, 7), (100, 100, 100)])
+def test_as_many_nodes_as_a_pass_takes_lightly(option: int, wide: int, narrow: int) -> None:
+    siblings = Siblings(Siblings.Options(max_nodes=option))
+    assert (siblings.max_nodes(is_wide=True), siblings.max_nodes(is_wide=False)) == (wide, narrow)
+
+
 @pytest.mark.parametrize("text", ["", "swiftly", "0.5:3", "0.5:3,0.4:2,1:1", "0:3,1:1", "0.5:0,1:1", "a:b", "1"])
 def test_a_table_that_cannot_be_read(text: str) -> None:
     with pytest.raises(OptionError, match=r"cannot read siblings.table=.*0.5:4,.*narrow, swift, swift-code"):
