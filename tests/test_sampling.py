@@ -105,6 +105,7 @@ OPTIONS = [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}]
 METHODS = {
     "chain": {},
     "tree": {"tree": "siblings"},
+    "small tree": {"tree": "siblings", "settings": {"siblings": {"table": "0.3:4,0.5:3,1:2", "max_nodes": 4}}},
     "lookup": {"drafter": "lookup", "tree": "siblings"},
     "ngram-pool": {"drafter": "ngram-pool"},
     "model": {"drafter": "model", "tree": "siblings"},
