@@ -9,7 +9,9 @@ import itertools
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,10 +20,12 @@ import torch
 
 from cases import MODES, SETTINGS, Case, name, pairwise
 from learned import profile
-from pico import pico
+from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
+from selfdraft.drafters.model import Model
 from selfdraft.engine import engine as engine_module
-from selfdraft.engine.draft import grow
+from selfdraft.engine.draft import Rule, grow
+from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
 from selfdraft.errors import OptionError
 from selfdraft.models.cache import StoragePool
@@ -34,10 +38,11 @@ from selfdraft.models.gpu.forward import ModuleForward
 from selfdraft.models.gpu.graphs import Graphs, RecordingError
 from selfdraft.models.gpu.memory import Device, PassBuffers
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
+from selfdraft.options import GenerateOptions
 from selfdraft.passes import PassOutput, PassRequest
-from selfdraft.protocols import DraftRows
+from selfdraft.protocols import DraftRows, DraftTask, Host
 from selfdraft.trees.siblings import Siblings
-from selfdraft.types import Draft
+from selfdraft.types import Draft, Plan
 from tape import Tape, TapeRecorder
 from test_lossless import NUM_TOKENS, PROMPTS, reference
 from test_trees import COMB, SMALL
@@ -219,7 +224,7 @@ def test_buffers_hold_what_a_pass_needs() -> None:
 
 
 def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
-    graphs = Graphs(lambda function, reset=None: (mock.Mock(num_bytes=10), function()), max_bytes=20)
+    graphs = Graphs(lambda function, reset, is_warm: (mock.Mock(num_bytes=10), function()), max_bytes=20)
 
     def use(key: str) -> None:
         graphs.get(key, lambda record: record(lambda: None))
@@ -231,11 +236,113 @@ def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
     assert graphs.num_captures == 3
     use("B")
     assert graphs.num_captures == 4
-    assert graphs.capture_seconds > 0
+    assert graphs.record_seconds > 0
     graphs.clear()
     assert (graphs.num_graphs, graphs.num_bytes) == (0, 0)
     use("B")
     assert graphs.num_captures == 5
+
+
+class Counting(TapeRecorder):
+    """Notes of each recording whether it was warm; the next `num_failures` warm ones fail, all take `seconds` more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.were_warm: list[bool] = []
+        self.num_failures, self.seconds = 0, 0.0
+
+    def __call__(self, function: Any, reset: Any = None, is_warm: bool = False) -> Any:
+        self.were_warm.append(is_warm)
+        time.sleep(self.seconds)
+        if is_warm and self.num_failures:
+            self.num_failures -= 1
+            raise RuntimeError("not compiled yet")
+        return super().__call__(function, reset, is_warm)
+
+
+def drafts_with(engine: Engine, *skips: str) -> list[Any]:
+    """One strategy that changes its mind: a text with each skip set."""
+    found = []
+    for skip in skips:
+        with mock.patch.object(engine._method({}).strategy, "plan", lambda *_, skip=skip: Plan(SkipSet.parse(skip))):
+            found.append(engine.generate([1, 2, 3], max_new_tokens=12))
+    return found
+
+
+def counting_engine() -> tuple[Engine, Counting]:
+    """All its passes and one draft are recorded."""
+    recorder = Counting()
+    engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=lambda _: recorder))
+    engine.prepare(64)
+    recorder.were_warm.clear()
+    return engine, recorder
+
+
+def test_of_one_kind_of_work_the_first_alone_is_warmed_up() -> None:
+    """A new skip set is the same kernels in another composition, unless no attention or no MLP was left before."""
+    engine, recorder = counting_engine()
+    num_layers = engine.runner.num_layers
+    plain = Engine(pico("llama")).generate([1, 2, 3], max_new_tokens=12, strategy="off").tokens
+    for skips, are_warm in (
+        (["a2", "m1-3", "a1-2,m0"], {True}),
+        ([f"a0-{num_layers - 1}"], {False}),
+        ([f"a0-{num_layers - 1},m1"], {True}),
+    ):
+        recorder.were_warm.clear()
+        assert all(found.tokens == plain for found in drafts_with(engine, *skips))
+        assert set(recorder.were_warm) == are_warm, skips
+        assert len(recorder.were_warm) == 2 * len(skips)
+
+
+def test_what_cannot_be_recorded_without_a_warm_up_gets_one() -> None:
+    (engine, _), (failing, recorder) = counting_engine(), counting_engine()
+    recorder.num_failures = 1
+    assert drafts_of(drafts_with(failing, "a2")) == drafts_of(drafts_with(engine, "a2"))
+    assert recorder.were_warm == [True, False, False]
+    assert failing.runner.fallback_reason is None
+    assert not failing._runner._drafts.refused
+    assert failing._runner.graphs.num_captures == engine._runner.graphs.num_captures
+
+
+def test_recording_is_optimising_and_told_apart() -> None:
+    engine, recorder = counting_engine()
+    recorder.seconds = 0.05
+    first, again = drafts_with(engine, "a2", "a2")
+    assert recorder.were_warm == [True, True]
+    assert first.stats.record_seconds >= 0.1
+    assert first.stats.optimise_seconds >= first.stats.record_seconds
+    parts = [getattr(first.stats, f"{part}_seconds") for part in ("optimise", "draft", "verify")]
+    assert sum(parts) <= first.stats.decode_seconds
+    assert again.stats.record_seconds == 0
+    assert [step.record_seconds > 0 for step in first.steps].count(True) == 1
+    assert engine.runner.record_seconds > first.stats.record_seconds
+
+
+def test_rounds_that_record_take_no_longer_to_draft() -> None:
+    """By a clock that stands still but for recording."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+
+    class Slow(TapeRecorder):
+        def __call__(self, *arguments: Any) -> Any:
+            now[0] += 1.0
+            return super().__call__(*arguments)
+
+    with mock.patch.object(gpu_runner, "time", clock), mock.patch.object(gpu_graphs, "time", clock):
+        engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Slow))
+        (found,) = drafts_with(engine, "a1,m2")
+        num_captures = engine._runner.graphs.num_captures
+    stats = found.stats
+    assert (stats.draft_seconds, stats.verify_seconds) == (0, 0)
+    assert stats.record_seconds == stats.optimise_seconds == stats.decode_seconds == num_captures > 0
+
+
+def test_seconds_of_recording_only_grow() -> None:
+    """Also where a model is recorded from the start, in the middle of a text."""
+    engine, _ = counting_engine()
+    before = engine.runner.record_seconds
+    engine._runner._begin()
+    assert engine.runner.record_seconds == before > 0
 
 
 def test_recordings_serve_the_next_generation() -> None:
@@ -336,11 +443,15 @@ def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], short_b
     engine.prepare(40, **method)
     captures, size = graphs.num_captures, graphs.num_bytes
     assert captures > 0
+    drafted = [one.graphs for one in engine._parts._host.draft_runners.values()]
+    drafts = [one.num_captures for one in drafted]
+    assert bool(drafts) == (method.get("drafter") == "model")
     for prompt, count in ((TEXTS[0], 27), ([7], 10)):
         found = engine.generate(prompt, max_new_tokens=count, **method)
         plain = Engine(pico("llama")).generate(prompt, max_new_tokens=count, strategy="off")
         assert found.tokens == plain.tokens
         assert (graphs.num_captures, graphs.num_bytes) == (captures, size)
+    assert [one.num_captures for one in drafted] == drafts
     engine.prepare(40, **method)
     assert graphs.num_captures == captures
 
@@ -690,13 +801,121 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     assert not recorded._runner._drafts.refused
 
 
+@pytest.mark.parametrize(
+    ("mode", "tree", "lookahead"),
+    [
+        ({}, "chain", "fixed"),
+        ({}, "siblings", "confidence"),
+        (DRAWN, "siblings", "fixed"),
+        ({}, "chain", "disco"),
+        (DRAWN, "chain", "heuristic"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "drawn" if value else "greedy",
+)
+def test_a_recorded_draft_model_drafts_what_it_drafts_token_by_token(
+    mode: dict[str, Any], tree: str, lookahead: str, short_buckets: None
+) -> None:
+    """Rounds that kept all, some and nothing; after the prompts were read every round is a draft and nothing else."""
+    options = {"max_new_tokens": 20, "drafter": "model", "tree": tree, "lookahead": lookahead, **mode}
+    recorded, plain = new_engine(pico("llama")), token_by_token_engine("llama")
+    found, expected = (engine.generate(list(PROMPTS), **options) for engine in (recorded, plain))
+    for one, other in zip(itertools.chain(*drafts_of(found)), itertools.chain(*drafts_of(expected)), strict=True):
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        assert one.confidences == pytest.approx(other.confidences, rel=1e-4)
+    kept = [len(step.verdict.nodes) - step.draft.chain_length for one in found for step in one.steps]
+    assert min(kept) < 0
+    drafter = drafter_of(recorded)
+    assert drafter._runner.fallback_reason is None
+    assert not drafter._runner._drafts.refused
+    with mock.patch.object(drafter._runner, "forward", wraps=drafter._runner.forward) as forward:
+        recorded.generate(PROMPTS[0], **options)
+    assert forward.call_count <= 1, "the prompt's; what is pending afterwards is the opening of a draft"
+
+
+def drafter_of(engine: Engine) -> Model:
+    (drafter,) = (part for part in engine._parts.built.values() if isinstance(part, Model))
+    return drafter
+
+
+def test_a_recorded_model_drafts_for_itself_perfectly(short_buckets: None) -> None:
+    """So its cache follows the text through rounds of any width, alone and in a ragged batch."""
+    for family in ("llama", "gpt2"):
+        engine = new_engine(pico(family), drafter="model", settings={"model": {"source": copy.deepcopy(pico(family))}})
+        for options in ({}, {"temperature": 0.9, "seed": 3}, {"tree": "siblings"}):
+            for one in engine.generate(list(PROMPTS), max_new_tokens=30, lookahead="fixed", **options):
+                assert one.stats.acceptance_rate == 1.0
+        widths = {key.width for key in drafter_of(engine)._runner.graph_keys if key.kind != "pass"}
+        assert widths >= {1, 2}
+
+
+@pytest.mark.parametrize("num_more", [16, 0])
+def test_a_recorded_draft_model_with_another_vocabulary(num_more: int) -> None:
+    """What the target lacks is never drafted; what the draft model lacks is never fed."""
+    wide, narrow = pico("llama", num_hidden_layers=2, vocab_size=VOCAB_SIZE + 16), pico("llama")
+    target, draft = (narrow, wide) if num_more else (wide, narrow)
+    settings = {"model": {"source": draft, "tokenizer": letter_tokenizer()}, "siblings": {"table": "1:8"}}
+    engine = new_engine(target, tokenizer=letter_tokenizer(), drafter="model", tree="siblings", settings=settings)
+    prompt = [3, VOCAB_SIZE - 1 + 16 - num_more, 5, 1]
+    for mode in ({}, {"temperature": 1.5, "seed": 4}):
+        found = engine.generate(prompt, max_new_tokens=20, lookahead="fixed", **mode)
+        assert found.tokens == engine.generate(prompt, max_new_tokens=20, strategy="off", **mode).tokens
+        drafted = [token for step in found.steps for token in step.draft.tokens]
+        assert 0 <= min(drafted) <= max(drafted) < VOCAB_SIZE
+    assert not drafter_of(engine)._runner._drafts.refused
+
+
+def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
+    """The first and the last of three rows draft: their chains are those of either alone."""
+    host = Host(new_runner(pico("llama")))
+    drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), host)
+    rule = Rule.of(engine_for("llama")._method({"lookahead": "fixed"}), Plan(), Sampler(GenerateOptions()))
+    texts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
+
+    def drafted(*ids: int) -> Any:
+        rows = DraftRows(0, ids, tuple(texts[number] for number in ids))
+        session = drafter.open(host.runner, host.runner.new_cache(1, 64), rows)
+        chain = session.chain(DraftTask(rule, [4] * len(ids), [(0, 0, 0)] * len(ids), ids, 0))
+        assert chain is not None
+        return [[[row[number] for row in chain.candidates] for number in range(len(ids))], drafter._batches[-1]]
+
+    alone = [drafted(number)[0][0] for number in range(3)]
+    assert drafted(0, 1, 2)[0] == alone
+    for _ in range(2):
+        found, batch = drafted(0, 2)
+        assert found == [alone[0], alone[2]]
+        assert [len(cached) - len(text) for cached, text in zip(batch.cached, texts, strict=True)] == [3, 0, 3]
+    texts[1] = [*texts[1], *(row[0] for row in alone[1]), *range(5, 20)]
+    with mock.patch.object(drafter._runner, "forward", wraps=drafter._runner.forward) as forward:
+        together = drafted(0, 1, 2)[0]
+    (caught_up,) = (call.args[0] for call in forward.call_args_list)
+    assert (caught_up.first_row, len(caught_up.tokens[0]), caught_up.needs_scores) == (1, 18, True), "recorded"
+    assert together == [alone[0], drafted(1)[0][0], alone[2]]
+
+
+def test_a_draft_model_is_loaded_once_and_counts_in_the_clock() -> None:
+    """Forks share its runner; what it launches and records is waited for and counted by the target's."""
+    engine = new_engine(pico("llama"), drafter="model")
+    engine.generate(PROMPTS[0], max_new_tokens=8)
+    fork = engine.fork()
+    fork.generate(PROMPTS[0], max_new_tokens=8)
+    runner, other = engine._runner, drafter_of(fork)._runner
+    assert other is drafter_of(engine)._runner
+    assert drafter_of(fork) is not drafter_of(engine)
+    assert runner.record_seconds == runner.graphs.record_seconds + other.record_seconds > other.record_seconds > 0
+    with mock.patch.object(runner._device, "wait") as wait:
+        other.forward(PassRequest([[1, 2]], [0]), other.new_cache(1, 64))
+        runner.seconds()
+        runner.seconds()
+    assert wait.call_count == 1
+
+
 def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
     return [[step.draft for step in generation.steps] for generation in generations]
 
 
-def test_a_draft_with_rules_of_its_prefix_goes_token_by_token() -> None:
-    options: dict[str, Any] = {"repetition_penalty": 1.3, "max_new_tokens": 20}
-    with mock.patch.object(GraphRunner, "draft", side_effect=AssertionError):
+def test_a_draft_under_the_callers_processors_goes_token_by_token() -> None:
+    options: dict[str, Any] = {"processors": [lambda prefix, scores: -scores], "max_new_tokens": 20}
+    with mock.patch.object(gpu_draft.Drafts, "run", side_effect=AssertionError):
         found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +17,13 @@ pytest.importorskip("triton")
 
 from selfdraft.engine.accept import Coupled  # noqa: E402
 from selfdraft.engine.draft import Rule  # noqa: E402
-from selfdraft.kernels import top  # noqa: E402
+from selfdraft.engine.sampling import Sampler  # noqa: E402
+from selfdraft.kernels import launch, top  # noqa: E402
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
 from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
 from selfdraft.kernels.gated import gated  # noqa: E402
+from selfdraft.kernels.launch import Tile  # noqa: E402
+from selfdraft.kernels.linear import linear, linear_parts, multiply, split_tile, whole_tile  # noqa: E402
 from selfdraft.kernels.norm import add_norm  # noqa: E402
 from selfdraft.kernels.rank import rank, rank_and_outline  # noqa: E402
 from selfdraft.kernels.stop_rules import by_classifier  # noqa: E402
@@ -27,7 +31,7 @@ from selfdraft.lookahead import disco, tpt  # noqa: E402
 from selfdraft.models.gpu.draft import DraftOutputs, feed  # noqa: E402
 from selfdraft.models.gpu.memory import Device, DraftBuffers  # noqa: E402
 from selfdraft.options import GenerateOptions  # noqa: E402
-from selfdraft.passes import DraftStats, NoiseKey, Outline  # noqa: E402
+from selfdraft.passes import Columns, DraftStats, Outline  # noqa: E402
 from selfdraft.protocols import Choice  # noqa: E402
 from selfdraft.types import PAD  # noqa: E402
 
@@ -79,13 +83,93 @@ def test_add_norm(dtype, size):
 
 
 @by_dtype
-def test_a_token_does_not_know_its_neighbours(dtype):
-    """Bit by bit: one token alone is the same token among sixteen or forty."""
-    x, weight = random(40, 256, dtype=dtype), random(128, 256, dtype=dtype, seed=1)
-    alone = torch.cat([gated(x[i : i + 1], weight) for i in (0, 7, 15, 39)])
-    for width in (16, 40):
-        picks = [i for i in (0, 7, 15, 39) if i < width]
-        assert torch.equal(gated(x[:width], weight)[picks], alone[: len(picks)])
+@pytest.mark.parametrize("num_tokens", [1, 5, 16, 17, 33, 64])
+@pytest.mark.parametrize(("num_rows", "size"), [(16, 16), (40, 144), (7, 400)], ids=str)
+def test_linear(dtype, num_tokens, num_rows, size):
+    x, weight = random(num_tokens, size, dtype=dtype), random(num_rows, size, dtype=dtype, seed=1)
+    bias = random(num_rows, dtype=dtype, seed=2)
+    expected = x.double() @ weight.double().T
+    for more, found in ((0, linear(x, weight)), (bias.double(), linear(x, weight, bias))):
+        assert found.shape == expected.shape
+        assert found.dtype == dtype
+        assert error(found, expected + more) < TOLERANCE[dtype]
+    for more, parts in ((0, linear_parts(x, weight)), (bias.double(), linear_parts(x, weight, bias))):
+        assert parts.dtype == torch.float32
+        assert len(parts) == -(-size // split_tile(num_rows, size).part(size))
+        assert error(parts.double().sum(0), expected + more) < 1e-5
+
+
+TILES = [
+    Tile(16, 128, 2, 4, 3),
+    Tile(16, 256, 4, 3),
+    Tile(32, 64, 2, 3, 2),
+    Tile(64, 256, 4, 3),
+    Tile(128, 128, 4, 4, 10),
+    Tile(64, 128, 4, 3, 3, ahead=64),
+]
+
+
+@by_dtype
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}/{tile.num_splits}")
+@pytest.mark.parametrize("num_tokens", [3, 37])
+def test_each_part_of_a_product(dtype, tile, num_tokens):
+    """Also where neither rows nor columns are whole tiles, and the last split has fewer columns."""
+    num_rows, size = 70, 1296
+    x, weight = random(num_tokens, size, dtype=dtype), random(num_rows, size, dtype=dtype, seed=1)
+    parts = multiply(x, weight, None, tile, torch.float32)
+    step = tile.part(size)
+    assert step * (len(parts) - 1) < size <= step * len(parts)
+    for i, part in enumerate(parts):
+        columns = slice(i * step, (i + 1) * step)
+        assert error(part, x[:, columns].double() @ weight[:, columns].double().T) < 1e-5
+
+
+def test_tiles_of_known_models():
+    """Measured shapes; and of no matrix too many parts, or a program without columns."""
+    assert whole_tile(2048, 1536) == Tile(16, 256, 4, 3)
+    assert whole_tile(151936, 1536) == Tile(64, 256, 4, 3)
+    assert split_tile(1536, 1536) == Tile(16, 128, 2, 4, 3)
+    assert -(-8960 // split_tile(1536, 8960).part(8960)) == 10
+    for num_rows in (8, 576, 1536, 4096, 20000):
+        for size in (16, 576, 1536, 14336, 1 << 17):
+            tile = split_tile(num_rows, size)
+            assert 1 <= -(-size // tile.part(size)) <= tile.num_splits <= 16
+            assert tile.part(size) % tile.columns == 0
+
+
+@pytest.mark.skipif(HAS_GPU, reason="what a device without it does")
+def test_nothing_starts_early_in_the_interpreter():
+    assert not launch.overlaps(DEVICE)
+    assert launch.options(DEVICE) == {"PDL": False}
+
+
+@by_dtype
+@pytest.mark.parametrize("num_parts", [1, 3, 10])
+def test_add_norm_of_parts(dtype, num_parts):
+    """As the branch that they add up to in order, rounded: bit by bit."""
+    stream, weight = random(5, 144, dtype=dtype), random(144, dtype=dtype, seed=2)
+    parts = random(num_parts, 5, 144, dtype=torch.float32, seed=1)
+    branch = parts[0].clone()
+    for part in parts[1:]:
+        branch += part
+    for found, expected in zip(
+        add_norm(stream, parts, weight, 1e-6), add_norm(stream, branch.to(dtype), weight, 1e-6), strict=True
+    ):
+        assert found.dtype == dtype
+        assert torch.equal(found, expected)
+
+
+@by_dtype
+@pytest.mark.parametrize("product", [gated, linear, linear_parts])
+@pytest.mark.parametrize("size", [256, 528])
+def test_a_token_does_not_know_its_neighbours(dtype, product, size):
+    """Bit by bit: one token alone is the same token among sixteen, forty or sixty-four."""
+    x, weight = random(64, size, dtype=dtype), random(80, size, dtype=dtype, seed=1)
+    known = (0, 7, 15, 39, 63)
+    alone = torch.cat([product(x[i : i + 1], weight) for i in known], dim=-2)
+    for width in (2, 16, 40, 64):
+        picks = [i for i in known if i < width]
+        assert torch.equal(product(x[:width], weight)[..., picks, :], alone[..., : len(picks), :])
 
 
 class Layers:
@@ -277,6 +361,14 @@ def in_kernels(monkeypatch):
     return use
 
 
+def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
+    """One column a row, of text 0, 1, ... at these places; nothing is known of the texts."""
+    choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
+    settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
+    nothing = torch.zeros_like(places)[:, None]
+    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[0])
+
+
 def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:
     scores = random(num_rows, 60, dtype=torch.float32, seed=seed) * 4
     rows = torch.arange(num_rows, device=DEVICE)
@@ -355,8 +447,11 @@ def test_a_choice_is_the_same_in_torch(in_kernels, name, count, options):
         stats, choices = drafted(3, depth, depth), []
         for does, lookahead in zip((True, False), both, strict=True):
             in_kernels(does)
-            rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), GenerateOptions(**options))
-            choices.append(rule(stats, NoiseKey(stats.index, stats.index, stats.index), 5))
+            sampler = Sampler(GenerateOptions(**options))
+            rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), sampler.kind)
+            columns = columns_of(sampler, stats.index.tolist())
+            draw = partial(lambda columns, kind, scores, n: top.draw(scores, columns, kind, n), columns, sampler.kind)
+            choices.append(rule(stats, draw))
         assert torch.equal(choices[0].candidates, choices[1].candidates)
         assert torch.equal(choices[0].wants_more, choices[1].wants_more)
         assert torch.allclose(choices[0].confidence, choices[1].confidence, rtol=1e-5)

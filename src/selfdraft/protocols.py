@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
 
 from .economics import LatencyFit
-from .passes import DraftStats, NoiseKey, PassOutput, PassRequest, Seed, Site, States
+from .passes import ChoiceKind, Choosing, DraftStats, Drawn, PassOutput, PassRequest, Site, States
 from .types import Plan, Reuse, SkipSet, StepRecord
 
 
@@ -62,7 +62,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def capture_seconds(self) -> float:
+    def record_seconds(self) -> float:
         """What recording has taken so far."""
         ...
 
@@ -79,6 +79,10 @@ class Runner(Protocol):
         """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""
         ...
 
+    def another(self, model: Any) -> Runner:
+        """One of the same kind for another model on this device; its work counts in `seconds` and `record_seconds`."""
+        ...
+
     def refresh(self) -> None:
         """Attach again where the model was moved, cast, hooked or given new weights since."""
         ...
@@ -90,9 +94,9 @@ class Runner(Protocol):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        """Draft a whole chain; `request` is its first pass, one token a row, on the host. None: go token by token.
+        """Draft a whole chain; `request` is its first pass, tokens on the host. None: go token by token.
 
-        With `vocabulary`, only that many of the first tokens are drafted.
+        The chain goes on after the last column. With `vocabulary`, only that many of the first tokens are drafted.
         """
         ...
 
@@ -281,17 +285,33 @@ class Choice:
     candidates: torch.Tensor  # [rows, candidates] the chain's token, then its siblings, best first, PAD-filled
     confidence: torch.Tensor  # [rows]
     wants_more: torch.Tensor  # [rows] bool
-    drawn_from: torch.Tensor | None = None  # [rows, vocabulary]; None: the drafter has no distribution
+
+
+Draw = Callable[[torch.Tensor, int], Drawn]
+"""The winners [rows, count] of scores [rows, vocabulary] and noise."""
+
+
+def nothing_to_draw(scores: torch.Tensor, count: int) -> Drawn:
+    """The `Draw` of a drafter that has no scores."""
+    raise AssertionError("a drafter without scores draws nothing")
 
 
 class DraftRule(Hashable, Protocol):
     """How a draft chooses after its scores. Equal rules may share a recording: tensors in, tensors out."""
 
     @property
+    def kind(self) -> ChoiceKind: ...
+
+    @property
     def max_candidates(self) -> int: ...
 
-    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
-        """A drafter without scores brings its `tokens` [rows]."""
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether what was drawn from must be kept."""
+        ...
+
+    def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
+        """`draw` is asked where there are scores and the rule's kind is drawn."""
         ...
 
 
@@ -303,8 +323,13 @@ class DraftTask:
     caps: Sequence[int]
     sites: Sequence[Site]
     sequence_ids: Sequence[int]
-    seed: int
+    choosing: Choosing | None  # None: only the host can choose after scores
     meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether a chain with scores can be drafted without the host."""
+        return self.choosing is not None and not self.rule.keeps_scores
 
 
 @dataclass(frozen=True)
@@ -329,6 +354,10 @@ class DraftSession(Protocol):
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         """The whole chain at once, as `propose` and `task.rule` give it token by token; None: not here."""
+        ...
+
+    def rehearse(self, task: DraftTask) -> None:
+        """Run once whatever a `chain` in this place may run, so that it is recorded."""
         ...
 
     def branches(self, row: int) -> Sequence[Path]:
@@ -370,7 +399,10 @@ class Tree(Protocol):
 
     Options: ClassVar[type[Any]]
     max_candidates: int  # at one depth, the chain's own token included
-    max_nodes: int | None  # of a whole draft; None: no limit
+
+    def max_nodes(self, *, is_wide: bool) -> int | None:
+        """Of a whole draft; None: no limit. `is_wide`: a verification of many tokens costs little more than of one."""
+        ...
 
     def num_candidates(self, confidence: float) -> int:
         """How many of the draft's best tokens to verify at a depth, at least 1."""
@@ -383,7 +415,9 @@ class Tree(Protocol):
 
 @dataclass(frozen=True)
 class Host:
-    """What a drafter may know of the engine it works for."""
+    """What a drafter may know of the engine it works for. Forks share it."""
 
     runner: Runner
     tokenizer: Any = None
+    draft_runners: dict[Hashable, Runner] = field(default_factory=dict)
+    """Of draft models that were loaded, by the options that name them."""

@@ -260,7 +260,8 @@ class StepRecord:
     verdict: Verdict
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    optimise_seconds: float = 0.0
+    optimise_seconds: float = 0.0  # planning, observing, recording
+    record_seconds: float = 0.0  # of these: recording what runs
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
     choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token after the text and each node
     logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)  # of the emitted tokens, where asked for
@@ -296,6 +297,7 @@ class Stats:
     prefill_seconds: float
     decode_seconds: float
     optimise_seconds: float
+    record_seconds: float
     draft_seconds: float
     verify_seconds: float
     tokens_per_second: float

@@ -26,29 +26,53 @@ def decode(
     try:
         optimise_seconds = prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
-            began = runner.seconds()
+            watch = Stopwatch(runner)
             plans = make_plans(runner, state, strategy)
-            planned = runner.seconds()
+            optimise_seconds += watch.lap()
             drafts = run_drafts(runner, state, plans, method, sampler)
-            drafted = runner.seconds()
-            targets, captured = verify(runner, state, drafts, sampler, capture=strategy.needs)
+            draft_seconds = watch.lap()
+            targets, captured = verify(runner, state, drafts, sampler, method.accept, capture=strategy.needs)
             verdicts = state.commit(method.accept.accept(targets, sampler))
-            verified = runner.seconds()
+            verify_seconds = watch.lap()
 
-            seconds = (drafted - planned, verified - drafted, planned - began + optimise_seconds)
+            recorded = watch.record_seconds
+            seconds = (draft_seconds, verify_seconds, optimise_seconds + recorded, recorded)
             logprobs = emitted_logprobs(targets, verdicts, sampler.options.logprobs)
             steps = make_records(state, plans, verdicts, targets, captured, method, seconds, logprobs)
-            recorded = runner.seconds()
+            watch.lap()
             observe(method, steps)
-            ended = runner.seconds()
-            optimise_seconds = ended - recorded
+            optimise_seconds = watch.lap()
             for sequence, step in zip(state.active, steps, strict=True):
-                sequence.record(step, ended - began)
+                sequence.record(step, watch.seconds)
             end(method, state, state.drop_finished())
             yield steps
     finally:
         state.cancel()
         end(method, state, list(state.begun.values()))
+
+
+class Stopwatch:
+    """Laps by the runner's clock, without what recording takes: that is summed up apart."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._began = self._last = runner.seconds()
+        self._recorded_before = self._recorded = runner.record_seconds
+
+    def lap(self) -> float:
+        """Since the last one."""
+        last, recorded = self._last, self._recorded
+        self._last, self._recorded = self._runner.seconds(), self._runner.record_seconds
+        return self._last - last - (self._recorded - recorded)
+
+    @property
+    def seconds(self) -> float:
+        """Of all laps, recording included."""
+        return self._last - self._began
+
+    @property
+    def record_seconds(self) -> float:
+        return self._recorded - self._recorded_before
 
 
 def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
@@ -75,7 +99,7 @@ def make_records(
     targets: Targets,
     captured: Mapping[str, torch.Tensor],
     method: Method,
-    seconds: tuple[float, float, float],
+    seconds: tuple[float, float, float, float],
     logprobs: Sequence[tuple[TokenLogprobs, ...]],
 ) -> list[StepRecord]:
     """What happened to each row."""

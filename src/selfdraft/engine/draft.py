@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..kernels.top import distribution, top
-from ..options import GenerateOptions
-from ..passes import DraftStats, NoiseKey, Seed, Site
-from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
+from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site, Text
+from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Draw, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler
@@ -34,8 +35,10 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
-        prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        group = GroupDraft(session, rule, rows, caps, state.sites[hull], prefixes, sampler)
+        max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
+        group = GroupDraft(
+            session, rule, rows, caps, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
+        )
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -58,18 +61,18 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a draft chooses after its scores, whatever text and seed: hashable, tensors in, tensors out."""
+    """How a draft chooses after its scores, whatever text, seed and settings: hashable, tensors in, tensors out."""
 
     lookahead: Lookahead
     tree: Tree
     accept: Acceptance
-    warping: GenerateOptions  # temperature and truncation alone
+    kind: ChoiceKind
 
     @classmethod
     def of(cls, method: Method, plan: Plan, sampler: Sampler) -> Rule:
-        options = sampler.options
-        warping = _warping(options.temperature, options.top_k, options.top_p, options.min_p)
-        return cls(method.lookahead, method.tree_of(plan), method.accept, warping)
+        """Where the host goes by the caller's processors, all that matters is whether it draws."""
+        kind = sampler.kind or ChoiceKind(is_drawn=not sampler.is_greedy)
+        return cls(method.lookahead, method.tree_of(plan), method.accept, kind)
 
     @property
     def max_candidates(self) -> int:
@@ -77,27 +80,24 @@ class Rule:
 
     @property
     def keeps_scores(self) -> bool:
-        return self.accept.keeps_scores and self.warping.temperature > 0
+        return self.accept.keeps_scores and self.kind.is_drawn
 
-    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
-        """Choose after `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
+    def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
+        """Choose after `stats.scores`; a drafter that has none brings its `stats.token`."""
         scores = stats.scores
         if scores is None:
-            assert tokens is not None
-            stats = replace(stats, token=tokens, sequences=noise.sequences)
-            return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
-        sampler = Sampler(self.warping, halves=seed)
-        if sampler.is_greedy:  # the same for every acceptance: the draft's best
-            warped = scores
-            found, stats = self._best(stats, scores, self.max_candidates)
-        else:
-            warped = sampler.warp(scores)
-            values, found = self.accept.candidates(warped, self.max_candidates, sampler, noise)
+            assert stats.token is not None
+            found = stats.token[:, None]
+        elif self.kind.is_drawn:
+            values, found, peak = draw(scores, self.max_candidates)
             found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+            stats = replace(stats, peak=peak)
             if self.lookahead.reads_distribution:
                 _, stats = self._best(stats, scores, 1)
-        stats = replace(stats, token=found[:, 0], sequences=noise.sequences)
-        return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
+        else:  # the same for every acceptance: the draft's best
+            found, stats = self._best(stats, scores, self.max_candidates)
+        stats = replace(stats, token=found[:, 0])
+        return Choice(found, stats.confidence, self.lookahead.wants_more(stats))
 
     def _best(self, stats: DraftStats, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, DraftStats]:
         """The best tokens [rows, count], and the statistics with what was learned meanwhile."""
@@ -106,11 +106,6 @@ class Rule:
             return found, replace(stats, peak=peak)
         _, found, peak, outline = distribution(scores, count)
         return found, replace(stats, peak=peak, outline=outline)
-
-
-@lru_cache
-def _warping(temperature: float, top_k: int, top_p: float, min_p: float) -> GenerateOptions:
-    return GenerateOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
 @dataclass(frozen=True)
@@ -140,23 +135,22 @@ class GroupDraft:
         rows: DraftRows,
         caps: Sequence[int],
         sites: Sequence[Site],
-        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Text],
         sampler: Sampler,
+        max_nodes: int | None,
     ) -> None:
-        self._session, self._rule, self._rows = session, rule, rows
+        self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
         self._branches = branches = Branches(rule.tree, rows.committed, caps)
-        seed = sampler.options.seed
-        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, seed, meanwhile=lambda: branches.by_row)
-        self._texts, self._sampler = prefixes, sampler
+        choosing = sampler.choosing(sites, texts, rule.accept.draft_salt)
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, meanwhile=lambda: branches.by_row)
+        self._texts, self._sampler = texts, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
 
     def run(self) -> list[Draft]:
-        chain = None
-        if not self._sampler.has_prefix_rules and not self._rule.keeps_scores:
-            chain = self._session.chain(self._task)
+        chain = self._session.chain(self._task)
         return self._collect(self._token_by_token() if chain is None else chain)
 
     def _token_by_token(self) -> DraftedChain:
@@ -183,17 +177,28 @@ class GroupDraft:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), noise.indices)
         match_length = torch.zeros_like(noise.indices) if proposal.match_length is None else proposal.match_length
         stats = DraftStats(
-            torch.full_like(noise.indices, depth), noise.indices, match_length, ids, scores, proposal.confidence
+            torch.full_like(noise.indices, depth),
+            noise.indices,
+            match_length,
+            ids,
+            scores,
+            proposal.confidence,
+            proposal.tokens,
+            noise.sequences,
         )
-        choice = self._rule(stats, noise, self._task.seed, proposal.tokens)
-        if self._rule.keeps_scores and choice.drawn_from is not None:
-            self._scores.append(choice.drawn_from)
-        return choice
+        return self._rule(stats, lambda scores, count: self._draw(scores, count, noise))
+
+    def _draw(self, scores: torch.Tensor, count: int, noise: NoiseKey) -> Drawn:
+        warped = self._sampler.warp(scores)
+        if self._rule.keeps_scores:
+            self._scores.append(warped)
+        return Drawn(*self._rule.accept.candidates(warped, count, self._sampler, noise), None)
 
     def _prefixes(self) -> list[list[int]]:
         drafted = [column[:, 0].tolist() for column in self._candidates]
         return [
-            [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
+            [*text.lead, *text.tokens, *(tokens[row] for tokens in drafted if tokens[row] != PAD)]
+            for row, text in enumerate(self._texts)
         ]
 
     def _levels(self, chain: DraftedChain, row: int) -> list[list[int]]:
@@ -205,7 +210,6 @@ class GroupDraft:
 
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
-        max_nodes = self._rule.tree.max_nodes
         drafts = []
         for row, cap in enumerate(self._task.caps):
             levels = self._levels(chain, row)
@@ -216,9 +220,9 @@ class GroupDraft:
                     levels,
                     branches,
                     cap,
-                    max_nodes,
+                    self._max_nodes,
                     is_drawn=scores is not None,
-                    confidences=tuple([column[row] for column in chain.confidences[:length]]),
+                    confidences=[column[row] for column in chain.confidences[:length]],
                     scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
@@ -233,12 +237,13 @@ def grow(
     max_nodes: int | None = None,
     *,
     is_drawn: bool = True,
+    confidences: Sequence[float] = (),
     **more: Any,
 ) -> Draft:
     """A tree: `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree.
 
-    Where `max_nodes` are reached, later siblings and branches are left out; never the chain. `is_drawn`: the levels
-    come from a distribution. `more`: what else is known of the draft.
+    Where `max_nodes` are reached, siblings that promise least and later branches are left out; never the chain.
+    `is_drawn`: the levels come from a distribution. `more`: what else is known of the draft.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
     limit = None if max_nodes is None else max(len(tokens), max_nodes)
@@ -252,6 +257,8 @@ def grow(
             parents.append(parent)
         return node
 
+    if limit is not None:
+        levels = within(levels, confidences or [0.0] * len(levels), limit)
     for depth, level in enumerate(levels):
         for token in level[1:]:
             add(depth - 1, token)
@@ -260,4 +267,23 @@ def grow(
         node: int | None = ROOT
         for token in branch[:max_depth]:
             node = add(node, token) if node is not None else None
-    return Draft(tuple(tokens), tuple(parents), len(levels), num_draft_steps=len(levels), num_drawn=num_drawn, **more)
+    more.update(num_draft_steps=len(levels), num_drawn=num_drawn, confidences=tuple(confidences))
+    return Draft(tuple(tokens), tuple(parents), len(levels), **more)
+
+
+def within(levels: Sequence[Sequence[int]], confidences: Sequence[float], limit: int) -> Sequence[Sequence[int]]:
+    """The levels cut to `limit` tokens in all: each keeps its first ones, as `rejection` demands.
+
+    A level's siblings count if the chain holds up to it and fails there. By the draft's own word that is likeliest at
+    the level where it stopped because it was unsure; that one gets its siblings first, then the next likeliest.
+    """
+    room = limit - len(levels)
+    if sum(map(len, levels)) <= limit:
+        return levels
+    reached = [1.0, *itertools.accumulate(confidences, operator.mul)]
+    fails = [share * (1 - sure) for share, sure in zip(reached, confidences, strict=False)]
+    kept = [level[:1] for level in levels]
+    for depth in sorted(range(len(levels)), key=lambda depth: -fails[depth]):
+        kept[depth] = levels[depth][: 1 + room]
+        room -= len(kept[depth]) - 1
+    return kept

@@ -34,6 +34,7 @@ def stats_of(sequence: TextSequence) -> Stats:
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
         optimise_seconds=sum(step.optimise_seconds for step in steps),
+        record_seconds=sum(step.record_seconds for step in steps),  # a part of optimising
         draft_seconds=sum(step.draft_seconds for step in steps),
         verify_seconds=sum(step.verify_seconds for step in steps),
         tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded

@@ -8,16 +8,19 @@ the same seed gives the same text with speculation on or off, alone or in a batc
 from __future__ import annotations
 
 import reprlib
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..errors import OptionError
 from ..models.gpu.memory import reads_are_free
+from ..noise import gumbel, keys_of
 from ..options import GenerateOptions, check_function
-from ..passes import Salt, Seed
+from ..passes import ChoiceKind, Choosing, Salt, Site, Text
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",
@@ -41,8 +44,6 @@ SHORTLIST = 1024
 """Tokens that a choice on a CPU looks at closely, where the others cannot be chosen."""
 NOISE_SPREAD = 26.1
 """More than the largest noise (22.9) is above the smallest (-3.2)."""
-_MASK = 0xFFFFFFFF
-_STREAMS = (0x243F6A88, 0x85A308D3)
 
 
 def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
@@ -71,15 +72,10 @@ def processed(processor: Callable[..., Any], prefix: torch.Tensor, scores: torch
 
 @dataclass(frozen=True)
 class Sampler:
-    """How the rows of one call choose tokens; `halves` stand for the seed of the options where they are given."""
+    """How the rows of one call choose tokens."""
 
     options: GenerateOptions
     eos_tokens: tuple[int, ...] = ()
-    halves: Seed | None = None
-
-    @property
-    def seed(self) -> Seed:
-        return self.options.seed if self.halves is None else self.halves
 
     @property
     def is_greedy(self) -> bool:
@@ -103,6 +99,34 @@ class Sampler:
     def _has_penalties(self) -> bool:
         options = self.options
         return options.repetition_penalty != 1.0 or bool(options.presence_penalty or options.frequency_penalty)
+
+    @cached_property
+    def kind(self) -> ChoiceKind | None:
+        """Which steps a device takes to choose; None: the caller's processors run on the host."""
+        options = self.options
+        if options.processors:
+            return None
+        has_rules, is_drawn = self.has_prefix_rules, not self.is_greedy
+        has_top_k, has_top_p = is_drawn and options.top_k > 0, is_drawn and options.top_p < 1.0
+        return ChoiceKind(is_drawn, 0, has_top_k, has_top_p, has_rules)
+
+    def choosing(self, sites: Sequence[Site], texts: Sequence[Text], salt: int = 0) -> Choosing | None:
+        """What a device needs to choose for rows at these sites; None: the host chooses."""
+        kind = self.kind
+        if kind is None:
+            return None
+        settings = [[*keys_of(self.options.seed, sequence), round_, *self._numbers] for sequence, _, round_ in sites]
+        indices = [index for _, index, _ in sites]
+        rules = (texts, self.options.logit_bias, self.eos_tokens) if kind.has_rules else ()
+        return Choosing(kind._replace(salt=salt if kind.is_drawn else 0), settings, indices, *rules)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """The last of `SETTINGS`, the same for all rows."""
+        options = self.options
+        penalties = (options.repetition_penalty, options.presence_penalty, options.frequency_penalty)
+        warping = [_bits(options.temperature), options.top_k, _bits(options.top_p), _bits(options.min_p)]
+        return [*warping, *map(_bits, penalties), options.min_new_tokens, 0]
 
     def apply_prefix_rules(
         self, scores: torch.Tensor, prefixes: Sequence[Sequence[int]], indices: torch.Tensor
@@ -159,7 +183,7 @@ class Sampler:
 
         Noise is bounded, so a token far below the last of `count` cannot win: on a CPU only the others draw theirs.
         """
-        seed, vocab_size = self.seed, warped.shape[-1]
+        seed, vocab_size = self.options.seed, warped.shape[-1]
         count = min(count, vocab_size)
         size = _num_contenders(warped, count) if reads_are_free(warped) else vocab_size
         if size > SHORTLIST:
@@ -176,7 +200,7 @@ class Sampler:
         """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
         if self.is_greedy:
             return scores
-        noise = gumbel(self.seed, sequences, indices, scores.shape[-1])
+        noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
         return self.warp(scores, slack).double() + noise
 
     def warp(self, scores: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
@@ -203,6 +227,12 @@ def make_sampler(options: GenerateOptions, eos_tokens: Iterable[int], vocab_size
             f"token id {outside} in logit_bias is outside the vocabulary; use ids from 0 to {vocab_size - 1}"
         )
     return Sampler(options, tuple(sorted(token for token in eos_tokens if 0 <= token < vocab_size)))
+
+
+def _bits(number: float) -> int:
+    """Those of a float64, as an int64."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits
 
 
 def _num_contenders(warped: torch.Tensor, count: int) -> int:
@@ -234,43 +264,3 @@ def _nucleus(scores: torch.Tensor, top_p: float, size: int) -> tuple[torch.Tenso
     probs = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
     num_kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True)
     return ordered, num_kept.clamp_(min=1)
-
-
-def gumbel(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
-    return -torch.log(-torch.log(uniform(seed, sequences, indices, tokens, *salts)))
-
-
-def uniform(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
-
-    Other `salts` give other numbers for the same place.
-    """
-    first, second = (_key(stream, seed, sequences, indices, *salts)[:, None] for stream in _STREAMS)
-    if isinstance(numbers, int):
-        numbers = torch.arange(numbers, device=sequences.device)
-    bits = _mix(_mix(numbers ^ first) ^ second)
-    return (bits.double() + 0.5) / 2.0**32
-
-
-def halves_of(seed: int) -> tuple[int, int]:
-    """A seed as its low and its high 32 bits."""
-    return seed & _MASK, (seed >> 32) & _MASK
-
-
-def _key(stream: int, seed: Seed, *parts: Salt) -> torch.Tensor:
-    key = torch.full_like(torch.as_tensor(parts[0]), stream)
-    for part in (*(halves_of(seed) if isinstance(seed, int) else seed), *parts):
-        key = _mix(key ^ part)
-    return key
-
-
-def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """A bijective 32-bit mixer (Wellons' lowbias32) in int64; products wrap, the low 32 bits stay right."""
-    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _MASK
-    bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _MASK
-    return bits ^ (bits >> 16)

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import torch
 
-from ..passes import PassRequest, Site
+from ..passes import PassRequest, Site, Text
 from ..protocols import Cache, Runner, Strategy
 from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 Limit = Literal["length", "context"]
-DRAFT_SLOTS = 32
+DRAFT_SLOTS = 64
 """Cache slots after the longest text, for what is drafted and not kept."""
 
 
@@ -67,6 +67,11 @@ class TextSequence:
     def prefix(self) -> list[int]:
         """The text as processors see it."""
         return [*self.lead, *self.tokens]
+
+    @property
+    def text(self) -> Text:
+        """As rules see it; it grows."""
+        return Text(self.lead, self.tokens, self.num_prompt_tokens)
 
     @property
     def num_generated(self) -> int:

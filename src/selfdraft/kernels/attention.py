@@ -15,6 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
+from . import launch
+from .launch import let_next_start, wait
+from .quick import quick
+
 SPLIT = 32
 """Slots a program reads."""
 _JOINED = 16
@@ -102,17 +106,19 @@ def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.
     return tl.where(depth == own_depth, token, found)
 
 
+@quick
 @triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions"])
 def _attend(
     qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
     layer, scaling, num_splits, width, num_positions,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr,
+    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
 
     After a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
     """
+    let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     split, row = tl.program_id(0), tl.program_id(2)
@@ -122,22 +128,24 @@ def _attend(
     is_shared = first + SPLIT <= start
     own_depth = tl.load(depths_ptr + block)
     is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
-    if (row >= tl.load(header_ptr + 4)) | is_needless:
-        return
+    is_needless = (row >= tl.load(header_ptr + 4)) | is_needless
     keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
+    depth = slot - start
+    is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
+    is_read = (is_old & (is_needless == 0))[:, None]
+    half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
+    key_low = tl.load(keys + offsets + half, mask=is_read, other=0.0)
+    key_high = tl.load(keys + offsets + HALF + half, mask=is_read, other=0.0)
+    value = tl.load(values + offsets + dims, mask=is_read, other=0.0)
+    wait(PDL)
+    if is_needless:
+        return
     token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query_low, query_high = _rotated(
         qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
     )
-
-    slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
-    depth = slot - start
-    is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
-    half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
-    key_low = tl.load(keys + offsets + half, mask=is_old[:, None], other=0.0)
-    key_high = tl.load(keys + offsets + HALF + half, mask=is_old[:, None], other=0.0)
-    value = tl.load(values + offsets + dims, mask=is_old[:, None], other=0.0)
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
@@ -162,12 +170,15 @@ def _attend(
     tl.store(weights_ptr + place * 2 + 1, total, mask=is_query)
 
 
+@quick
 @triton.jit(do_not_specialize=["num_splits", "width"])
 def _join(
     partial_ptr, weights_ptr, header_ptr, starts_ptr, depths_ptr, out_ptr, num_splits, width,
-    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
+    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The softmax over all splits, for one token and head."""
+    let_next_start(PDL)
+    wait(PDL)
     row, token, head = tl.program_id(0) // width, tl.program_id(0) % width, tl.program_id(1)
     place = out_ptr + (tl.program_id(0) * NUM_HEADS + head) * DIM + tl.arange(0, DIM)
     if row >= tl.load(header_ptr + 4):  # padding: nothing, but a number
@@ -228,6 +239,7 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         SPLIT=SPLIT,
         WIDTHS=64,
         num_warps=4,
+        **launch.options(qkv.device),
     )
     join_kernel: Any = _join
     join_kernel[(num_rows * width, heads.num_heads)](
@@ -244,5 +256,6 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.T
         SPLIT=SPLIT,
         JOINED=_JOINED,
         num_warps=2,
+        **launch.options(qkv.device),
     )
     return out

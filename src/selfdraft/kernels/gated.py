@@ -13,10 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-_ROWS, _COLUMNS = 32, 128
+from .launch import Tile, fetch_ahead, let_next_start, token_tile, wait
+from .quick import quick
+
+TILE = Tile(32, 128, 2, 3)
 """Measured on an H200 with 1536 x 17920: 16 us a product of up to 16 tokens, 3.5 TB/s."""
 
 
+@quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _gated(
     x_ptr,
@@ -30,21 +34,31 @@ def _gated(
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    tokens = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_token = tokens < num_tokens
     columns = tl.arange(0, COLUMNS)
     source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
     # Rows after the last one are read again and not stored.
-    gate_rows = weight_ptr + (rows % num_rows)[None, :].to(tl.int64) * SIZE + columns[:, None]
-    up_rows = gate_rows + num_rows.to(tl.int64) * SIZE
+    row_ptr = weight_ptr + (rows % num_rows).to(tl.int64) * SIZE
+    up_offset = num_rows.to(tl.int64) * SIZE
+    if AHEAD > 0:
+        BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
+        fetch_ahead(row_ptr, AHEAD * BYTES, PDL)
+        fetch_ahead(row_ptr + up_offset, AHEAD * BYTES, PDL)
+    gate_rows = row_ptr[None, :] + columns[:, None]
+    up_rows = gate_rows + up_offset
     gate = tl.zeros([TOKENS, ROWS], tl.float32)
     up = tl.zeros([TOKENS, ROWS], tl.float32)
+    wait(PDL)
     for start in range(0, SIZE, COLUMNS):
         x = tl.load(source + start, mask=is_token[:, None], other=0.0)
         gate = tl.dot(x, tl.load(gate_rows + start), gate, input_precision="ieee")
         up = tl.dot(x, tl.load(up_rows + start), up, input_precision="ieee")
+    let_next_start(PDL)
     if HAS_BIAS:
         gate += tl.load(bias_ptr + rows % num_rows)[None, :].to(tl.float32)
         up += tl.load(bias_ptr + num_rows + rows % num_rows)[None, :].to(tl.float32)
@@ -58,9 +72,9 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
     num_tokens, size = x.shape
     num_rows = weight.shape[0] // 2
     out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
-    num_tile_tokens = 16 if num_tokens <= 16 else 32
+    num_tile_tokens = token_tile(num_tokens)
     kernel: Any = _gated
-    kernel[(triton.cdiv(num_rows, _ROWS), triton.cdiv(num_tokens, num_tile_tokens))](
+    kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, TILE.rows))](
         x,
         weight,
         x if bias is None else bias,
@@ -70,9 +84,9 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
         SIZE=size,
         HAS_BIAS=bias is not None,
         TOKENS=num_tile_tokens,
-        ROWS=_ROWS,
-        COLUMNS=next(step for step in (_COLUMNS, 64, 32, 16) if size % step == 0),
-        num_warps=2,
-        num_stages=3,
+        ROWS=TILE.rows,
+        COLUMNS=next(step for step in (TILE.columns, 64, 32, 16) if size % step == 0),
+        AHEAD=min(TILE.ahead, size),
+        **TILE.options(x, num_matrices=2),
     )
     return out

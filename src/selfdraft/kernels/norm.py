@@ -8,8 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
+from . import launch
+from .launch import let_next_start, wait
+from .quick import quick
 
-@triton.jit
+
+@quick
+@triton.jit(do_not_specialize=["num_tokens"])
 def _add_norm(
     stream_ptr,
     branch_ptr,
@@ -17,19 +22,26 @@ def _add_norm(
     sum_ptr,
     out_ptr,
     eps,
+    num_tokens,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
-    HAS_BRANCH: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_start(PDL)
     place = tl.arange(0, BLOCK)
     mask = place < SIZE
     weight = tl.load(weight_ptr + place, mask=mask, other=0.0)
     place += tl.program_id(0) * SIZE
+    wait(PDL)
     stream = tl.load(stream_ptr + place, mask=mask, other=0.0)
-    # Rounded where transformers rounds: after the sum, after the scale, after the weight.
-    if HAS_BRANCH:
-        branch = tl.load(branch_ptr + place, mask=mask, other=0.0)
-        stream = (stream.to(tl.float32) + branch.to(tl.float32)).to(stream.dtype)
+    # Rounded where transformers rounds: the branch, after the sum, after the scale, after the weight.
+    if NUM_PARTS > 0:
+        branch = tl.load(branch_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        for part in tl.static_range(1, NUM_PARTS):
+            branch += tl.load(branch_ptr + part * num_tokens * SIZE + place, mask=mask, other=0.0)
+        branch = branch.to(stream.dtype).to(tl.float32)
+        stream = (stream.to(tl.float32) + branch).to(stream.dtype)
         tl.store(sum_ptr + place, stream, mask=mask)
     wide = stream.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
@@ -40,7 +52,10 @@ def _add_norm(
 def add_norm(
     stream: torch.Tensor, branch: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`stream + branch` and its RMS norm; each [tokens, size]."""
+    """`stream + branch` and its RMS norm; each [tokens, size].
+
+    A branch may come in parts, [parts, tokens, size] in float32: their sum, rounded to the stream's dtype, is added.
+    """
     num_tokens, size = stream.shape
     total = stream if branch is None else torch.empty_like(stream)
     out = torch.empty_like(stream)
@@ -52,9 +67,11 @@ def add_norm(
         total,
         out,
         eps,
+        num_tokens,
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
-        HAS_BRANCH=branch is not None,
+        NUM_PARTS=0 if branch is None else len(branch) if branch.ndim == 3 else 1,
         num_warps=4 if size < 4096 else 8,
+        **launch.options(stream.device),
     )
     return total, out

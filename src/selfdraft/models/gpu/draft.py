@@ -12,20 +12,21 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...kernels.top import runs_triton
-from ...passes import DraftStats, NoiseKey, PassRequest
+from ...kernels.top import draw, processed, runs_triton
+from ...passes import Columns, DraftStats, PassRequest
 from ...protocols import Choice, DraftedChain, DraftRule, DraftTask
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket
-from .memory import Device, DraftBuffers
+from .history import Histories, History
+from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
@@ -88,12 +89,16 @@ class DraftOutputs:
         return DraftedChain(candidates.tolist(), confidences.tolist())
 
 
-def draft_token(scores: torch.Tensor, buffers: DraftBuffers, outputs: DraftOutputs, rule: DraftRule) -> None:
+def draft_token(
+    scores: torch.Tensor, buffers: DraftBuffers, columns: Columns, outputs: DraftOutputs, rule: DraftRule
+) -> None:
     """Choose after `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
     known = buffers.tensors
-    noise = NoiseKey(known["sequences"], known["indices"], known["rounds"])
-    stats = DraftStats(known["depth"], known["indices"], known["nothing"], known["ids"], scores)
-    choice = rule(stats, noise, (known["seed"][0], known["seed"][1]))
+    scores = processed(scores, columns, rule.kind)
+    stats = DraftStats(
+        known["depth"], known["indices"], known["nothing"], known["ids"], scores, sequences=known["sequences"]
+    )
+    choice = rule(stats, lambda scores, count: draw(scores, columns, rule.kind, count))
     if runs_triton(scores.device):
         from ...kernels.feed import feed as feed_at_once
 
@@ -117,6 +122,10 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
     outputs.progress.copy_(depth[:1] * 2 + goes_on.any())
     buffers.tokens.copy_(torch.where(tokens == PAD, buffers.tokens, tokens))
     known["active"].copy_(goes_on)
+    is_noted = (depth < known["path"].shape[1])[:, None]
+    place = depth.clamp(max=known["path"].shape[1] - 1)[:, None]
+    known["path"].scatter_(1, place, torch.where(is_noted, tokens, known["path"].gather(1, place)))
+    known["on_path"].copy_(torch.where(is_noted[:, 0], known["on_path"] * 2 + 1, known["on_path"]))
     for counter in ("starts", "indices", "depth"):
         known[counter].add_(1)
 
@@ -129,22 +138,32 @@ class DraftSpec:
     rule: DraftRule
     skip: SkipSet
     vocabulary: int | None
+    history: History | None
     buffers: DraftBuffers
     outputs: DraftOutputs
 
-    def key(self, end: int, bound_to: tuple[int, ...]) -> GraphKey:
+    def key(self, width: int, end: int, bound_to: tuple[int, ...]) -> GraphKey:
         kind = (self.rule, self.vocabulary)
-        return GraphKey(kind, self.forward, self.buffers.rows, 1, end, self.skip, (), bound_to)
+        bound_to += () if self.history is None else self.history.addresses
+        return GraphKey(kind, self.forward, self.buffers.rows, width, end, self.skip, (), bound_to)
 
-    def record(self, record: Recorder, cache: SlotCache, end: int) -> DraftGraphs:
+    @property
+    def columns(self) -> Columns:
+        columns = self.buffers.columns
+        return columns if self.history is None else self.history.seen_by(columns)
+
+    def record(self, record: Recorder, inputs: PassBuffers, cache: SlotCache, end: int) -> DraftGraphs:
+        """The token after the last column of `inputs`."""
         buffers, outputs = self.buffers, self.outputs
-        saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
+        saved: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the first warm-up, if there is one
 
         def reset() -> None:
+            if not saved:
+                saved.extend((one, one.clone()) for one in (buffers.data, outputs.drafted, outputs.progress))
             for tensor, values in saved:
                 tensor.copy_(values)
 
-        begin, state = record(lambda: self.forward.begin(buffers, cache, end, self.skip), reset)
+        begin, state = record(lambda: self.forward.begin(inputs, cache, end, self.skip), reset)
 
         def begin_again() -> None:
             reset()
@@ -153,7 +172,7 @@ class DraftSpec:
 
         def finish() -> None:
             scores, _ = self.forward.finish(state, vocabulary=self.vocabulary)
-            draft_token(scores[:, 0], buffers, outputs, self.rule)
+            draft_token(scores[:, -1], buffers, self.columns, outputs, self.rule)
 
         finishing, _ = record(finish, begin_again)
         return DraftGraphs(begin, finishing, state)
@@ -162,31 +181,39 @@ class DraftSpec:
 class Drafts:
     """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
 
-    def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
-        self._graphs, self._vocab_size = graphs, vocab_size
+    def __init__(self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int) -> None:
+        self._graphs, self._histories, self._vocab_size = graphs, histories, vocab_size
         self._tensors = functools.cache(
             lambda rows, num_candidates: (DraftBuffers(device, rows), DraftOutputs(device, rows, num_candidates))
         )
+        self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
         self.refused: set[DraftRule] = set()
 
     def run(
         self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
     ) -> DraftedChain | None:
         """The chain after the tokens of `request`; None: it goes token by token."""
-        num_rows, first, max_depth = len(request.starts), max(request.starts), max(task.caps)
+        if task.rule.kind.has_rules:  # they go by the tokens noted
+            task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
+        num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
+        first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
         tensors = self._tensors(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
-        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, *tensors)
-        draft.buffers.send_task(task, request, cache)
-        known: dict[int, DraftGraphs] = {}
+        assert task.choosing is not None
+        history = self._histories.of(cache, request.first_row, task.choosing)
+        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, history, *tensors)
+        opening = self._send(draft.buffers, task, request, cache)
+        known: dict[tuple[int, int], DraftGraphs] = {}
 
         def graphs_at(depth: int) -> DraftGraphs:
-            end = bucket(first + depth + 1)
-            if end not in known:
-                key = draft.key(end, cache_key(forward, cache, request.first_row))
-                known[end] = self._graphs.get(key, lambda record: draft.record(record, cache.without_lease(), end))
-            return known[end]
+            inputs, end = draft.buffers if depth else opening, bucket(first + depth + 1)
+            if (inputs.width, end) not in known:
+                key = draft.key(inputs.width, end, cache_key(forward, cache, request.first_row))
+                known[inputs.width, end] = self._graphs.get(
+                    key, lambda record: draft.record(record, inputs, cache.without_lease(), end)
+                )
+            return known[inputs.width, end]
 
         try:
             return run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile)
@@ -194,6 +221,18 @@ class Drafts:
             self.refused.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
+
+    def _send(self, buffers: DraftBuffers, task: DraftTask, request: PassRequest, cache: SlotCache) -> PassBuffers:
+        """What the first pass reads: of several columns the chain goes on after the last one."""
+        width = len(request.tokens[0])
+        if width == 1:
+            buffers.send_task(task, request, cache)
+            return buffers
+        last = [start + width - 1 for start in request.starts]
+        buffers.send_task(task, replace(request, tokens=[row[-1:] for row in request.tokens], starts=last), cache)
+        opening = self._openings(buffers.rows, width)
+        opening.send_request(request, cache)
+        return opening
 
 
 def run_draft(

@@ -1,4 +1,4 @@
-"""FusedForward: a joined model in few kernels; the large products are the vendor's, the rest is kernels/.
+"""FusedForward: a joined model in few kernels, all of kernels/; the products of wide passes are the vendor's.
 
 A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
 weights are the model's own (models/joined.py has joined them). Each branch is added to the stream by the norm that
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from ...kernels.attention import Heads, Place, attend
 from ...kernels.gated import gated
+from ...kernels.linear import linear, linear_parts
 from ...kernels.norm import add_norm
 from ...types import SkipSet
 from ..cache import SlotCache
@@ -28,12 +29,14 @@ from .memory import PassBuffers
 DTYPES = (torch.bfloat16, torch.float16)
 MAX_POSITIONS = 1 << 17
 """Of models that name no context length."""
+NARROW = 64
+"""Tokens a pass up to which all products are ours; a token's result does not depend on the width up to here."""
 _SETTLING_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class Midway:
-    """A pass on its way: `stream` [tokens, hidden] waits for `branch`, which the next norm adds to it.
+    """A pass on its way: `stream` [tokens, hidden] waits for `branch` (or its parts), which the next norm adds to it.
 
     `streams`: the sums so far by capture point; `name` is the point after the branch.
     """
@@ -63,6 +66,9 @@ class FusedForward:
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
 
+    def sorts(self, skip: SkipSet) -> frozenset[tuple[Any, ...]]:
+        return frozenset(_sort(part.run) for part in self._decoder.active_sublayers(skip))
+
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
         sublayers = self._decoder.active_sublayers(skip)
         place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
@@ -78,7 +84,7 @@ class FusedForward:
         streams = {**state.streams, "norm": normed}
         captured = {point: streams[self._decoder.last_point(point, streams)].view(shape) for point in capture}
         bias = None if head.bias is None else head.bias[:vocabulary]
-        return F.linear(normed, head.weight[:vocabulary], bias).view(shape), captured
+        return _product(normed, head.weight[:vocabulary], bias).view(shape), captured
 
     def settle(self) -> None:
         """A product that cuBLAS splits over the inner dimension, of nothing.
@@ -100,10 +106,26 @@ def _run(state: Midway, count: int) -> Midway:
 
 def _branch(part: JoinedAttention | JoinedMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
     if isinstance(part, JoinedMLP):
-        return F.linear(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
+        return _branch_product(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    mixed = attend(F.linear(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
-    return F.linear(mixed, part.out, part.out_bias)
+    mixed = attend(_product(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
+    return _branch_product(mixed, part.out, part.out_bias)
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return (linear if len(x) <= NARROW else F.linear)(x, weight, bias)
+
+
+def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The last product of a sub-layer: in parts that the next norm adds, or whole."""
+    return (linear_parts if len(x) <= NARROW else F.linear)(x, weight, bias)
+
+
+def _sort(part: Any) -> tuple[Any, ...]:
+    """Shapes, biases and windows: what kernels are compiled for."""
+    if isinstance(part, JoinedMLP):
+        return part.gate_up.shape, part.gate_up_bias is None, part.down.shape, part.down_bias is None
+    return part.qkv.shape, part.qkv_bias is None, part.out.shape, part.out_bias is None, part.window, part.head_dim
 
 
 def reason_against(decoder: Decoder) -> str | None:

@@ -27,6 +27,7 @@ from ..probe import Probe
 from .draft import Drafts
 from .forward import Forward, ModuleForward, padded_rows, prove
 from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .history import Histories
 from .memory import MAX_WIDTH, Device
 from .plain import Launches, Passes
 
@@ -77,20 +78,35 @@ class GraphRunner(EagerRunner):
         make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
         make_forwards: Callable[[Decoder], Sequence[Forward]] = forwards_for,
         max_bytes: int = MAX_BYTES,
+        launches: Launches | None = None,
     ) -> None:
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
-        self._launches, self.lock = Launches(), lock_of(model.device)
+        self._launches, self.lock = launches or Launches(), lock_of(model.device)
+        self._others: list[GraphRunner] = []
         super().__init__(model)
+
+    def another(self, model: Any) -> GraphRunner:
+        other = type(self)(
+            model,
+            make_recorder=self._make_recorder,
+            make_forwards=self._make_forwards,
+            max_bytes=self._max_bytes,
+            launches=self._launches,
+        )
+        self._others.append(other)
+        return other
 
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
         super()._begin()
+        self._recorded_before = self.record_seconds if "graphs" in vars(self) else 0.0
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
         self._storages = StoragePool()
-        self._passes = Passes(self._device, self.graphs, self._launches)
-        self._drafts = Drafts(self._device, self.graphs, self.vocab_size)
+        histories = Histories(self._device, self.graphs, self.vocab_size)
+        self._passes = Passes(self._device, self.graphs, self._launches, histories)
+        self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -116,7 +132,7 @@ class GraphRunner(EagerRunner):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        forward = self._forward_for(len(request.starts), 1)
+        forward = self._forward_for(len(request.starts), len(request.tokens[0]))
         if forward is None or task.rule in self._drafts.refused:
             return None
         self._passes.forget_ahead()
@@ -198,8 +214,9 @@ class GraphRunner(EagerRunner):
         return self.fallback_reason is None
 
     @property
-    def capture_seconds(self) -> float:
-        return self.graphs.capture_seconds
+    def record_seconds(self) -> float:
+        own = self._recorded_before + self.graphs.record_seconds
+        return own + sum(other.record_seconds for other in self._others)
 
     @property
     def graph_keys(self) -> Sequence[Any]:

@@ -1,0 +1,108 @@
+"""How the kernels of a pass are launched: each may start before the one before it has ended, where the device can.
+
+Programmatic dependent launch (compute capability 9.0 and later). A kernel lets the next one start when all of its
+programs have called `let_next_start`, and `wait` returns when all kernels before have ended and what they wrote can be
+read. Three rules keep this safe:
+
+- Every program of every kernel launched with these options calls `wait`, whichever path it takes. Then the end of one
+  kernel means the end of all before it.
+- Everything is written after `wait`; torch gives memory that an earlier kernel still reads to a later one.
+- Before `wait` a kernel reads only what was written before the pass began: weights, old keys, the places of tokens.
+  Every recording begins a pass with a kernel launched the usual way (the embedding), which waits for all before it.
+
+Products call `let_next_start` at their end (earlier, the next one's programs take room from those that still have
+work), small kernels at their beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # a Triton without it
+    gdc_launch_dependents = gdc_wait = None
+
+
+@triton.jit
+def wait(PDL: tl.constexpr):
+    if PDL:
+        gdc_wait()
+
+
+@triton.jit
+def let_next_start(PDL: tl.constexpr):
+    if PDL:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def fetch_ahead(pointers, num_bytes, PDL: tl.constexpr):
+    """Bring `num_bytes` (a multiple of 16) from each pointer on into the device's cache; nothing waits for them."""
+    if PDL:
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
+            "=r,l,r",
+            [pointers.to(tl.int64), num_bytes],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@cache
+def overlaps(device: torch.device) -> bool:
+    """Whether a kernel may start on this device before the one before it has ended."""
+    is_interpreted = not isinstance(wait, triton.JITFunction)
+    if is_interpreted or gdc_wait is None or device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def options(device: torch.device) -> dict[str, Any]:
+    """For the launch of a kernel that calls `wait`."""
+    return {"PDL": True, "launch_pdl": True} if overlaps(device) else {"PDL": False}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program of a product takes: `rows` of the matrix, `columns` at a time, one of `num_splits` parts.
+
+    `ahead`: columns of its rows that it fetches before it waits.
+    """
+
+    rows: int
+    columns: int
+    num_warps: int
+    num_stages: int
+    num_splits: int = 1
+    ahead: int = 0
+
+    def part(self, size: int) -> int:
+        """Columns of a split: whole steps."""
+        num_steps: int = triton.cdiv(triton.cdiv(size, self.columns), self.num_splits)
+        return num_steps * self.columns
+
+    def options(self, x: torch.Tensor, num_matrices: int = 1) -> dict[str, Any]:
+        """As many stages as the device has room for (the last one needs none); none of this changes a result."""
+        num_bytes = (num_matrices * self.rows + token_tile(len(x))) * self.columns * x.element_size()
+        num_stages = min(self.num_stages, 1 + _shared_bytes(x.device) // num_bytes)
+        return {"num_warps": self.num_warps, "num_stages": num_stages, **options(x.device)}
+
+
+def token_tile(num_tokens: int) -> int:
+    """Tokens of one program. Tiles of 64 would be added up by other instructions, in another order."""
+    return 16 if num_tokens <= 16 else 32
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1 << 20
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10))

@@ -1,0 +1,122 @@
+"""Products of a few tokens with a matrix: `x @ weight.T + bias`, every weight read once.
+
+A product of up to 16 tokens costs what the matrix costs to read, if enough programs read at once. Where a matrix has
+few rows, its columns are split, too: `linear_parts` leaves the parts to the next norm, which adds them in order.
+Tiles and splits depend on the matrix alone: **a token's result does not depend on how many others share its pass.**
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from .launch import Tile, fetch_ahead, let_next_start, token_tile, wait
+
+_PROCESSORS = 132
+"""Of an H100 or H200. Not the device's own: results are the same on all of them."""
+_LARGE = 1 << 23
+"""Weights from which on a matrix fills the device with one program a processor."""
+_MAX_SPLITS = 16
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _linear(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows,
+    SIZE: tl.constexpr, PART: tl.constexpr, IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, TOKENS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    split = tl.program_id(2)
+    is_token, is_row = tokens < num_tokens, rows < num_rows
+    columns = split * PART + tl.arange(0, COLUMNS)
+    # Rows after the last one are read again and not stored.
+    row_ptr = weight_ptr + (rows % num_rows).to(tl.int64) * SIZE
+    if AHEAD > 0:
+        BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
+        fetch_ahead(row_ptr + split * PART, tl.minimum(AHEAD, SIZE - split * PART) * BYTES, PDL)
+    weights = row_ptr[None, :] + columns[:, None]
+    source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
+    total = tl.zeros([TOKENS, ROWS], tl.float32)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + rows, mask=is_row & (split == 0), other=0.0)
+    wait(PDL)
+    for start in range(0, PART, COLUMNS):
+        if IS_EVEN:
+            x = tl.load(source + start, mask=is_token[:, None], other=0.0)
+            weight = tl.load(weights + start)
+        else:
+            is_column = columns + start < SIZE
+            x = tl.load(source + start, mask=is_token[:, None] & is_column[None, :], other=0.0)
+            weight = tl.load(weights + start, mask=is_column[:, None], other=0.0)
+        total = tl.dot(x, weight, total, input_precision="ieee")
+    let_next_start(PDL)
+    if HAS_BIAS:
+        total += bias[None, :].to(tl.float32)
+    place = (split * num_tokens + tokens[:, None]).to(tl.int64) * num_rows + rows[None, :]
+    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[:, None] & is_row[None, :])
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """[tokens, size] -> [tokens, rows]; `weight` [rows, size]."""
+    tile = whole_tile(*weight.shape)
+    return multiply(x, weight, bias, tile, x.dtype)[0]
+
+
+def linear_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """[tokens, size] -> [splits, tokens, rows] in float32: to be added up."""
+    tile = split_tile(*weight.shape)
+    return multiply(x, weight, bias, tile, torch.float32)
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tile: Tile, dtype: torch.dtype
+) -> torch.Tensor:
+    """[splits, tokens, rows], the product of each part of the columns; the bias is in the first."""
+    (num_tokens, size), num_rows = x.shape, len(weight)
+    part, num_tile_tokens = tile.part(size), token_tile(num_tokens)
+    num_splits = triton.cdiv(size, part)
+    out = torch.empty(num_splits, num_tokens, num_rows, dtype=dtype, device=x.device)
+    kernel: Any = _linear
+    kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, tile.rows), num_splits)](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        num_tokens,
+        num_rows,
+        SIZE=size,
+        PART=part,
+        IS_EVEN=part * num_splits == size,
+        HAS_BIAS=bias is not None,
+        TOKENS=num_tile_tokens,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        AHEAD=min(tile.ahead, part) if size % 16 == 0 else 0,
+        **tile.options(x),
+    )
+    return out
+
+
+@cache
+def whole_tile(num_rows: int, size: int) -> Tile:
+    """Of a product that is left whole: QKV, head. As many rows a program as leave two programs a processor."""
+    rows = next((rows for rows in (64, 32) if num_rows >= 2 * _PROCESSORS * rows), 16)
+    return Tile(rows, 256, 4, 3)
+
+
+@cache
+def split_tile(num_rows: int, size: int) -> Tile:
+    """Of a product that is left in parts: output, down.
+
+    Small matrices: two programs a processor or a little more. Large ones: at most one, with a large tile each.
+    """
+    if num_rows * size < _LARGE:
+        rows, num_warps, num_splits = 16, 2, triton.cdiv(2 * _PROCESSORS, triton.cdiv(num_rows, 16))
+    else:
+        rows, num_warps, num_splits = 128, 4, _PROCESSORS // triton.cdiv(num_rows, 128)
+    return Tile(rows, 128, num_warps, 4, max(1, min(num_splits, _MAX_SPLITS)))
