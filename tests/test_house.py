@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4000,
+    "engine": 4100,
     "prompts": 480,
     "measure": 1360,
     "calibrate": 1650,
