@@ -97,7 +97,8 @@ class TestGenerate:
     def test_transformers_is_told_the_same(self, drawn: list[str], generate: Generate) -> None:
         """What is drawn cannot be compared; penalties and stop strings can."""
         options = ["--strategy", "off", "--compare", "--json", "--max-new-tokens", "20"]
-        document = generate(*options, *drawn, "--repetition-penalty", "1.3", "abc").document
+        rules = ["--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty", "0.3"]
+        document = generate(*options, *drawn, *rules, "--logit-bias", "30:2", "abc").document
         assert document["comparison"] == (None if drawn else "equal")
         stop = document["text"][5:7]
         assert len(generate(*options, *drawn, "--stop", stop, "abc").document["transformers"]["tokens"]) <= 20
@@ -135,6 +136,15 @@ class TestGenerate:
         assert len(document["tokens"]) == document["stats"]["num_tokens"] == 12
         assert document["first_difference"] is None
         assert set(generate("--json", "--max-new-tokens", "3", "abc").document) == alone
+
+    def test_logprobs_are_for_json(self, generate: Generate) -> None:
+        document = generate("--json", "--logprobs", "2", "--max-new-tokens", "3", "abc").document
+        assert [one["token"] for one in document["logprobs"]] == document["tokens"]
+        assert all(one["top"][0] == [one["token"], one["logprob"]] for one in document["logprobs"])
+        assert all(len(one["top"]) == 2 for one in document["logprobs"])
+        assert (
+            "--logprobs are part of the JSON document; add --json" in generate("--logprobs", "2", "abc", status=2).error
+        )
 
     def test_prompt_from_standard_input(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = generate("--json", "--max-new-tokens", "9", "abc").document["text"]

@@ -64,6 +64,36 @@ class TestResult:
         assert set(found.sources) == {"target"}
 
 
+class TestLogprobs:
+    @pytest.mark.parametrize("method", [{"strategy": "off"}, {"strategy": "uniform", "tree": "siblings"}], ids=str)
+    def test_they_are_of_the_raw_scores_of_what_was_emitted(self, engine: Engine, method: dict[str, Any]) -> None:
+        """Cut at a stop, in a batch, under rules and temperature: one for each token, in order."""
+        rules = {"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.2, "logit_bias": {30: 1.0}, "seed": 3}
+        prompts = [PROMPT, [5, 6], [9]]
+        stop = engine.generate(PROMPT, max_new_tokens=20, **rules, **method).text[11:13]
+        found = engine.generate(prompts, max_new_tokens=20, stop=stop, logprobs=4, **rules, **method)
+        assert found[0].finish_reason == "stop"
+        for prompt, generation in zip(prompts, found, strict=True):
+            raw = engine.scores_behind([*prompt, *generation.tokens[:-1]], len(generation.tokens)).log_softmax(-1)
+            assert generation.logprobs is not None
+            assert tuple(one.token for one in generation.logprobs) == generation.tokens
+            assert [one for step in generation.steps for one in step.logprobs] == list(generation.logprobs)
+            for place, one in enumerate(generation.logprobs):
+                expected = raw[place].topk(4)
+                assert one.logprob == pytest.approx(float(raw[place, one.token]), abs=1e-4)
+                assert [token for token, _ in one.top] == expected.indices.tolist()
+                assert [value for _, value in one.top] == pytest.approx(expected.values.tolist(), abs=1e-4)
+
+    def test_a_stream_has_them_and_asking_changes_no_text(self, engine: Engine) -> None:
+        stream = engine.stream(PROMPT, max_new_tokens=9, logprobs=0)
+        pieces = [piece for chunk in stream for piece in chunk.pieces]
+        assert tuple(piece.logprobs for piece in pieces) == stream.generation.logprobs
+        assert all(piece.logprobs and piece.logprobs.top == () for piece in pieces)
+        plain = engine.generate(PROMPT, max_new_tokens=9)
+        assert (plain.logprobs, plain.tokens) == (None, stream.generation.tokens)
+        assert stream.generation.to_dict()["logprobs"][0]["token"] == plain.tokens[0]
+
+
 class TestStopping:
     def test_the_last_round_never_drafts_past_the_limit(self, engine: Engine) -> None:
         for limit in range(1, 12):

@@ -33,7 +33,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 import selfdraft
 from pico import CONTEXT_LENGTH, FAMILIES, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError, PromptError
-from selfdraft.engine.generate_rules import split_warpers
+from selfdraft.engine.generate_rules import own_rules, split_warpers
 from selfdraft.engine.inside_generate import engine_of
 from selfdraft.engine.sampling import REFUSED_PROCESSORS, check_processors
 from selfdraft.registry import in_use
@@ -143,6 +143,7 @@ def only_evens_in_row_one(row: int, ids: torch.Tensor) -> list[int]:
 
 
 PROCESSED: dict[str, dict[str, Any]] = {
+    "own": {"repetition_penalty": 1.4, "sequence_bias": [[[30], 2.0], [[52], -8.0]], "min_length": 12},
     "repetition": {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2, "bad_words_ids": [[30], [27, 55]]},
     "encoder": {"encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2},
     "forced": {"forced_eos_token_id": 9, "suppress_tokens": [30], "begin_suppress_tokens": [52, 16]},
@@ -300,6 +301,32 @@ class TestSampling:
             ([cold], [cold], {"temperature": 1.0}),
         ):
             assert split_warpers(given) == (processors, options)
+
+
+def test_which_processors_become_rules() -> None:
+    """All or none, in the sampler's order; an end may be banned anywhere. A row has 8 tokens, 30 may follow."""
+    penalty, bias = (
+        logits_process.RepetitionPenaltyLogitsProcessor(1.2),
+        logits_process.SequenceBiasLogitsProcessor([[[30], 2.0], [[7], -1.0]]),
+    )
+    longer, more = (
+        logits_process.MinLengthLogitsProcessor(12, [5, 6]),
+        logits_process.MinNewTokensLengthLogitsProcessor(8, 50, torch.tensor([6, 5])),
+    )
+    ours = {"logit_bias": ((30, 2.0), (7, -1.0)), "repetition_penalty": 1.2}
+    for given, options in (
+        ([], {"min_new_tokens": 0}),
+        ([longer, bias, penalty], {**ours, "min_new_tokens": 4}),
+        ([bias, more, penalty, longer], {**ours, "min_new_tokens": 30}),
+        ([penalty, bias], None),
+        ([penalty, penalty], None),
+        ([logits_process.RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=3)], None),
+        ([logits_process.SequenceBiasLogitsProcessor([[[30, 31], 2.0]])], None),
+        ([logits_process.NoBadWordsLogitsProcessor([[30]])], None),
+        ([logits_process.MinLengthLogitsProcessor(12, [5])], None),
+        ([penalty, logits_process.NoRepeatNGramLogitsProcessor(2)], None),
+    ):
+        assert own_rules(given, frozenset((5, 6)), 8, 30) == options
 
 
 class TestOutput:

@@ -105,7 +105,7 @@ def test_plain_decoding_equals_transformers(family: str) -> None:
 @pytest.mark.parametrize("drafter", ["self", "lookup"])
 @pytest.mark.parametrize("mode", MODES)
 def test_rules_that_depend_on_the_prefix(mode: str, drafter: str, tree: str) -> None:
-    """Repetition penalty and a caller's processor act on every drafted position's own prefix, on every branch."""
+    """Penalties, a bias and a caller's processor act on every drafted position's own prefix, on every branch."""
 
     def favour_length(prefix: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """A pure function of the prefix: what is favoured changes with every token."""
@@ -116,6 +116,9 @@ def test_rules_that_depend_on_the_prefix(mode: str, drafter: str, tree: str) -> 
     options: dict[str, Any] = {
         "max_new_tokens": NUM_TOKENS,
         "repetition_penalty": 1.3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.4,
+        "logit_bias": {30: 2.0, 27: -3.0},
         "processors": [favour_length],
         **MODES[mode],
     }

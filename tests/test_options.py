@@ -160,6 +160,17 @@ BAD_OPTIONS = [
     (GenerateOptions, {"top_p": 1.5}, "generate.top_p must be between 0 and 1, got 1.5"),
     (GenerateOptions, {"min_p": 1.5}, "generate.min_p must be between 0 and 1, got 1.5"),
     (GenerateOptions, {"repetition_penalty": 0.0}, "repetition_penalty must be between 0.001 and 1000, got 0.0"),
+    (GenerateOptions, {"presence_penalty": 2.1}, "generate.presence_penalty must be between -2 and 2, got 2.1"),
+    (GenerateOptions, {"frequency_penalty": "-3"}, "generate.frequency_penalty must be between -2 and 2, got -3.0"),
+    (GenerateOptions, {"logprobs": 21}, "generate.logprobs must be between 0 and 20, got 21"),
+    (GenerateOptions, {"logit_bias": "5"}, "must be a dict {ID: BIAS}, on the command line ID:BIAS,ID:BIAS, got '5'"),
+    (GenerateOptions, {"logit_bias": "5:x"}, "generate.logit_bias must be a dict {ID: BIAS}, "),
+    (GenerateOptions, {"logit_bias": 5}, "generate.logit_bias must be a dict {ID: BIAS}, "),
+    (GenerateOptions, {"logit_bias": {-1: 2.0}}, "a token id in generate.logit_bias must be at least 0, got -1"),
+    (GenerateOptions, {"logit_bias": {1.5: 2.0}}, "a token id in generate.logit_bias must be a whole number, got 1.5"),
+    (GenerateOptions, {"logit_bias": {5: "2"}}, "generate.logit_bias of token 5 must be a number, got '2'"),
+    (GenerateOptions, {"logit_bias": "5:inf"}, "logit_bias of token 5 must be between -10000 and 10000, got inf"),
+    (GenerateOptions, {"logit_bias": "5:1,5:2"}, "generate.logit_bias has token 5 more than once; leave one out"),
     (GenerateOptions, {"seed": -1}, "generate.seed must be between 0 and 18446744073709551615, got -1"),
     (GenerateOptions, {"sequence": -1}, "generate.sequence must be between 0 and 2147483648, got -1"),
     (GenerateOptions, {"stop": ["a", ""]}, "a stop string must be text that is not empty, got ''; leave it out"),
@@ -200,6 +211,25 @@ def test_generate_options_are_normalised():
     assert make(GenerateOptions, {"stop": "end"}, "generate") == GenerateOptions(stop=("end",))
     made = make(GenerateOptions, {"stop": ["a", "b"], "processors": [print], "temperature": 0.5}, "generate")
     assert made == GenerateOptions(stop=("a", "b"), processors=(print,), temperature=0.5)
+
+
+@pytest.mark.parametrize("given", [{7: 2, 5: -1.5}, [(5, -1.5), (7, 2.0)], [[7, 2], [5, -1.5]], "7:2,5:-1.5"], ids=str)
+def test_a_bias_is_a_value_whatever_its_form(given):
+    made = make(GenerateOptions, {"logit_bias": given}, "generate", reads_text=True)
+    assert made.logit_bias == ((5, -1.5), (7, 2.0))
+    assert hash(made) == hash(GenerateOptions(logit_bias={np.int64(5): np.float64(-1.5), 7: 2.0}))
+
+
+def test_a_bias_outside_the_vocabulary_names_its_token():
+    engine, wrong = selfdraft.Engine(pico("llama")), {"logit_bias": {5: 1.0, 4321: 1.0}}
+    message = r"token id 4321 in logit_bias is outside the vocabulary; use ids from 0 to \d+"
+    for call in (engine.generate, engine.stream):
+        with pytest.raises(OptionError, match=message):
+            call([3], **wrong)
+    with pytest.raises(OptionError, match=message):
+        engine.verify([3], [4], **wrong)
+    with pytest.raises(OptionError, match=message):
+        engine.compare([3], [4], [5], **wrong)
 
 
 # ------------------------------------------------------------------------------------------------------ registry

@@ -78,7 +78,7 @@ def test_the_keywords_are_those_that_are_validated() -> None:
     assert set(typing.get_type_hints(CallOptions)) == {*fields, *METHOD_NAMES, "chat_template_kwargs"}
     assert set(CALL_NAMES) == set(typing.get_type_hints(CallOptions))
     hints, own = typing.get_type_hints(CallOptions), typing.get_type_hints(GenerateOptions)
-    plain = {name: own[name] for name in fields - {"seed", "stop", "processors", "cancel"}}
+    plain = {name: own[name] for name in fields - {"seed", "stop", "processors", "cancel", "logit_bias"}}
     assert {name: hints[name] for name in plain} == plain
     assert hints["seed"] == int | None
 

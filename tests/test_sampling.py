@@ -17,6 +17,7 @@ from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -293,12 +294,69 @@ def test_truncation_equals_transformers(options: dict[str, Any], warpers: list[A
     assert torch.allclose(Sampler(GenerateOptions(**options)).warp(scores), expected)
 
 
-def test_repetition_penalty_equals_transformers() -> None:
-    scores = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
-    prefix = [4, 9, 4, 30]
-    expected = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([prefix]), scores)
-    sampler = Sampler(GenerateOptions(repetition_penalty=1.7))
-    assert torch.allclose(sampler.apply_prefix_rules(scores, [prefix], torch.tensor([0])), expected)
+PREFIXES = ([4, 9, 4, 30], [7], [30, 31, 9, 9, 9, 31, 2])
+NUM_GENERATED = (2, 0, 5)
+
+
+def ruled(scores: torch.Tensor, eos: tuple[int, ...] = (), **options: Any) -> torch.Tensor:
+    sampler = Sampler(GenerateOptions(**options), eos)
+    assert sampler.has_prefix_rules
+    return sampler.apply_prefix_rules(scores, PREFIXES, torch.tensor(NUM_GENERATED))
+
+
+def test_repetition_penalty_and_bias_equal_transformers() -> None:
+    """In rows of different lengths: what fills up the shorter ones is not seen."""
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
+    bias, penalty = SequenceBiasLogitsProcessor([[[4], -1.5], [[31], 2.0]]), RepetitionPenaltyLogitsProcessor(1.7)
+    for row, prefix in enumerate(PREFIXES):
+        expected = LogitsProcessorList([bias, penalty])(torch.tensor([prefix]), scores[row : row + 1])[0]
+        found = ruled(scores, repetition_penalty=1.7, logit_bias={31: 2.0, 4: -1.5})[row]
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": -0.75},
+        {
+            "frequency_penalty": 0.5,
+            "presence_penalty": 0.25,
+            "repetition_penalty": 1.25,
+            "logit_bias": {9: 1.0, 4: 4.0},
+        },
+        {"min_new_tokens": 3, "logit_bias": {31: 100.0}, "presence_penalty": -2.0},
+    ],
+    ids=str,
+)
+def test_rules_of_the_prefix_token_by_token(options: dict[str, Any]) -> None:
+    """As they are defined, one token at a time: presence and frequency count what was generated, not the prompt."""
+    scores, eos = torch.randn(3, 50, generator=torch.Generator().manual_seed(2)).bfloat16(), (31, 9)
+    made = GenerateOptions(**options)
+    found = ruled(scores, eos, **options).tolist()
+    for row, (prefix, num_generated) in enumerate(zip(PREFIXES, NUM_GENERATED, strict=True)):
+        generated = prefix[len(prefix) - num_generated :]
+        for token, score in enumerate(scores[row].tolist()):
+            if token in eos and num_generated < made.min_new_tokens:
+                score = -math.inf
+            score += dict(made.logit_bias).get(token, 0.0)
+            if token in prefix:
+                score = score * made.repetition_penalty if score < 0 else score / made.repetition_penalty
+            score -= made.frequency_penalty * generated.count(token) + made.presence_penalty * (token in generated)
+            assert found[row][token] == pytest.approx(score, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [12, 5000], ids=["all", "shortlist"])
+def test_top_p_keeps_or_drops_equal_scores_together(size: int) -> None:
+    """Kept is a token iff those with larger scores hold less than top-p; also where the equal ones go on and on."""
+    scores = torch.full((2, size), -40.0)
+    scores[0, [3, 5, 7, 9, 11]] = torch.tensor([0.4, 0.2, 0.2, 0.2, 1e-9]).log()
+    scores[1, 1:] = 0.0  # one group, larger than any shortlist
+    scores = scores[:, torch.randperm(size, generator=torch.Generator().manual_seed(3))]
+    for top_p, num_kept in ((0.3, 1), (0.5, 4), (0.7, 4), (0.99, 4)):
+        kept = Sampler(GenerateOptions(temperature=1.0, top_p=top_p)).warp(scores) > -torch.inf
+        assert kept.sum(-1).tolist() == [num_kept, size - 1]
+        assert all(scores[row][kept[row]].min() > scores[row][~kept[row]].max() for row in range(2))
 
 
 def test_the_best_token_survives_every_truncation() -> None:
@@ -353,3 +411,18 @@ class TestCompare:
             noisy = sampler.contest(torch.tensor([[2.0, 2.0, -60.0]]), torch.tensor([0]), torch.tensor([1]))[0]
             assert abs(noisy[0] - noisy[1]) > 1e-3
         assert found == verdict
+
+    def test_what_truncation_drops_is_no_tie(self) -> None:
+        assert self.judge([5.0, 1.0, 0.0], 0, 1, temperature=1.0, top_k=1) == "different"
+        assert self.judge([5.0, 5.0, 0.0], 0, 1, temperature=1.0, top_k=1) == "tie"
+
+    def test_the_rules_of_the_prefix_decide(self) -> None:
+        """The text so far is [7], of which all was generated: there token 7 loses 1.5, token 2 wins 3."""
+        scores = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.5]
+        assert self.judge(scores, 1, 7) == "different"
+        assert self.judge(scores, 1, 7, presence_penalty=0.5, frequency_penalty=1.0) == "tie"
+        assert self.judge(scores, 1, 2, logit_bias={2: 1.0, 7: -9.0}) == "tie"
+
+    def test_a_large_bias_rounds_coarsely(self) -> None:
+        assert self.judge([1.0, 1.0 + 1e-3, 0.0], 0, 1, logit_bias={0: 9999.0, 1: 9999.0}) == "tie"
+        assert self.judge([1.0, 1.0 + 1e-3, 0.0], 0, 1) == "different"

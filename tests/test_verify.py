@@ -73,8 +73,8 @@ CALLS = {
     "plain": ["--strategy", "off"],
     "top-p": SAMPLED,
     "top-k min-p": ["--temperature", "1.3", "--top-k", "20", "--min-p", "0.02", "--seed", "18446744073709551615"],
-    "repetition": ["--repetition-penalty", "1.4"],
-    "sampled repetition": [*SAMPLED, "--repetition-penalty", "1.4"],
+    "repetition": ["--repetition-penalty", "1.4", "--logit-bias", "30:1.5,27:-2"],
+    "sampled penalties": [*SAMPLED, "--presence-penalty", "1.5", "--frequency-penalty", "-0.4"],
     "lookup": [*SAMPLED, "--drafter", "lookup"],
 }
 

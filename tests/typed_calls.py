@@ -15,6 +15,8 @@ from selfdraft import Engine, Figures, Generation, Profile
 def right_calls(model: Any, prompts: Sequence[str]) -> None:
     engine = Engine(model, None, strategy="off", settings={})
     assert_type(engine.generate("a", max_new_tokens=3, seed=None, stop="x"), Generation)
+    engine.generate("a", presence_penalty=0.5, logit_bias={5: -1.0}, logprobs=None)
+    engine.generate("a", logit_bias=[(5, -1.0)], logprobs=3)
     assert_type(engine.generate(["a", "b"], lookahead="fixed"), list[Generation])
     assert_type(selfdraft.learn(engine, budget=600), Profile)
     figures = selfdraft.measure_methods(engine, prompts, ["lookup"])
@@ -28,6 +30,7 @@ def wrong_calls(model: Any) -> None:
     engine = Engine(model, stratgy="off")  # type: ignore[call-arg]
     engine.generate("a", max_tokens=3)  # type: ignore[call-overload]
     engine.stream("a", temperature="hot")  # type: ignore[arg-type]
+    engine.stream("a", logit_bias={"a": 1.0})  # type: ignore[dict-item]
     selfdraft.decoder(tree=5)  # type: ignore[arg-type]
     Engine.from_pretrained("owner/model", load_in_4bit=True)  # type: ignore[call-arg]
     Engine.from_pretrained("owner/model", trust_remote_code="no")  # type: ignore[arg-type]

@@ -129,16 +129,14 @@ class GenerateOptions:
     min_new_tokens: int = setting(0, "no end of the text before this many", minimum=0)
     temperature: float = setting(0.0, "0 is greedy; above 0 samples", minimum=0.0, maximum=1e3)
     top_k: int = setting(0, "sample from the k likeliest; 0: all", minimum=0)
-    top_p: float = setting(1.0, "sample from the smallest set with this probability", minimum=0.0, maximum=1.0)
+    top_p: float = setting(1.0, "keep the likeliest up to this probability", minimum=0.0, maximum=1.0)
     min_p: float = setting(0.0, "drop what is below this share of the best", minimum=0.0, maximum=1.0)
-    repetition_penalty: float = setting(
-        1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3, maximum=1e3
-    )
-    presence_penalty: float = setting(0.0, "lower the scores of generated tokens by this", minimum=-2.0, maximum=2.0)
-    frequency_penalty: float = setting(0.0, "the same, once for each time it occurs", minimum=-2.0, maximum=2.0)
-    logit_bias: tuple[tuple[int, float], ...] = setting((), "what to add to the scores of tokens, by id")
+    repetition_penalty: float = setting(1.0, "divide the scores of seen tokens by this", minimum=1e-3, maximum=1e3)
+    presence_penalty: float = setting(0.0, "lower scores of generated tokens by this", minimum=-2.0, maximum=2.0)
+    frequency_penalty: float = setting(0.0, "the same for each time that they occur", minimum=-2.0, maximum=2.0)
+    logit_bias: tuple[tuple[int, float], ...] = setting((), "add to the scores of tokens, by id")
     logprobs: int | None = setting(
-        None, "log-probability of each token, and of this many likeliest", minimum=0, maximum=MAX_LOGPROBS
+        None, "log-probability of each token and the N likeliest", minimum=0, maximum=MAX_LOGPROBS
     )
     seed: int = setting(0, "the same seed, the same text", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(

@@ -67,7 +67,7 @@ AXIS_HELP: Mapping[str, str] = {
     "strategy": "which sub-layers draft",
     "lookahead": "how far to draft",
     "drafter": "what drafts",
-    "tree": "what is verified beside the draft",
+    "tree": "what else is verified",
     "acceptance": "what is kept of a draft",
 }
 DEFAULTS: Mapping[str, str] = {

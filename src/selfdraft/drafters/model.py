@@ -213,8 +213,8 @@ class ModelSession(PlainSession):
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         """One pass takes what is pending, the last token included: the chain begins after it."""
-        runner, is_whole = self._batch.runner, len(self._places) == len(self._cached)
-        if not runner.is_recording or not task.runs_on_device or (task.rule.kind.has_rules and not is_whole):
+        runner = self._batch.runner
+        if not runner.is_recording or not task.runs_on_device:
             return None
         num_pending = max(len(text) - len(self._cached[place]) for place, text in self._members)
         width = next(width for width in runner.recorded_widths if width >= num_pending)
@@ -256,18 +256,12 @@ class ModelSession(PlainSession):
 
 
 def _spread(task: DraftTask, places: Sequence[int], num_rows: int) -> DraftTask:
-    """The task of some rows as one of `num_rows`; the others draft nothing, as the first does where it stands."""
-    assert task.choosing is not None
-    sources = [places.index(row) if row in places else 0 for row in range(num_rows)]
-    settings = [task.choosing.settings[source] for source in sources]
-    indices = [task.choosing.indices[source] for source in sources]
-    return replace(
-        task,
-        caps=[task.caps[source] if row in places else 0 for row, source in enumerate(sources)],
-        sites=[task.sites[source] for source in sources],
-        sequence_ids=[task.sequence_ids[source] if row in places else NOBODY for row, source in enumerate(sources)],
-        choosing=replace(task.choosing, settings=settings, indices=indices),
-    )
+    """The task of some rows as one of `num_rows`; the others draft nothing."""
+    caps, sites, ids = [0] * num_rows, [(0, 0, 0)] * num_rows, [NOBODY] * num_rows
+    for index, place in enumerate(places):
+        caps[place], sites[place], ids[place] = task.caps[index], task.sites[index], task.sequence_ids[index]
+    choosing = None if task.choosing is None else task.choosing.spread(places, num_rows)
+    return replace(task, caps=caps, sites=sites, sequence_ids=ids, choosing=choosing)
 
 
 def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:

@@ -37,8 +37,9 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
-        seen = [sequence.text for sequence in sequences]
-        group = GroupDraft(session, rule, rows, caps, state.sites[hull], seen, sampler, max_nodes)
+        group = GroupDraft(
+            session, rule, rows, caps, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
+        )
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
