@@ -128,7 +128,7 @@ def test_drafting_changes_nothing(tree):
     engine._runner = runner_of(model)
     num_tokens = 24 if HAS_GPU else 6  # the interpreter is slow
     options: dict[str, Any] = {"max_new_tokens": num_tokens}
-    method = {"strategy": "fixed", "lookahead": "fixed", "settings": {"fixed": {"skip": "a1,m1", "tokens": 4}}}
+    method = {"strategy": "fixed", "lookahead": "fixed", "settings": {"fixed": {"skip": "a2,m2", "tokens": 4}}}
     prompts = [[1, 2, 3, 4, 5], [7, 8, 9]]
     plain = [engine.generate(prompt, strategy="off", **options) for prompt in prompts]
     drafted = engine.generate(prompts, **method, tree=tree, **options)
