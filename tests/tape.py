@@ -66,11 +66,14 @@ class TapeRecorder:
     def __init__(self, device: torch.device | None = None) -> None:
         self.tapes: list[Tape] = []
 
-    def __call__(self, function: Callable[[], T], reset: Callable[[], None] | None = None) -> tuple[Tape, T]:
+    def __call__(
+        self, function: Callable[[], T], reset: Callable[[], None] | None = None, is_warm: bool = False
+    ) -> tuple[Tape, T]:
         reset = reset or (lambda: None)
         reset()
-        function()  # warms up, as with a graph
-        reset()
+        if not is_warm:
+            function()
+            reset()
         tape = Tape()
         with tape:
             result = function()

@@ -55,7 +55,7 @@ class Again:
 
 
 def record_again(device: torch.device) -> Any:
-    def record(function: Any, reset: Any = None) -> Any:
+    def record(function: Any, reset: Any = None, is_warm: bool = False) -> Any:
         if reset is not None:
             reset()
         result = function()

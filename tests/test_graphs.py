@@ -9,7 +9,9 @@ import itertools
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,7 +39,7 @@ from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.protocols import DraftRows
 from selfdraft.trees.siblings import Siblings
-from selfdraft.types import Draft
+from selfdraft.types import Draft, Plan
 from tape import Tape, TapeRecorder
 from test_lossless import NUM_TOKENS, PROMPTS, reference
 from test_trees import COMB, SMALL
@@ -219,7 +221,7 @@ def test_buffers_hold_what_a_pass_needs() -> None:
 
 
 def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
-    graphs = Graphs(lambda function, reset=None: (mock.Mock(num_bytes=10), function()), max_bytes=20)
+    graphs = Graphs(lambda function, reset, is_warm: (mock.Mock(num_bytes=10), function()), max_bytes=20)
 
     def use(key: str) -> None:
         graphs.get(key, lambda record: record(lambda: None))
@@ -231,11 +233,113 @@ def test_what_was_used_again_stays_and_the_least_recently_used_goes() -> None:
     assert graphs.num_captures == 3
     use("B")
     assert graphs.num_captures == 4
-    assert graphs.capture_seconds > 0
+    assert graphs.record_seconds > 0
     graphs.clear()
     assert (graphs.num_graphs, graphs.num_bytes) == (0, 0)
     use("B")
     assert graphs.num_captures == 5
+
+
+class Counting(TapeRecorder):
+    """Notes of each recording whether it was warm; the next `num_failures` warm ones fail, all take `seconds` more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.were_warm: list[bool] = []
+        self.num_failures, self.seconds = 0, 0.0
+
+    def __call__(self, function: Any, reset: Any = None, is_warm: bool = False) -> Any:
+        self.were_warm.append(is_warm)
+        time.sleep(self.seconds)
+        if is_warm and self.num_failures:
+            self.num_failures -= 1
+            raise RuntimeError("not compiled yet")
+        return super().__call__(function, reset, is_warm)
+
+
+def drafts_with(engine: Engine, *skips: str) -> list[Any]:
+    """One strategy that changes its mind: a text with each skip set."""
+    found = []
+    for skip in skips:
+        with mock.patch.object(engine._method({}).strategy, "plan", lambda *_, skip=skip: Plan(SkipSet.parse(skip))):
+            found.append(engine.generate([1, 2, 3], max_new_tokens=12))
+    return found
+
+
+def counting_engine() -> tuple[Engine, Counting]:
+    """All its passes and one draft are recorded."""
+    recorder = Counting()
+    engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=lambda _: recorder))
+    engine.prepare(64)
+    recorder.were_warm.clear()
+    return engine, recorder
+
+
+def test_of_one_kind_of_work_the_first_alone_is_warmed_up() -> None:
+    """A new skip set is the same kernels in another composition, unless no attention or no MLP was left before."""
+    engine, recorder = counting_engine()
+    num_layers = engine.runner.num_layers
+    plain = Engine(pico("llama")).generate([1, 2, 3], max_new_tokens=12, strategy="off").tokens
+    for skips, are_warm in (
+        (["a2", "m1-3", "a1-2,m0"], {True}),
+        ([f"a0-{num_layers - 1}"], {False}),
+        ([f"a0-{num_layers - 1},m1"], {True}),
+    ):
+        recorder.were_warm.clear()
+        assert all(found.tokens == plain for found in drafts_with(engine, *skips))
+        assert set(recorder.were_warm) == are_warm, skips
+        assert len(recorder.were_warm) == 2 * len(skips)
+
+
+def test_what_cannot_be_recorded_without_a_warm_up_gets_one() -> None:
+    (engine, _), (failing, recorder) = counting_engine(), counting_engine()
+    recorder.num_failures = 1
+    assert drafts_of(drafts_with(failing, "a2")) == drafts_of(drafts_with(engine, "a2"))
+    assert recorder.were_warm == [True, False, False]
+    assert failing.runner.fallback_reason is None
+    assert not failing._runner._drafts.refused
+    assert failing._runner.graphs.num_captures == engine._runner.graphs.num_captures
+
+
+def test_recording_is_optimising_and_told_apart() -> None:
+    engine, recorder = counting_engine()
+    recorder.seconds = 0.05
+    first, again = drafts_with(engine, "a2", "a2")
+    assert recorder.were_warm == [True, True]
+    assert first.stats.record_seconds >= 0.1
+    assert first.stats.optimise_seconds >= first.stats.record_seconds
+    parts = [getattr(first.stats, f"{part}_seconds") for part in ("optimise", "draft", "verify")]
+    assert sum(parts) <= first.stats.decode_seconds
+    assert again.stats.record_seconds == 0
+    assert [step.record_seconds > 0 for step in first.steps].count(True) == 1
+    assert engine.runner.record_seconds > first.stats.record_seconds
+
+
+def test_rounds_that_record_take_no_longer_to_draft() -> None:
+    """By a clock that stands still but for recording."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+
+    class Slow(TapeRecorder):
+        def __call__(self, *arguments: Any) -> Any:
+            now[0] += 1.0
+            return super().__call__(*arguments)
+
+    with mock.patch.object(gpu_runner, "time", clock), mock.patch.object(gpu_graphs, "time", clock):
+        engine = new_engine(pico("llama"), lambda model, *_: new_runner(model, make_recorder=Slow))
+        (found,) = drafts_with(engine, "a1,m2")
+        num_captures = engine._runner.graphs.num_captures
+    stats = found.stats
+    assert (stats.draft_seconds, stats.verify_seconds) == (0, 0)
+    assert stats.record_seconds == stats.optimise_seconds == stats.decode_seconds == num_captures > 0
+
+
+def test_seconds_of_recording_only_grow() -> None:
+    """Also where a model is recorded from the start, in the middle of a text."""
+    engine, _ = counting_engine()
+    before = engine.runner.record_seconds
+    engine._runner._begin()
+    assert engine.runner.record_seconds == before > 0
 
 
 def test_recordings_serve_the_next_generation() -> None:

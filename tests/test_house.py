@@ -219,8 +219,8 @@ def test_the_public_names():
         (
             Stats,
             "num_tokens num_rounds num_target_passes num_draft_steps num_accepted acceptance_rate "
-            "mean_generated_length prefill_seconds decode_seconds optimise_seconds draft_seconds verify_seconds "
-            "tokens_per_second",
+            "mean_generated_length prefill_seconds decode_seconds optimise_seconds record_seconds draft_seconds "
+            "verify_seconds tokens_per_second",
         ),
     ],
 )

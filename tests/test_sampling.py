@@ -27,7 +27,8 @@ from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
-from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, _mix, check_processors, gumbel, halves_of
+from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, check_processors
+from selfdraft.noise import _mix, gumbel, halves_of
 from selfdraft.models.gpu.memory import recording
 from selfdraft.passes import PassRequest
 from selfdraft.protocols import Choice

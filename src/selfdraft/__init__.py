@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .measuring import learn, measure_methods
     from .options import GenerateOptions
     from .profiles.profile import Profile
-    from .types import Generation, Plan, SkipSet, Stats, StepRecord
+    from .types import Generation, Plan, SkipSet, Stats, StepRecord, TokenLogprobs
 
 _HOME = {
     "engine.audit": ("Finding", "Verification"),
@@ -54,7 +54,7 @@ _HOME = {
     "measuring": ("learn", "measure_methods"),
     "options": ("GenerateOptions",),
     "profiles.profile": ("Profile",),
-    "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord"),
+    "types": ("Generation", "Plan", "SkipSet", "Stats", "StepRecord", "TokenLogprobs"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "Stats",
     "StepRecord",
     "Stream",
+    "TokenLogprobs",
     "UnsupportedModelError",
     "Verification",
     "__version__",

@@ -10,6 +10,7 @@ import reprlib
 import secrets
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -19,6 +20,8 @@ from .errors import OptionError, unknown_name
 
 T = TypeVar("T")
 MIN_TEMPERATURE = 1e-4
+MAX_BIAS = 1e4
+MAX_LOGPROBS = 20
 SEED_BITS = 32
 """Of a seed that is drawn: short enough to be typed again."""
 Settings = Mapping[str, Mapping[str, Any]]
@@ -131,6 +134,12 @@ class GenerateOptions:
     repetition_penalty: float = setting(
         1.0, "divide the scores of seen tokens by this; 1 is off", minimum=1e-3, maximum=1e3
     )
+    presence_penalty: float = setting(0.0, "lower the scores of generated tokens by this", minimum=-2.0, maximum=2.0)
+    frequency_penalty: float = setting(0.0, "the same, once for each time it occurs", minimum=-2.0, maximum=2.0)
+    logit_bias: tuple[tuple[int, float], ...] = setting((), "what to add to the scores of tokens, by id")
+    logprobs: int | None = setting(
+        None, "log-probability of each token, and of this many likeliest", minimum=0, maximum=MAX_LOGPROBS
+    )
     seed: int = setting(0, "the same seed, the same text", minimum=0, maximum=2**64 - 1)
     sequence: int = setting(
         0, "number of the first prompt: row i of a batch is a single call with sequence i", minimum=0, maximum=2**31
@@ -145,6 +154,7 @@ class GenerateOptions:
         stop: str | Sequence[str] = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
         object.__setattr__(self, "processors", _as_tuple("processors", self.processors))
+        object.__setattr__(self, "logit_bias", read_bias(self.logit_bias))
         seed: int | None = self.seed
         if seed is None:
             object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
@@ -171,6 +181,30 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable):
         raise OptionError(f"generate.{name} must be a list, got {value!r}")
     return tuple(value)
+
+
+def read_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """A logit bias in the order of its ids: of a dict, of pairs, or of a command line's `ID:BIAS,ID:BIAS`."""
+    pairs = _bias_pairs(value)
+    for token, bias in pairs:
+        check_value("a token id in generate.logit_bias", token, int, minimum=0)
+        check_value(f"generate.logit_bias of token {token}", bias, float, -MAX_BIAS, MAX_BIAS)
+    twice = next((token for token, count in Counter(token for token, _ in pairs).items() if count > 1), None)
+    if twice is not None:
+        raise OptionError(f"generate.logit_bias has token {twice} more than once; leave one out")
+    return tuple(sorted((token, float(bias)) for token, bias in pairs))
+
+
+def _bias_pairs(value: Any) -> list[tuple[Any, Any]]:
+    try:
+        if isinstance(value, str):
+            texts = [part.split(":") for part in value.split(",")]
+            return [(int(token), float(bias)) for token, bias in texts]
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(_plain_number(token), _plain_number(bias)) for token, bias in pairs]
+    except (TypeError, ValueError):
+        form = "a dict {ID: BIAS}, on the command line ID:BIAS,ID:BIAS"
+        raise OptionError(f"generate.logit_bias must be {form}, got {reprlib.repr(value)}") from None
 
 
 def check_function(name: str, value: Any, num_arguments: int, what: str, given: Any = None) -> None:

@@ -47,6 +47,81 @@ class Resume:
     hidden: torch.Tensor  # [rows, width, hidden]; read in the known columns only
 
 
+class ChoiceKind(NamedTuple):
+    """Which steps lead from scores to choices: what a recording freezes of them. The numbers are `Choosing`'s."""
+
+    is_drawn: bool = False  # by temperature and noise; else the best
+    salt: int = 0  # of the noise, which then goes by the round, too
+    has_top_k: bool = False
+    has_top_p: bool = False
+    has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
+    is_masked: bool = False  # only allowed tokens
+
+    @property
+    def is_best(self) -> bool:
+        """Whether a choice is the largest raw score and nothing else."""
+        return self == ChoiceKind()
+
+
+SETTINGS = (
+    *("key", "second_key", "round", "temperature", "top_k", "top_p", "min_p"),
+    *("repetition", "presence", "frequency", "min_new_tokens", "unused"),
+)
+"""The numbers a row chooses by, each an int64; what is not whole is written as the bits of a float64."""
+
+
+class Text(NamedTuple):
+    """One row's text as rules see it. `tokens` grows; the last of them is the pass's first token."""
+
+    lead: Sequence[int]  # seen before the text by rules alone
+    tokens: Sequence[int]
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How the rows of a pass choose after each of their columns."""
+
+    kind: ChoiceKind
+    settings: Sequence[Sequence[int]]  # [row] in the order of `SETTINGS`
+    indices: Sequence[int]  # [row] position in the generated text of what stands after column 0
+    texts: Sequence[Text] = ()  # where there are rules
+    biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
+    eos_tokens: Sequence[int] = ()
+    allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where and how the columns of a pass choose, on the device: tensors that stay where they are.
+
+    A column stands `depths` tokens after its row's index; the tokens before it that `words` does not know yet are
+    those of `path` whose bit is set in `on_path`.
+    """
+
+    settings: torch.Tensor  # [rows, SETTINGS]
+    indices: torch.Tensor  # [rows]
+    depths: torch.Tensor  # [rows, width]
+    path: torch.Tensor  # [rows, up to 63] tokens
+    on_path: torch.Tensor  # [rows, width] bits
+    first_row: torch.Tensor  # [1] of `words` and `biases`
+    words: torch.Tensor | None = None  # [cache rows, vocabulary] int32; see `WORD_COUNT`
+    biases: torch.Tensor | None = None  # [cache rows, vocabulary]
+    allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32]
+
+
+WORD_COUNT, WORD_PROMPT, WORD_EOS = 0xFFFF, 1 << 16, 1 << 17
+"""What is known of a token in a text: how often it was generated, whether it stands before that, whether it ends it."""
+
+
+class Drawn(NamedTuple):
+    """The winners [n, count] of scores and noise, best first; a value of -inf: impossible."""
+
+    values: torch.Tensor
+    tokens: torch.Tensor
+    peak: torch.Tensor | None  # [n] the largest probability before temperature, if it came along
+
+
 @dataclass(frozen=True, slots=True)
 class PassRequest:
     """One pass: `tokens` [rows, width] in the cache rows from `first_row` on, row i in slots from `starts[i]` on."""
@@ -60,6 +135,7 @@ class PassRequest:
     tree: TreeMask | None = None  # None: each row is a chain, position = slot
     resume: Resume | None = None
     run_ahead: bool = False  # the caller reads `choices()` alone and will probably ask for the pass after them next
+    choosing: Choosing | None = None  # None: the best
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from .economics import LatencyFit
-from .passes import DraftStats, NoiseKey, PassOutput, PassRequest, Seed, Site, States
+from .passes import ChoiceKind, Choosing, DraftStats, Drawn, PassOutput, PassRequest, Site, States
 from .types import Plan, Reuse, SkipSet, StepRecord
 
 
@@ -62,7 +62,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def capture_seconds(self) -> float:
+    def record_seconds(self) -> float:
         """What recording has taken so far."""
         ...
 
@@ -281,17 +281,33 @@ class Choice:
     candidates: torch.Tensor  # [rows, candidates] the chain's token, then its siblings, best first, PAD-filled
     confidence: torch.Tensor  # [rows]
     wants_more: torch.Tensor  # [rows] bool
-    drawn_from: torch.Tensor | None = None  # [rows, vocabulary]; None: the drafter has no distribution
+
+
+Draw = Callable[[torch.Tensor, int], Drawn]
+"""The winners [rows, count] of scores [rows, vocabulary] and noise."""
+
+
+def nothing_to_draw(scores: torch.Tensor, count: int) -> Drawn:
+    """The `Draw` of a drafter that has no scores."""
+    raise AssertionError("a drafter without scores draws nothing")
 
 
 class DraftRule(Hashable, Protocol):
     """How a draft chooses after its scores. Equal rules may share a recording: tensors in, tensors out."""
 
     @property
+    def kind(self) -> ChoiceKind: ...
+
+    @property
     def max_candidates(self) -> int: ...
 
-    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
-        """A drafter without scores brings its `tokens` [rows]."""
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether what was drawn from must be kept."""
+        ...
+
+    def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
+        """`draw` is asked where there are scores and the rule's kind is drawn."""
         ...
 
 
@@ -303,8 +319,13 @@ class DraftTask:
     caps: Sequence[int]
     sites: Sequence[Site]
     sequence_ids: Sequence[int]
-    seed: int
+    choosing: Choosing | None  # None: only the host can choose after scores
     meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether a chain with scores can be drafted without the host."""
+        return self.choosing is not None and not self.rule.keeps_scores
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 SkipSet     which sub-layers a draft leaves out          Plan        what one sequence drafts with this round
 Draft       the tree of tokens one round proposed        Verdict     what the target kept of it
 StepRecord  one round of one sequence                    Generation  what the caller gets back
-FrontierPoint  a skip set and how well it drafts
+FrontierPoint  a skip set and how well it drafts         TokenLogprobs  how likely an emitted token was
 """
 
 from __future__ import annotations
@@ -225,12 +225,29 @@ class Verdict:
         return len(self.nodes)
 
     @property
+    def columns(self) -> list[int]:
+        """Of the verification pass: those after which the tokens stand."""
+        return [0, *(node + 1 for node in self.nodes)][: len(self.tokens)]
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         return tuple("draft" if index < self.num_accepted else "target" for index in range(len(self.tokens)))
 
     def cut(self, num_tokens: int) -> Verdict:
         """The first `num_tokens` of it: a stop rule struck there."""
         return Verdict(self.tokens[:num_tokens], self.nodes[:num_tokens])
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Of one emitted token: its log-probability, and the likeliest tokens at its position, likeliest first.
+
+    They are those of the model's own scores, before any penalty, bias, temperature or truncation.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -243,9 +260,11 @@ class StepRecord:
     verdict: Verdict
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    optimise_seconds: float = 0.0
+    optimise_seconds: float = 0.0  # planning, observing, recording
+    record_seconds: float = 0.0  # of these: recording what runs
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
     choices: tuple[int, ...] = field(default=(), repr=False)  # the target's best token after the text and each node
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)  # of the emitted tokens, where asked for
 
     @property
     def chain_outcomes(self) -> tuple[bool, ...]:
@@ -278,6 +297,7 @@ class Stats:
     prefill_seconds: float
     decode_seconds: float
     optimise_seconds: float
+    record_seconds: float
     draft_seconds: float
     verify_seconds: float
     tokens_per_second: float
@@ -288,8 +308,8 @@ class Generation:
     """One finished sequence. `sources[i]` says whether token i was drafted and accepted or the target's own.
 
     `report`: what the strategy has to say of it, for example where `knn` sent it. `seed` makes the text again, also
-    where it was drawn (`seed=None`). `pieces[i]` is the text that token i adds. `print` shows the text, a notebook the
-    text in colours.
+    where it was drawn (`seed=None`). `pieces[i]` is the text that token i adds; `logprobs[i]` says how likely it was,
+    where the call asks for that. `print` shows the text, a notebook the text in colours.
     """
 
     text: str
@@ -302,6 +322,7 @@ class Generation:
     report: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     pieces: tuple[str, ...] = field(default=(), repr=False)
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -315,7 +336,8 @@ class Generation:
         """All of it but the rounds, for `json.dumps`."""
         lists = {name: list(getattr(self, name)) for name in ("tokens", "sources", "pieces")}
         values = {name: getattr(self, name) for name in ("text", "num_prompt_tokens", "finish_reason", "seed")}
-        return {**values, **lists, "stats": asdict(self.stats), "report": dict(self.report)}
+        logprobs = None if self.logprobs is None else [asdict(one) for one in self.logprobs]
+        return {**values, **lists, "logprobs": logprobs, "stats": asdict(self.stats), "report": dict(self.report)}
 
     def _repr_html_(self) -> str:
         """In a notebook: drafted tokens green, the target's own cyan, as on the command line; then figures."""

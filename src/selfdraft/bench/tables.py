@@ -77,7 +77,7 @@ CELLS: Mapping[str, Cell] = {
     "attention skipped": lambda total: number(total.skipped_attention, ".0%"),
     "MLP skipped": lambda total: number(total.skipped_mlp, ".0%"),
     "planning": lambda total: number(total.split["optimise"], ".1%"),
-    "recording": lambda total: number(share(total.capture_seconds, total.decode_seconds), ".1%"),
+    "recording": lambda total: number(share(total.record_seconds, total.decode_seconds), ".1%"),
     "outputs": outputs,
 }
 """A figure of an arm by the name of its column, for any table."""

@@ -178,7 +178,6 @@ class EngineKit:
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:
         """Where time is up, of a few rounds."""
         engine, rounds, stats = self._session.engine, itertools.count(), []
-        recorded_before = engine.runner.capture_seconds
 
         def is_over() -> bool:
             return self._budget.left() <= 0 and next(rounds) >= 4
@@ -187,7 +186,7 @@ class EngineKit:
             stats.append(engine.generate(prompt.tokens, max_new_tokens=num_tokens, cancel=is_over, **method).stats)
             if self._budget.left() <= 0:
                 break
-        seconds = sum(one.decode_seconds for one in stats) - (engine.runner.capture_seconds - recorded_before)
+        seconds = sum(one.decode_seconds - one.record_seconds for one in stats)
         return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
 
     def among(self, prompts: Sequence[Prompt], name: str, share: float) -> EngineKit:

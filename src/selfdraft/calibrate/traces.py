@@ -154,6 +154,7 @@ class _OneByOne:
     """Accepts as `coupled` does, and of it a single token: the target decodes as if nothing had been drafted."""
 
     keeps_scores = False
+    draft_salt = target_salt = 0
     candidates = staticmethod(Coupled.candidates)
 
     def __init__(self) -> None:

@@ -270,7 +270,7 @@ def fit_rounds(steps: Sequence[StepRecord], plain_steps: Sequence[StepRecord], i
     for step in (*plain_steps, *steps):
         by_length.setdefault(step.draft.num_draft_steps, []).append(step)
     rounds = {
-        length: median(step.verify_seconds + step.optimise_seconds for step in some)
+        length: median(step.verify_seconds + step.optimise_seconds - step.record_seconds for step in some)
         for length, some in by_length.items()
     }
     drafting = {length: median(step.draft_seconds for step in some) for length, some in by_length.items() if length}

@@ -6,13 +6,16 @@ What was drafted is set against plain decoding, and plain decoding against trans
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from ..engine.audit import rule_for
 from ..engine.engine import Engine
 from ..engine.metrics import Comparison
+from ..engine.sampling import Sampler
 from ..engine.text import OnePrompt, encode_prompts
 from ..measure.peers import transformers_text
 from ..options import GenerateOptions, make
@@ -103,16 +106,32 @@ class Baseline:
         names = (*_SAME_NAMES, *_OF_DRAWING) if settings.temperature else _SAME_NAMES
         options = {name: getattr(settings, name) for name in names}
         options |= {"max_new_tokens": min(settings.max_new_tokens, room), "do_sample": settings.temperature > 0}
+        if settings.logit_bias:
+            options["sequence_bias"] = {(token,): bias for token, bias in settings.logit_bias}
+        if settings.presence_penalty or settings.frequency_penalty:
+            options["logits_processor"] = [_penalties(settings, len(tokens))]
         if settings.stop:
             options |= {"stop_strings": list(settings.stop), "tokenizer": self.engine.tokenizer}
         return _as_ours(self.engine, len(tokens), *transformers_text(self.engine, tokens, **options))
+
+
+def _penalties(settings: GenerateOptions, num_prompt_tokens: int) -> Callable[[torch.Tensor, torch.Tensor], Any]:
+    """The penalties that transformers lacks, as a processor of it."""
+    names = ("presence_penalty", "frequency_penalty")
+    sampler = Sampler(GenerateOptions(**{name: getattr(settings, name) for name in names}))
+
+    def penalise(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        num_generated = torch.full((len(tokens),), tokens.shape[1] - num_prompt_tokens, device=scores.device)
+        return sampler.apply_prefix_rules(scores, tokens.tolist(), num_generated)
+
+    return penalise
 
 
 def _as_ours(engine: Engine, num_prompt_tokens: int, tokens: tuple[int, ...], seconds: float) -> Generation:
     """A text of transformers. Its seconds are those of the whole call: nothing else is known from outside."""
     text, count = engine.tokenizer.decode(tokens, skip_special_tokens=True), len(tokens)
     sources: list[Source] = ["target"] * count
-    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, seconds, count / seconds)
+    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, 0.0, seconds, count / seconds)
     return Generation(text, tokens, tuple(sources), num_prompt_tokens, "length", stats)
 
 

@@ -15,6 +15,7 @@ import torch
 from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt, encode_prompts
+from ..errors import OptionError
 from ..options import GenerateOptions, make, typed_call
 from ..profiles.contents import has_trials
 from ..registry import AXES, names_drafts
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     method = checked_method(read_method(options), options)  # all slips, before the time that a model takes to load
     call = typed_call(given)
     settings = make(GenerateOptions, call, "generate")
+    if settings.logprobs is not None and not options.json:
+        raise OptionError("--logprobs are part of the JSON document; add --json")
     asked = read_prompt(options)
     engine = load_engine(options, **method)
     is_named = names_drafts(method)
@@ -154,6 +157,8 @@ def _document(
         "finish_reason": generation.finish_reason,
         "report": dict(generation.report),
     }
+    if generation.logprobs is not None:
+        document["logprobs"] = [dataclasses.asdict(one) for one in generation.logprobs]
     if compared:
         facts = compared.document()
         document |= {name: _output(value) if isinstance(value, Generation) else value for name, value in facts.items()}

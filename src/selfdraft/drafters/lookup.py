@@ -14,8 +14,8 @@ import torch
 
 from ..errors import OptionError
 from ..options import check, setting
-from ..passes import DraftStats, NoiseKey
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner
+from ..passes import DraftStats
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner, nothing_to_draw
 from ..types import PAD, StepRecord
 from .base import PlainDrafter, PlainSession
 
@@ -144,13 +144,14 @@ class LookupSession(PlainSession):
         if num_depths <= 0:
             return DraftedChain((), ())
         depth = torch.arange(num_depths).repeat(num_rows)
-        sites = torch.tensor(task.sites).repeat_interleave(num_depths, 0)
-        noise = NoiseKey(sites[:, 0], sites[:, 1] + depth, sites[:, 2])
+        sequences, indices, _ = torch.tensor(task.sites).repeat_interleave(num_depths, 0).unbind(1)
         ids, lengths = torch.tensor(task.sequence_ids), self._match_length
         rows = [part.repeat_interleave(num_depths) for part in (lengths, ids, self._confidence)]
         tokens = self._tokens[:, :num_depths]
-        stats = DraftStats(depth + 1, noise.indices, rows[0], rows[1], peak=rows[2])
-        choice = task.rule(stats, noise, task.seed, tokens.flatten())
+        stats = DraftStats(
+            depth + 1, indices + depth, rows[0], rows[1], peak=rows[2], token=tokens.flatten(), sequences=sequences
+        )
+        choice = task.rule(stats, nothing_to_draw)
         wants_more, confidence = (part.view(num_rows, -1) for part in (choice.wants_more, choice.confidence))
         goes_on = (tokens != PAD) & wants_more & (torch.tensor(task.caps)[:, None] > depth.view(num_rows, -1) + 1)
         return _until_over(tokens.tolist(), goes_on.tolist(), confidence.tolist(), task.caps)

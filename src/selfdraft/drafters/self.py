@@ -52,7 +52,7 @@ class SelfSession(PlainSession):
         return Proposal(scores=_only_first(output.scores[:, -1], self._vocabulary))
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
-        if self._point is not None:
+        if self._point is not None or not task.runs_on_device:
             return None
         last = [[tokens[-1]] for tokens in self._rows.committed]
         return self._runner.draft(task, self._request(last), self._cache, self._vocabulary)

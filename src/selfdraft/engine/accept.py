@@ -12,9 +12,10 @@ from functools import cached_property
 
 import torch
 
+from ..noise import uniform
 from ..passes import NoiseKey, PassOutput, Site
 from ..types import ROOT, Draft, Verdict
-from .sampling import Ranked, Sampler, uniform
+from .sampling import Ranked, Sampler
 
 _DRAW, _TEST, _REST = 1, 2, 3
 """Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""
@@ -28,6 +29,7 @@ class Targets:
     output: PassOutput
     prefixes: Sequence[Sequence[int]]  # committed text of each row, as processors see it
     sites: Sequence[Site]  # of the first token each row may emit
+    are_chosen: bool = False  # whether `choices` are the target's own, and not only the best raw scores
 
     @property
     def scores(self) -> torch.Tensor:
@@ -36,7 +38,7 @@ class Targets:
 
     @cached_property
     def choices(self) -> list[list[int]]:
-        """[row][column] the token with the largest raw score."""
+        """[row][column] what the target says after each column; if it was not asked to choose, its best token."""
         return self.output.choices()
 
     @cached_property
@@ -82,6 +84,7 @@ class Coupled:
     """
 
     keeps_scores = False
+    draft_salt = target_salt = 0
 
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
@@ -90,7 +93,7 @@ class Coupled:
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
-        if sampler.takes_best:
+        if targets.are_chosen:
             return [_follow(draft, choices) for draft, choices in zip(targets.drafts, targets.choices, strict=True)]
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
@@ -115,6 +118,7 @@ class Rejection:
     """
 
     keeps_scores = True
+    draft_salt, target_salt = _DRAW, _REST
 
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
@@ -124,7 +128,7 @@ class Rejection:
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
-        if sampler.is_greedy:
+        if sampler.is_greedy or (targets.are_chosen and not any(draft.tokens for draft in targets.drafts)):
             return Coupled.accept(targets, sampler)
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
@@ -132,7 +136,7 @@ class Rejection:
             scores, noise = _scores_at(targets, sampler, walks, rows)
             open_walks = [walks[row] for row in rows]
             num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(sampler.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
+            tests = uniform(sampler.options.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
             kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
             drawn = sampler.best(rest.log(), 1, noise.sequences, noise.indices, noise.rounds, _REST)[1][:, 0].tolist()
             for walk, child, token in zip(open_walks, kept, drawn, strict=True):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import torch
 
 from ..protocols import PlanContext, Probe, Runner, Strategy
-from ..types import Draft, Plan, StepRecord, Verdict
+from ..types import Draft, Plan, StepRecord, TokenLogprobs, Verdict
 from .accept import Targets
 from .draft import run_drafts
+from .logprobs import emitted_logprobs
 from .method import Method
 from .sampling import Sampler
 from .state import State, TextSequence, prefill
@@ -25,28 +26,53 @@ def decode(
     try:
         optimise_seconds = prefill(runner, state, strategy)
         while state.unfinished and not is_cancelled():
-            began = runner.seconds()
+            watch = Stopwatch(runner)
             plans = make_plans(runner, state, strategy)
-            planned = runner.seconds()
+            optimise_seconds += watch.lap()
             drafts = run_drafts(runner, state, plans, method, sampler)
-            drafted = runner.seconds()
-            targets, captured = verify(runner, state, drafts, sampler, capture=strategy.needs)
+            draft_seconds = watch.lap()
+            targets, captured = verify(runner, state, drafts, sampler, method.accept, capture=strategy.needs)
             verdicts = state.commit(method.accept.accept(targets, sampler))
-            verified = runner.seconds()
+            verify_seconds = watch.lap()
 
-            seconds = (drafted - planned, verified - drafted, planned - began + optimise_seconds)
-            steps = make_records(state, plans, verdicts, targets, captured, method, seconds)
-            recorded = runner.seconds()
+            recorded = watch.record_seconds
+            seconds = (draft_seconds, verify_seconds, optimise_seconds + recorded, recorded)
+            logprobs = emitted_logprobs(targets, verdicts, sampler.options.logprobs)
+            steps = make_records(state, plans, verdicts, targets, captured, method, seconds, logprobs)
+            watch.lap()
             observe(method, steps)
-            ended = runner.seconds()
-            optimise_seconds = ended - recorded
+            optimise_seconds = watch.lap()
             for sequence, step in zip(state.active, steps, strict=True):
-                sequence.record(step, ended - began)
+                sequence.record(step, watch.seconds)
             end(method, state, state.drop_finished())
             yield steps
     finally:
         state.cancel()
         end(method, state, list(state.begun.values()))
+
+
+class Stopwatch:
+    """Laps by the runner's clock, without what recording takes: that is summed up apart."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._began = self._last = runner.seconds()
+        self._recorded_before = self._recorded = runner.record_seconds
+
+    def lap(self) -> float:
+        """Since the last one."""
+        last, recorded = self._last, self._recorded
+        self._last, self._recorded = self._runner.seconds(), self._runner.record_seconds
+        return self._last - last - (self._recorded - recorded)
+
+    @property
+    def seconds(self) -> float:
+        """Of all laps, recording included."""
+        return self._last - self._began
+
+    @property
+    def record_seconds(self) -> float:
+        return self._recorded - self._recorded_before
 
 
 def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
@@ -73,7 +99,8 @@ def make_records(
     targets: Targets,
     captured: Mapping[str, torch.Tensor],
     method: Method,
-    seconds: tuple[float, float, float],
+    seconds: tuple[float, float, float, float],
+    logprobs: Sequence[tuple[TokenLogprobs, ...]],
 ) -> list[StepRecord]:
     """What happened to each row."""
     records = []
@@ -82,14 +109,14 @@ def make_records(
         states = states_of(verdict, row, captured) if captured else {}
         wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
         choices = tuple(targets.choices[row]) if wants_choices else ()
-        records.append(StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices))
+        step = StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[row])
+        records.append(step)
     return records
 
 
 def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Captured states of the inputs of what the row emitted."""
-    columns = [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
-    return {name: hidden[row, columns] for name, hidden in captured.items()}
+    return {name: hidden[row, verdict.columns] for name, hidden in captured.items()}
 
 
 def observe(method: Method, steps: Sequence[StepRecord]) -> None:

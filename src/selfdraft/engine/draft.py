@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..kernels.top import distribution, top
-from ..options import GenerateOptions
-from ..passes import DraftStats, NoiseKey, Seed, Site
-from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Lookahead, Path, Runner, Tree
+from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site, Text
+from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Draw, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler
@@ -34,8 +33,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
-        prefixes = [sequence.prefix for sequence in sequences] if sampler.has_prefix_rules else []
-        group = GroupDraft(session, rule, rows, caps, state.sites[hull], prefixes, sampler)
+        group = GroupDraft(session, rule, rows, caps, state.sites[hull], [item.text for item in sequences], sampler)
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -58,18 +56,18 @@ def _cap(plan: Plan, sequence: TextSequence) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a draft chooses after its scores, whatever text and seed: hashable, tensors in, tensors out."""
+    """How a draft chooses after its scores, whatever text, seed and settings: hashable, tensors in, tensors out."""
 
     lookahead: Lookahead
     tree: Tree
     accept: Acceptance
-    warping: GenerateOptions  # temperature and truncation alone
+    kind: ChoiceKind
 
     @classmethod
     def of(cls, method: Method, plan: Plan, sampler: Sampler) -> Rule:
-        options = sampler.options
-        warping = _warping(options.temperature, options.top_k, options.top_p, options.min_p)
-        return cls(method.lookahead, method.tree_of(plan), method.accept, warping)
+        """Where the host goes by the caller's processors, all that matters is whether it draws."""
+        kind = sampler.kind or ChoiceKind(is_drawn=not sampler.is_greedy)
+        return cls(method.lookahead, method.tree_of(plan), method.accept, kind)
 
     @property
     def max_candidates(self) -> int:
@@ -77,27 +75,24 @@ class Rule:
 
     @property
     def keeps_scores(self) -> bool:
-        return self.accept.keeps_scores and self.warping.temperature > 0
+        return self.accept.keeps_scores and self.kind.is_drawn
 
-    def __call__(self, stats: DraftStats, noise: NoiseKey, seed: Seed, tokens: torch.Tensor | None = None) -> Choice:
-        """Choose after `stats.scores`; a drafter that has none brings its `tokens` [rows]."""
+    def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
+        """Choose after `stats.scores`; a drafter that has none brings its `stats.token`."""
         scores = stats.scores
         if scores is None:
-            assert tokens is not None
-            stats = replace(stats, token=tokens, sequences=noise.sequences)
-            return Choice(tokens[:, None], stats.confidence, self.lookahead.wants_more(stats))
-        sampler = Sampler(self.warping, halves=seed)
-        if sampler.is_greedy:  # the same for every acceptance: the draft's best
-            warped = scores
-            found, stats = self._best(stats, scores, self.max_candidates)
-        else:
-            warped = sampler.warp(scores)
-            values, found = self.accept.candidates(warped, self.max_candidates, sampler, noise)
+            assert stats.token is not None
+            found = stats.token[:, None]
+        elif self.kind.is_drawn:
+            values, found, peak = draw(scores, self.max_candidates)
             found[:, 1:].masked_fill_(values[:, 1:] == -torch.inf, PAD)  # what is impossible was never drawn
+            stats = replace(stats, peak=peak)
             if self.lookahead.reads_distribution:
                 _, stats = self._best(stats, scores, 1)
-        stats = replace(stats, token=found[:, 0], sequences=noise.sequences)
-        return Choice(found, stats.confidence, self.lookahead.wants_more(stats), warped)
+        else:  # the same for every acceptance: the draft's best
+            found, stats = self._best(stats, scores, self.max_candidates)
+        stats = replace(stats, token=found[:, 0])
+        return Choice(found, stats.confidence, self.lookahead.wants_more(stats))
 
     def _best(self, stats: DraftStats, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, DraftStats]:
         """The best tokens [rows, count], and the statistics with what was learned meanwhile."""
@@ -106,11 +101,6 @@ class Rule:
             return found, replace(stats, peak=peak)
         _, found, peak, outline = distribution(scores, count)
         return found, replace(stats, peak=peak, outline=outline)
-
-
-@lru_cache
-def _warping(temperature: float, top_k: int, top_p: float, min_p: float) -> GenerateOptions:
-    return GenerateOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
 @dataclass(frozen=True)
@@ -140,23 +130,21 @@ class GroupDraft:
         rows: DraftRows,
         caps: Sequence[int],
         sites: Sequence[Site],
-        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Text],
         sampler: Sampler,
     ) -> None:
         self._session, self._rule, self._rows = session, rule, rows
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
         self._branches = branches = Branches(rule.tree, rows.committed, caps)
-        seed = sampler.options.seed
-        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, seed, meanwhile=lambda: branches.by_row)
-        self._texts, self._sampler = prefixes, sampler
+        choosing = sampler.choosing(sites, texts, rule.accept.draft_salt)
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, meanwhile=lambda: branches.by_row)
+        self._texts, self._sampler = texts, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
 
     def run(self) -> list[Draft]:
-        chain = None
-        if not self._sampler.has_prefix_rules and not self._rule.keeps_scores:
-            chain = self._session.chain(self._task)
+        chain = self._session.chain(self._task)
         return self._collect(self._token_by_token() if chain is None else chain)
 
     def _token_by_token(self) -> DraftedChain:
@@ -183,17 +171,28 @@ class GroupDraft:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), noise.indices)
         match_length = torch.zeros_like(noise.indices) if proposal.match_length is None else proposal.match_length
         stats = DraftStats(
-            torch.full_like(noise.indices, depth), noise.indices, match_length, ids, scores, proposal.confidence
+            torch.full_like(noise.indices, depth),
+            noise.indices,
+            match_length,
+            ids,
+            scores,
+            proposal.confidence,
+            proposal.tokens,
+            noise.sequences,
         )
-        choice = self._rule(stats, noise, self._task.seed, proposal.tokens)
-        if self._rule.keeps_scores and choice.drawn_from is not None:
-            self._scores.append(choice.drawn_from)
-        return choice
+        return self._rule(stats, lambda scores, count: self._draw(scores, count, noise))
+
+    def _draw(self, scores: torch.Tensor, count: int, noise: NoiseKey) -> Drawn:
+        warped = self._sampler.warp(scores)
+        if self._rule.keeps_scores:
+            self._scores.append(warped)
+        return Drawn(*self._rule.accept.candidates(warped, count, self._sampler, noise), None)
 
     def _prefixes(self) -> list[list[int]]:
         drafted = [column[:, 0].tolist() for column in self._candidates]
         return [
-            [*text, *(tokens[row] for tokens in drafted if tokens[row] != PAD)] for row, text in enumerate(self._texts)
+            [*text.lead, *text.tokens, *(tokens[row] for tokens in drafted if tokens[row] != PAD)]
+            for row, text in enumerate(self._texts)
         ]
 
     def _levels(self, chain: DraftedChain, row: int) -> list[list[int]]:

@@ -42,7 +42,7 @@ from .method import Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
 from .prepare import prepare
-from .sampling import Sampler, check_processors
+from .sampling import Sampler, check_processors, make_sampler
 from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
 from .stream import Stream, one_at_a_time
 from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
@@ -269,7 +269,7 @@ class Engine:
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "compare judges two outputs of one prompt")
         tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else read_tokens(item) for item in (a, b))
         self._check_judged(prompt_tokens, tokens_a, tokens_b)
-        sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
+        sampler = self._sampler(call.settings)
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
@@ -304,9 +304,8 @@ class Engine:
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
         self._check_judged(prompt_tokens, claim.tokens)
         sequence, tail = self._new_sequence(prompt_tokens, call.settings)
-        sampler = Sampler(call.settings, tuple(sorted(self.eos_tokens)))
         with self._runner.lock:
-            return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
+            return verify_text(self._runner, sequence, tail, claim, self._sampler(call.settings), rule, progress)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -342,9 +341,11 @@ class Engine:
             sequence, tail = self._new_sequence(tokens, settings, row, rules[row] if rules else None)
             sequences.append(sequence)
             tails.append(tail)
-        sampler = Sampler(settings, tuple(sorted(self.eos_tokens)))
-        rounds = partial(self._rounds, sequences, method, sampler)
+        rounds = partial(self._rounds, sequences, method, self._sampler(settings, rules))
         return Stream(sequences, tails, rounds, settings, is_batch, self._worker)
+
+    def _sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
+        return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
 
     def _rounds(
         self, sequences: Sequence[TextSequence], method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]

@@ -17,8 +17,12 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import (
     EncoderNoRepeatNGramLogitsProcessor,
     EncoderRepetitionPenaltyLogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -26,7 +30,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import ConfidenceCriteria, EosTokenCriteria, MaxLengthCriteria
 
 from ..errors import OptionError, PromptError
-from ..options import MIN_TEMPERATURE
+from ..options import MAX_BIAS, MIN_TEMPERATURE
 from .sampling import processed
 from .state import Limit, never_stops
 
@@ -163,6 +167,48 @@ def _rank_of(warper: Any) -> int | None:
         return rank if MIN_TEMPERATURE <= warper.temperature <= 1e3 else None
     is_plain = rank is not None and warper.filter_value == -torch.inf and warper.min_tokens_to_keep == 1
     return rank if is_plain else None
+
+
+def own_rules(
+    processors: Sequence[Any], eos_tokens: frozenset[int], width: int, max_new_tokens: int
+) -> dict[str, Any] | None:
+    """What the sampler does itself instead, as options; None where one of them has to be called.
+
+    All or none: what is called comes last, and it counts the rows' leads as text. Banning an end commutes with the
+    others; a bias must come before the repetition penalty, as in the sampler.
+    """
+    options: dict[str, Any] = {}
+    min_new_tokens = 0
+    for processor in processors:
+        if type(processor) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor):
+            if frozenset(processor.eos_token_id.flatten().tolist()) != eos_tokens:
+                return None
+            min_new_tokens = max(min_new_tokens, _first_end(processor) - width)
+        elif _is_own_bias(processor) and not options:
+            options["logit_bias"] = tuple((token, bias) for (token,), bias in processor.sequence_bias.items())
+        elif _is_own_penalty(processor) and "repetition_penalty" not in options:
+            options["repetition_penalty"] = processor.penalty
+        else:
+            return None
+    return {**options, "min_new_tokens": min(min_new_tokens, max_new_tokens)}
+
+
+def _first_end(processor: Any) -> int:
+    """The number of tokens, prompt and padding included, after which the text may end."""
+    if type(processor) is MinLengthLogitsProcessor:
+        return int(processor.min_length)
+    return int(processor.prompt_length_to_skip + processor.min_new_tokens)
+
+
+def _is_own_bias(processor: Any) -> bool:
+    if type(processor) is not SequenceBiasLogitsProcessor:
+        return False
+    return all(len(tokens) == 1 and abs(bias) <= MAX_BIAS for tokens, bias in processor.sequence_bias.items())
+
+
+def _is_own_penalty(processor: Any) -> bool:
+    is_whole = type(processor) is RepetitionPenaltyLogitsProcessor and not processor.prompt_ignore_length
+    return is_whole and 1e-3 <= processor.penalty <= 1e3
 
 
 class RowProcessors:

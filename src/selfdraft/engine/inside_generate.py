@@ -21,7 +21,7 @@ from ..registry import AXES, check_use
 from ..types import Generation
 from .door import check_tokenizer
 from .engine import Engine
-from .generate_rules import Prompts, RowProcessors, StopRules, check_call, split_warpers
+from .generate_rules import Prompts, RowProcessors, StopRules, check_call, own_rules, split_warpers
 from .keywords import MethodOptions, check_method, keywords_of
 from .parts import check_part
 from .sampling import check_processors
@@ -85,9 +85,9 @@ class GenerateDecoder:
         room = None if engine.context_length is None else engine.context_length - prompts.longest
         stops = StopRules([*stopping_criteria, *self._stop_string_criteria(stop_strings)], input_ids, room)
 
-        options = self._options(logits_processor, generation_config, stops.max_new_tokens, input_ids)
+        options = self._options(logits_processor, generation_config, stops, input_ids)
         rows = [
-            RowRules(stops.eos_tokens, stops.for_row(row), RowProcessors.lead(row, padding), stops.ends_at)
+            RowRules(stops.eos_tokens, stops.for_row(row), _lead(engine, options, row, padding), stops.ends_at)
             for row, padding in enumerate(prompts.paddings)
         ]
         stream = engine.stream_rows(prompts.tokens, rows, options, self._method)
@@ -117,14 +117,16 @@ class GenerateDecoder:
         return [StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)]
 
     def _options(
-        self, processors: Sequence[Any], config: Any, max_new_tokens: int, input_ids: torch.Tensor
+        self, processors: Sequence[Any], config: Any, stops: StopRules, input_ids: torch.Tensor
     ) -> GenerateOptions:
-        sampling: dict[str, Any] = {}
+        options: dict[str, Any] = {"max_new_tokens": stops.max_new_tokens}
         if config.do_sample:
-            processors, sampling = split_warpers(processors)
-            sampling["seed"] = int(torch.randint(2**63 - 1, (1,))) if self._seed is None else self._seed
-        called = [RowProcessors(processors, len(input_ids), input_ids.device)] if processors else []
-        return GenerateOptions(max_new_tokens=max_new_tokens, processors=tuple(called), **sampling)
+            processors, warping = split_warpers(processors)
+            options |= {**warping, "seed": int(torch.randint(2**63 - 1, (1,))) if self._seed is None else self._seed}
+        rules = own_rules(processors, stops.eos_tokens, input_ids.shape[1], stops.max_new_tokens)
+        if rules is None:
+            rules = {"processors": (RowProcessors(processors, len(input_ids), input_ids.device),)}
+        return GenerateOptions(**options, **rules)
 
     def _run(self, stream: Stream, input_ids: torch.Tensor) -> None:
         if self._streamer is None:
@@ -136,6 +138,13 @@ class GenerateDecoder:
                 for piece in chunk.pieces:
                     self._streamer.put(torch.tensor([piece.token]))
         self._streamer.end()
+
+
+def _lead(engine: Engine, options: GenerateOptions, row: int, padding: tuple[int, ...]) -> tuple[int, ...]:
+    """What rules see before the text. Padding counts as seen, as in `generate`, where the model has such a token."""
+    if options.processors:
+        return RowProcessors.lead(row, padding)
+    return tuple(token for token in padding if 0 <= token < engine.runner.vocab_size)
 
 
 class _Kept:

@@ -56,6 +56,10 @@ class CallOptions(MethodOptions, total=False):
     top_p: float
     min_p: float
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    logprobs: int | None
     seed: int | None
     sequence: int
     stop: str | Sequence[str]

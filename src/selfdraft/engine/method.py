@@ -18,6 +18,8 @@ class Acceptance(Protocol):
     """How candidates are drawn and what is kept of them: two halves of one rule (accept.py)."""
 
     keeps_scores: bool  # whether `accept` needs the draft's distributions
+    draft_salt: int  # of the noise that draws a draft; 0: none
+    target_salt: int  # of the noise that draws after a text for which nothing was drafted
 
     def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What a draft that samples proposes; a greedy one proposes its best tokens, whatever the acceptance."""

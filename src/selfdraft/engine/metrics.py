@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,7 @@ def stats_of(sequence: TextSequence) -> Stats:
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
         optimise_seconds=sum(step.optimise_seconds for step in steps),
+        record_seconds=sum(step.record_seconds for step in steps),  # a part of optimising
         draft_seconds=sum(step.draft_seconds for step in steps),
         verify_seconds=sum(step.verify_seconds for step in steps),
         tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded
@@ -60,8 +62,9 @@ class Contest:
     tolerance: float
 
     def is_reachable(self, token: int) -> bool:
-        """Whether rounding could have made `token` the choice."""
-        return any(bool(scores[token] >= scores.max() - self.tolerance) for scores in self.variants)
+        """Whether rounding could have made `token` the choice: kept by some variant, not below the best of each."""
+        value = max(float(scores[token]) for scores in self.variants)
+        return value > -math.inf and value >= min(float(scores.max()) for scores in self.variants) - self.tolerance
 
 
 def compare(
@@ -87,8 +90,11 @@ def contest_for(
     index = torch.tensor([num_generated], device=scores.device)
     sequences = torch.tensor([sequence], device=scores.device)
     size = max(1.0, float(scores.float().abs().max()))
-    tolerance = TIE_EPS * torch.finfo(scores.dtype).eps * size / (sampler.options.temperature or 1.0)
+    rounding = torch.finfo(scores.dtype).eps * size
     if sampler.has_prefix_rules:
         scores = sampler.apply_prefix_rules(scores, [prefix], index)
+        best = abs(float(scores.max()))  # a bias may be larger than any score
+        rounding = max(rounding, torch.finfo(scores.dtype).eps * best if math.isfinite(best) else 0.0)
+    tolerance = TIE_EPS * rounding / (sampler.options.temperature or 1.0)
     variants = [sampler.contest(scores, sequences, index, slack)[0] for slack in (0.0, tolerance, -tolerance)]
     return Contest(variants, tolerance)

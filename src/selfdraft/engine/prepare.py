@@ -69,7 +69,8 @@ class _Scratch:
 
     def record_drafts(self, plan: Plan) -> None:
         sampler, drafter = Sampler(GenerateOptions()), self.method.drafter_of(plan)
-        task = DraftTask(Rule.of(self.method, plan, sampler), [1], [(0, 0, 0)], [_NOBODY], sampler.options.seed)
+        sites = [(0, 0, 0)]
+        task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()))
         for start in self._starts(1):
             rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
             drafter.open(self.runner, self.cache, rows).chain(task)

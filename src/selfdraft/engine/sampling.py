@@ -8,16 +8,19 @@ the same seed gives the same text with speculation on or off, alone or in a batc
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..errors import OptionError
 from ..models.gpu.memory import reads_are_free
+from ..noise import gumbel, keys_of
 from ..options import GenerateOptions, check_function
-from ..passes import Salt, Seed
+from ..passes import ChoiceKind, Choosing, Salt, Site, Text
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",
@@ -41,8 +44,6 @@ SHORTLIST = 1024
 """Tokens that a choice on a CPU looks at closely, where the others cannot be chosen."""
 NOISE_SPREAD = 26.1
 """More than the largest noise (22.9) is above the smallest (-3.2)."""
-_MASK = 0xFFFFFFFF
-_STREAMS = (0x243F6A88, 0x85A308D3)
 
 
 def check_processors(processors: Sequence[Callable[..., Any]]) -> None:
@@ -71,15 +72,10 @@ def processed(processor: Callable[..., Any], prefix: torch.Tensor, scores: torch
 
 @dataclass(frozen=True)
 class Sampler:
-    """How the rows of one call choose tokens; `halves` stand for the seed of the options where they are given."""
+    """How the rows of one call choose tokens."""
 
     options: GenerateOptions
     eos_tokens: tuple[int, ...] = ()
-    halves: Seed | None = None
-
-    @property
-    def seed(self) -> Seed:
-        return self.options.seed if self.halves is None else self.halves
 
     @property
     def is_greedy(self) -> bool:
@@ -93,35 +89,85 @@ class Sampler:
     @property
     def has_prefix_rules(self) -> bool:
         options = self.options
-        return bool(options.repetition_penalty != 1.0 or options.processors or self._bans_eos)
+        return bool(self._bans_eos or options.logit_bias or self._has_penalties or options.processors)
 
     @property
     def _bans_eos(self) -> bool:
         return bool(self.options.min_new_tokens and self.eos_tokens)
 
+    @property
+    def _has_penalties(self) -> bool:
+        options = self.options
+        return options.repetition_penalty != 1.0 or bool(options.presence_penalty or options.frequency_penalty)
+
+    @cached_property
+    def kind(self) -> ChoiceKind | None:
+        """Which steps a device takes to choose; None: the caller's processors run on the host."""
+        options = self.options
+        if options.processors:
+            return None
+        has_rules, is_drawn = self.has_prefix_rules, not self.is_greedy
+        has_top_k, has_top_p = is_drawn and options.top_k > 0, is_drawn and options.top_p < 1.0
+        return ChoiceKind(is_drawn, 0, has_top_k, has_top_p, has_rules)
+
+    def choosing(self, sites: Sequence[Site], texts: Sequence[Text], salt: int = 0) -> Choosing | None:
+        """What a device needs to choose for rows at these sites; None: the host chooses."""
+        kind = self.kind
+        if kind is None:
+            return None
+        settings = [[*keys_of(self.options.seed, sequence), round_, *self._numbers] for sequence, _, round_ in sites]
+        indices = [index for _, index, _ in sites]
+        rules = (texts, self.options.logit_bias, self.eos_tokens) if kind.has_rules else ()
+        return Choosing(kind._replace(salt=salt if kind.is_drawn else 0), settings, indices, *rules)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """The last of `SETTINGS`, the same for all rows."""
+        options = self.options
+        penalties = (options.repetition_penalty, options.presence_penalty, options.frequency_penalty)
+        warping = [_bits(options.temperature), options.top_k, _bits(options.top_p), _bits(options.min_p)]
+        return [*warping, *map(_bits, penalties), options.min_new_tokens, 0]
+
     def apply_prefix_rules(
         self, scores: torch.Tensor, prefixes: Sequence[Sequence[int]], indices: torch.Tensor
     ) -> torch.Tensor:
-        """What depends on the text so far: `prefixes[i]` (prompt included) stands before `scores[i]` [rows, vocab]."""
+        """What depends on the text so far: `prefixes[i]` (prompt included) stands before `scores[i]` [rows, vocab].
+
+        The last `indices[i]` tokens of a prefix are generated. The order: end of text banned, bias, repetition,
+        frequency and presence penalty, the caller's processors.
+        """
         scores = scores.float().clone()
         if self._bans_eos:
             too_early = (indices < self.options.min_new_tokens)[:, None]
             eos = torch.tensor(self.eos_tokens, device=scores.device)
             scores[:, eos] = scores[:, eos].masked_fill(too_early, -torch.inf)
-        for row, prefix in enumerate(prefixes):
-            scores[row] = self._process_row(scores[row : row + 1], prefix)[0]
+        if self.options.logit_bias:
+            ids, biases = zip(*self.options.logit_bias, strict=True)
+            scores[:, torch.tensor(ids, device=scores.device)] += torch.tensor(biases, device=scores.device)
+        if self._has_penalties:
+            scores = self._penalised(scores, prefixes, indices)
+        for row, prefix in enumerate(prefixes if self.options.processors else ()):
+            tokens, found = torch.tensor([list(prefix)], device=scores.device), scores[row : row + 1]
+            for processor in self.options.processors:
+                found = processed(processor, tokens, found)
+            scores[row] = found[0]
         return scores
 
-    def _process_row(self, scores: torch.Tensor, prefix: Sequence[int]) -> torch.Tensor:
-        penalty = self.options.repetition_penalty
-        if penalty == 1.0 and not self.options.processors:
-            return scores
-        tokens = torch.tensor([list(prefix)], device=scores.device)
-        if penalty != 1.0:
+    def _penalised(
+        self, scores: torch.Tensor, prefixes: Sequence[Sequence[int]], indices: torch.Tensor
+    ) -> torch.Tensor:
+        """All prefixes end at the right; what is missing on the left is a token that the prefix has anyway."""
+        options, longest = self.options, max(map(len, prefixes))
+        tokens = torch.tensor([[prefix[0]] * (longest - len(prefix)) + [*prefix] for prefix in prefixes])
+        tokens = tokens.to(scores.device)
+        if options.repetition_penalty != 1.0:
             seen = scores.gather(1, tokens)
-            scores = scores.scatter(1, tokens, torch.where(seen < 0, seen * penalty, seen / penalty))
-        for processor in self.options.processors:
-            scores = processed(processor, tokens, scores)
+            lowered = torch.where(seen < 0, seen * options.repetition_penalty, seen / options.repetition_penalty)
+            scores = scores.scatter(1, tokens, lowered)
+        if options.frequency_penalty or options.presence_penalty:
+            is_generated = torch.arange(longest, device=scores.device) >= longest - indices[:, None]
+            counts = torch.zeros_like(scores).scatter_add_(1, tokens, is_generated.float())
+            scores = scores - options.frequency_penalty * counts - options.presence_penalty * (counts > 0)
         return scores
 
     def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -137,7 +183,7 @@ class Sampler:
 
         Noise is bounded, so a token far below the last of `count` cannot win: on a CPU only the others draw theirs.
         """
-        seed, vocab_size = self.seed, warped.shape[-1]
+        seed, vocab_size = self.options.seed, warped.shape[-1]
         count = min(count, vocab_size)
         size = _num_contenders(warped, count) if reads_are_free(warped) else vocab_size
         if size > SHORTLIST:
@@ -154,7 +200,7 @@ class Sampler:
         """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
         if self.is_greedy:
             return scores
-        noise = gumbel(self.seed, sequences, indices, scores.shape[-1])
+        noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
         return self.warp(scores, slack).double() + noise
 
     def warp(self, scores: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
@@ -165,12 +211,28 @@ class Sampler:
             kth = scores.topk(options.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < kth - slack, -torch.inf)
         if options.top_p < 1.0:
-            scores = _keep_nucleus(scores, options.top_p + slack)
+            scores = _keep_nucleus(scores, options.top_p, slack)
         if options.min_p > 0.0:
             best = scores.amax(-1, keepdim=True)
             threshold = torch.full((), options.min_p, device=scores.device).log() - slack
             scores = scores.masked_fill(scores - best < threshold, -torch.inf)
         return scores
+
+
+def make_sampler(options: GenerateOptions, eos_tokens: Iterable[int], vocab_size: int) -> Sampler:
+    """Raise for a bias of a token that the model does not have; an end that it does not have is never chosen."""
+    outside = next((token for token, _ in options.logit_bias if token >= vocab_size), None)
+    if outside is not None:
+        raise OptionError(
+            f"token id {outside} in logit_bias is outside the vocabulary; use ids from 0 to {vocab_size - 1}"
+        )
+    return Sampler(options, tuple(sorted(token for token in eos_tokens if 0 <= token < vocab_size)))
+
+
+def _bits(number: float) -> int:
+    """Those of a float64, as an int64."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits
 
 
 def _num_contenders(warped: torch.Tensor, count: int) -> int:
@@ -180,61 +242,25 @@ def _num_contenders(warped: torch.Tensor, count: int) -> int:
     return max(int(can_win.sum(-1).max()), count)
 
 
-def _keep_nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep a token iff the tokens above it hold less than `top_p` together; the best one always stays."""
+def _keep_nucleus(scores: torch.Tensor, top_p: float, slack: float) -> torch.Tensor:
+    """Keep a token iff the tokens with larger scores hold less than `top_p` together; the best ones always stay.
+
+    Tokens with the same score are kept or dropped together, so that the order of equal ones says nothing.
+    """
     vocab_size = scores.shape[-1]
     size = min(SHORTLIST, vocab_size) if reads_are_free(scores) else vocab_size
-    order, is_kept = _nucleus(scores, top_p, size)
-    if size < vocab_size and bool(is_kept[:, -1].any()):  # it may go on after the shortlist
-        order, is_kept = _nucleus(scores, top_p, vocab_size)
-    keeps = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, is_kept)
-    return scores.masked_fill(~keeps, -torch.inf)
+    ordered, num_kept = _nucleus(scores, top_p + slack, size)
+    if size < vocab_size and bool((num_kept == size).any()):  # it may go on after the shortlist
+        ordered, num_kept = _nucleus(scores, top_p + slack, vocab_size)
+    if slack >= 0:
+        return scores.masked_fill(scores < ordered.gather(1, num_kept - 1) - slack, -torch.inf)
+    first_dropped = torch.nn.functional.pad(ordered, (0, 1), value=-torch.inf).gather(1, num_kept)
+    return scores.masked_fill(scores <= first_dropped - slack, -torch.inf)  # rounding may drop each of these
 
 
 def _nucleus(scores: torch.Tensor, top_p: float, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `size` best tokens of each row, best first, and which of them to keep."""
-    ordered, order = scores.topk(size, dim=-1)
+    """The `size` largest scores of each row, largest first, and how many of them reach `top_p` [rows, 1]."""
+    ordered = scores.topk(size, dim=-1).values
     probs = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
-    is_kept = probs.cumsum(-1) - probs < top_p
-    is_kept[:, 0].fill_(True)
-    return order, is_kept
-
-
-def gumbel(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
-    return -torch.log(-torch.log(uniform(seed, sequences, indices, tokens, *salts)))
-
-
-def uniform(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
-    """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
-
-    Other `salts` give other numbers for the same place.
-    """
-    first, second = (_key(stream, seed, sequences, indices, *salts)[:, None] for stream in _STREAMS)
-    if isinstance(numbers, int):
-        numbers = torch.arange(numbers, device=sequences.device)
-    bits = _mix(_mix(numbers ^ first) ^ second)
-    return (bits.double() + 0.5) / 2.0**32
-
-
-def halves_of(seed: int) -> tuple[int, int]:
-    """A seed as its low and its high 32 bits."""
-    return seed & _MASK, (seed >> 32) & _MASK
-
-
-def _key(stream: int, seed: Seed, *parts: Salt) -> torch.Tensor:
-    key = torch.full_like(torch.as_tensor(parts[0]), stream)
-    for part in (*(halves_of(seed) if isinstance(seed, int) else seed), *parts):
-        key = _mix(key ^ part)
-    return key
-
-
-def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """A bijective 32-bit mixer (Wellons' lowbias32) in int64; products wrap, the low 32 bits stay right."""
-    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _MASK
-    bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _MASK
-    return bits ^ (bits >> 16)
+    num_kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True)
+    return ordered, num_kept.clamp_(min=1)

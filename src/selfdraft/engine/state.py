@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from ..passes import PassRequest, Site
+from ..passes import PassRequest, Site, Text
 from ..protocols import Cache, Runner, Strategy
-from ..types import FinishReason, Source, StepRecord, Verdict
+from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
@@ -54,6 +54,7 @@ class TextSequence:
     lead: tuple[int, ...] = ()
     sources: list[Source] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
     finish_reason: FinishReason | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -66,6 +67,11 @@ class TextSequence:
     def prefix(self) -> list[int]:
         """The text as processors see it."""
         return [*self.lead, *self.tokens]
+
+    @property
+    def text(self) -> Text:
+        """As rules see it; it grows."""
+        return Text(self.lead, self.tokens, self.num_prompt_tokens)
 
     @property
     def num_generated(self) -> int:
@@ -97,6 +103,7 @@ class TextSequence:
         if step.captured or step.choices:
             step = replace(step, captured={}, choices=())
         self.steps.append(step)
+        self.logprobs.extend(step.logprobs)
         self.decode_seconds += round_seconds
 
     def reason_to_stop(self, token: int) -> FinishReason | None:

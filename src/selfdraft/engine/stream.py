@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..options import GenerateOptions
-from ..types import Generation, Source, StepRecord
+from ..types import Generation, Source, StepRecord, TokenLogprobs
 from .metrics import stats_of
 from .state import TextSequence
 from .text import TextTail
@@ -22,11 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Piece:
-    """The text one token adds; empty while its character is unfinished."""
+    """The text one token adds, empty while its character is unfinished; `logprobs` where the call asks for them."""
 
     text: str
     token: int
     source: Source
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Stream:
         is_batch: bool,
         worker: Executor,
     ) -> None:
-        self.is_batch, self.seed = is_batch, options.seed
+        self.is_batch, self.seed, self._has_logprobs = is_batch, options.seed, options.logprobs is not None
         self._sequences, self._tails, self._worker = sequences, tails, worker
         self._shown = [0] * len(sequences)
         self._is_cancelled = False
@@ -153,6 +154,7 @@ class Stream:
             report=sequence.report,
             seed=self.seed,
             pieces=tuple(self._tails[row].pieces),
+            logprobs=tuple(sequence.logprobs) if self._has_logprobs else None,
         )
 
     def _read_text(self, row: int) -> None:
@@ -170,9 +172,12 @@ class Stream:
             span = range(self._shown[row], released)
             self._shown[row] = max(self._shown[row], released)
             if span:
-                first = sequence.num_prompt_tokens
-                pieces = (Piece(tail.pieces[i], sequence.tokens[first + i], sequence.sources[i]) for i in span)
-                yield Chunk(row, tuple(pieces))
+                yield Chunk(row, tuple(self._piece(sequence, tail, index) for index in span))
+
+    def _piece(self, sequence: TextSequence, tail: TextTail, index: int) -> Piece:
+        token = sequence.tokens[sequence.num_prompt_tokens + index]
+        logprobs = sequence.logprobs[index] if self._has_logprobs else None
+        return Piece(tail.pieces[index], token, sequence.sources[index], logprobs)
 
 
 def one_at_a_time(

@@ -10,12 +10,18 @@ from ..passes import PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Targets
+from .method import Acceptance
 from .sampling import Sampler
 from .state import State
 
 
 def verify(
-    runner: Runner, state: State, drafts: Sequence[Draft], sampler: Sampler, capture: Sequence[str] = ()
+    runner: Runner,
+    state: State,
+    drafts: Sequence[Draft],
+    sampler: Sampler,
+    accept: Acceptance,
+    capture: Sequence[str] = (),
 ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
     """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored."""
     starts, width = state.starts, 1 + max(len(draft.tokens) for draft in drafts)
@@ -25,17 +31,24 @@ def verify(
     ]
     state.cache.reserve(max(starts) + width)
     goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
+    # Where the draft's distributions decide, too, scores are all that is wanted of a pass over a draft.
+    is_host_walk = accept.keeps_scores and not sampler.is_greedy and width > 1
+    texts = [sequence.text for sequence in state.active]
+    choosing = None if is_host_walk else sampler.choosing(state.sites, texts, accept.target_salt)
     request = PassRequest(
         inputs,
         starts,
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        run_ahead=width == 1 and goes_on and not capture and sampler.takes_best,
+        # A pass ahead overwrites the scores that log-probabilities are read from.
+        run_ahead=width == 1 and goes_on and not capture and choosing is not None and sampler.options.logprobs is None,
+        choosing=choosing,
     )
     output = runner.forward(request, state.cache)
-    prefixes = [sequence.prefix for sequence in state.active] if sampler.has_prefix_rules else []
-    return Targets(drafts, output, prefixes, state.sites), output.captured
+    are_chosen = sampler.takes_best or (choosing is not None and output.read_choices is not None)
+    prefixes = [] if are_chosen or not sampler.has_prefix_rules else [sequence.prefix for sequence in state.active]
+    return Targets(drafts, output, prefixes, state.sites, are_chosen), output.captured
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

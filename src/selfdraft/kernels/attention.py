@@ -17,6 +17,7 @@ import triton.language as tl
 
 from . import launch
 from .launch import let_next_start, wait
+from .quick import quick
 
 SPLIT = 32
 """Slots a program reads."""
@@ -105,6 +106,7 @@ def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.
     return tl.where(depth == own_depth, token, found)
 
 
+@quick
 @triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions"])
 def _attend(
     qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
@@ -168,6 +170,7 @@ def _attend(
     tl.store(weights_ptr + place * 2 + 1, total, mask=is_query)
 
 
+@quick
 @triton.jit(do_not_specialize=["num_splits", "width"])
 def _join(
     partial_ptr, weights_ptr, header_ptr, starts_ptr, depths_ptr, out_ptr, num_splits, width,

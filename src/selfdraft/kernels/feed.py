@@ -9,12 +9,15 @@ import torch
 import triton
 import triton.language as tl
 
+from .quick import quick
 
-@triton.jit(do_not_specialize=["num_rows", "num_depths"])
+
+@quick
+@triton.jit(do_not_specialize=["num_rows", "num_depths", "num_path"])
 def _feed(
     candidates_ptr, confidence_ptr, wants_ptr, drafted_ptr, progress_ptr,
-    tokens_ptr, starts_ptr, indices_ptr, depth_ptr, active_ptr, caps_ptr,
-    num_rows, num_depths, PAD: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr,
+    tokens_ptr, starts_ptr, indices_ptr, depth_ptr, active_ptr, caps_ptr, path_ptr, on_path_ptr,
+    num_rows, num_depths, num_path, PAD: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row = tl.arange(0, ROWS)
     mask = row < num_rows
@@ -32,6 +35,8 @@ def _feed(
     wants_more = tl.load(wants_ptr + row, mask=mask, other=0) != 0
     goes_on = is_fed & wants_more & (tl.load(caps_ptr + row, mask=mask, other=0) > depth)
     tl.store(tokens_ptr + row, first, mask=mask & is_fed)
+    tl.store(path_ptr + row * num_path + depth, first, mask=mask & is_fed & (depth < num_path))
+    tl.store(on_path_ptr + row, tl.load(on_path_ptr + row, mask=mask, other=0) * 2 + 1, mask=mask & (depth < num_path))
     tl.store(starts_ptr + row, tl.load(starts_ptr + row, mask=mask, other=0) + 1, mask=mask)
     tl.store(indices_ptr + row, tl.load(indices_ptr + row, mask=mask, other=0) + 1, mask=mask)
     tl.store(depth_ptr + row, depth + 1, mask=mask)
@@ -57,9 +62,10 @@ def feed(
         wants_more.contiguous(),
         drafted,
         progress,
-        *(known[name] for name in ("tokens", "starts", "indices", "depth", "active", "caps")),
+        *(known[name] for name in ("tokens", "starts", "indices", "depth", "active", "caps", "path", "on_path")),
         num_rows,
         drafted.shape[0],
+        known["path"].shape[1],
         PAD=pad,
         COUNT=count,
         ROWS=triton.next_power_of_2(num_rows),

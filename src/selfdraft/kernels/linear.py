@@ -1,7 +1,7 @@
 """Products of a few tokens with a matrix: `x @ weight.T + bias`, every weight read once.
 
 A product of up to 16 tokens costs what the matrix costs to read, if enough programs read at once. Where a matrix has
-few rows, its columns are split, too: `linear_parts` leaves the parts to the norm that follows, which adds them in order.
+few rows, its columns are split, too: `linear_parts` leaves the parts to the next norm, which adds them in order.
 Tiles and splits depend on the matrix alone: **a token's result does not depend on how many others share its pass.**
 """
 

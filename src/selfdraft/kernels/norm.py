@@ -10,8 +10,10 @@ import triton.language as tl
 
 from . import launch
 from .launch import let_next_start, wait
+from .quick import quick
 
 
+@quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _add_norm(
     stream_ptr,

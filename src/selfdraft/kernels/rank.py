@@ -9,10 +9,12 @@ import triton
 import triton.language as tl
 
 from ..passes import DraftStats, Outline
+from .quick import quick
 
 _BLOCK, _BLOCK_WARPS, _ROW_WARPS = 4096, 8, 4
 
 
+@quick
 @triton.jit
 def _rank_blocks(
     scores_ptr,
@@ -45,6 +47,7 @@ def _rank_blocks(
         scores = tl.where(token == block * BLOCK + index, float("-inf"), scores)
 
 
+@quick
 @triton.jit
 def _rank_rows(
     values_ptr,

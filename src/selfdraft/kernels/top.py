@@ -8,7 +8,8 @@ from importlib.util import find_spec
 
 import torch
 
-from ..passes import Outline
+from ..passes import ChoiceKind, Columns, Drawn, Outline
+from . import choose_reference
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -37,6 +38,25 @@ def distribution(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.
     values, tokens, _ = top(scores, count)
     outline = Outline.of(scores)
     return values, tokens, outline.top_probs[:, 0], outline
+
+
+def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
+    """Raw scores [columns, vocabulary] after the rules."""
+    if not runs_triton(scores.device):
+        return choose_reference.processed(scores, columns, kind)
+    from . import choose
+
+    return choose.processed(scores, columns, kind)
+
+
+def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
+    """The winners [columns, count] of scores after the rules."""
+    count = min(count, scores.shape[-1])
+    if not runs_triton(scores.device):
+        return choose_reference.draw(scores, columns, kind, count)
+    from . import choose
+
+    return choose.draw(scores, columns, kind, count)
 
 
 @cache

@@ -18,7 +18,7 @@ from .records import OFF, Record
 
 MOST_SKIPS = 8  # skip sets of a text that its record names: an arm that searches has many
 _OF_STATS = (
-    *(f"{part}_seconds" for part in ("decode", "prefill", "optimise", "draft", "verify")),
+    *(f"{part}_seconds" for part in ("decode", "prefill", "optimise", "record", "draft", "verify")),
     *("num_tokens", "num_rounds", "num_draft_steps", "num_accepted"),
 )
 
@@ -77,8 +77,7 @@ class Ours:
 
     def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output:
         """`text`: the record as far as it tells which text it is."""
-        runner, device = self.engine.runner, self.engine.device
-        before = runner.capture_seconds
+        device = self.engine.device
         reset_peak(device)
         began = device_seconds(device)
         generation = self.generate(prompt, call)
@@ -90,7 +89,6 @@ class Ours:
             call_seconds=seconds,
             **{name: getattr(generation.stats, name) for name in _OF_STATS},
             **_skipped(generation, method["drafter"]),
-            capture_seconds=runner.capture_seconds - before,
             peak_bytes=peak_bytes(device),
         )
         return Output(generation.tokens, record, generation, method["acceptance"] == "rejection")

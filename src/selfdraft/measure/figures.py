@@ -44,7 +44,7 @@ class Figures:
         self.cost = share(share(_sum(records, "draft_seconds"), num_steps), plain_pass)
         self.expected = self._expected_speedups(machine.beta)
         self.split = time_split(records)
-        self.capture_seconds: float = _sum(records, "capture_seconds")
+        self.record_seconds: float = _sum(records, "record_seconds")
         self.peak_bytes = max(peaks, default=None)
         self.first_token_seconds = share(sum(waits), len(waits))
         self.bound = _bound(records, machine)

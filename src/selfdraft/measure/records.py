@@ -31,9 +31,9 @@ class Record:
     decode_seconds: float | None = None
     prefill_seconds: float = 0.0
     optimise_seconds: float = 0.0
+    record_seconds: float = 0.0  # of these: recording graphs
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
-    capture_seconds: float = 0.0  # of decoding: recording graphs
     predicted_seconds: float | None = None  # the passes of its rounds, as they take when measured alone
     first_token_seconds: float | None = None
     num_rounds: int = 0
@@ -54,8 +54,9 @@ class Record:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
-        """TypeError, KeyError: it is not one. Older files say `way`."""
+        """TypeError, KeyError: it is not one. Older files say `way` and `capture_seconds`."""
         line = {"arm": line["way"], **line} if "way" in line else line
+        line = {"record_seconds": line["capture_seconds"], **line} if "capture_seconds" in line else line
         return cls(**{item.name: line[item.name] for item in fields(cls) if item.name in line})
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -56,6 +56,7 @@ class SlotCache:
         allocate: Allocate = allocate_zeros,
     ) -> None:
         self.num_rows = num_rows
+        self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = _round_up(num_slots)
         self._shapes, self._allocate = tuple(shapes), allocate
         self._place(num_rows, dtype, device)
@@ -116,6 +117,8 @@ class SlotCache:
             if target != source:
                 for store in self.stores:
                     store.select(-4, target).copy_(store.select(-4, source))
+        if self.history is not None:
+            self.history.keep_rows(rows)
         self.num_rows = len(rows)
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:

@@ -61,7 +61,7 @@ class EagerRunner:
         return False
 
     @property
-    def capture_seconds(self) -> float:
+    def record_seconds(self) -> float:
         return 0.0
 
     @property

@@ -40,7 +40,7 @@ class Rounds:
         return self.seconds / self.tokens
 
     def is_hopeless_beside(self, other: Rounds) -> bool:
-        """Even without its slowest round, which may have recorded what the others replay."""
+        """Even without its slowest round, which something else may have held up."""
         seconds = self.seconds - self.slowest
         return other.is_known and self.tokens >= GLANCE and seconds > HOPELESS * other.pace * self.tokens
 
@@ -48,7 +48,7 @@ class Rounds:
 class DraftSwitch:
     """`is_drafting`: whether to draft. Both kinds of rounds are tried first, the slower one again occasionally.
 
-    The first round after a change is not counted: it may have to record what others replay.
+    The first round after a change is not counted: nothing has run ahead for it.
     """
 
     def __init__(self) -> None:

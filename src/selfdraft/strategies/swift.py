@@ -89,7 +89,6 @@ class Swift(PlainStrategy):
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
         self._switch, self._acceptance = DraftSwitch(), Acceptance()
-        self._is_new = True  # the set that drafts
         self._level: float | None  # of the acceptance after the search
         self._level_of_looks: float | None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
@@ -126,9 +125,6 @@ class Swift(PlainStrategy):
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._account.add(step)
-        if self._is_new and step.draft.tokens:
-            self._account.planning += step.draft_seconds  # it had to be recorded first, perhaps
-            self._is_new = False
         self._switch.observe(step)
         self._timeline.observe(step, self._latency.plain.at(self._texts[sequence_id].num_tokens))
         if step.draft.num_draft_steps:
@@ -223,7 +219,7 @@ class Swift(PlainStrategy):
 
     def _draft_with_best(self) -> None:
         skip = SkipSet.of_numbers(self._search.skipped)
-        self._plan, self._is_new, self._search.gain = Plan(skip) if skip else OFF, True, 0.0
+        self._plan, self._search.gain = Plan(skip) if skip else OFF, 0.0
         self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
         self._switch.renew(self._is_promising(skip))
 

@@ -89,8 +89,9 @@ def add_generate_options(parser: argparse.ArgumentParser, title: str, is_wanted:
     group = parser.add_argument_group(title)
     for name, default, text in describe(GenerateOptions):
         if is_wanted(name):
-            flag = f"--{name.replace('_', '-')}"
-            group.add_argument(flag, metavar="N", dest=name, help=f"{text} (default: {default:g})")
+            flag, metavar = f"--{name.replace('_', '-')}", "ID:BIAS" if name == "logit_bias" else "N"
+            shown = f"{text} (default: {default:g})" if isinstance(default, int | float) else text
+            group.add_argument(flag, metavar=metavar, dest=name, help=shown)
     return group
 
 

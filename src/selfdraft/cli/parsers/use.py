@@ -9,7 +9,8 @@ from ...registry import AXES
 from .arguments import MODELS, add_command, add_generate_options, add_method_options, add_model, completes
 
 SHAPING = (
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("min_new_tokens", "max_new_tokens", "seed", "stop"),
 )
 """The options that shape which token is chosen and where the text ends."""

@@ -12,20 +12,21 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...kernels.top import runs_triton
-from ...passes import DraftStats, NoiseKey, PassRequest
+from ...kernels.top import draw, processed, runs_triton
+from ...passes import Columns, DraftStats, PassRequest
 from ...protocols import Choice, DraftedChain, DraftRule, DraftTask
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket
-from .memory import Device, DraftBuffers
+from .history import Histories, History
+from .memory import MAX_WIDTH, Device, DraftBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
@@ -88,12 +89,16 @@ class DraftOutputs:
         return DraftedChain(candidates.tolist(), confidences.tolist())
 
 
-def draft_token(scores: torch.Tensor, buffers: DraftBuffers, outputs: DraftOutputs, rule: DraftRule) -> None:
+def draft_token(
+    scores: torch.Tensor, buffers: DraftBuffers, columns: Columns, outputs: DraftOutputs, rule: DraftRule
+) -> None:
     """Choose after `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
     known = buffers.tensors
-    noise = NoiseKey(known["sequences"], known["indices"], known["rounds"])
-    stats = DraftStats(known["depth"], known["indices"], known["nothing"], known["ids"], scores)
-    choice = rule(stats, noise, (known["seed"][0], known["seed"][1]))
+    scores = processed(scores, columns, rule.kind)
+    stats = DraftStats(
+        known["depth"], known["indices"], known["nothing"], known["ids"], scores, sequences=known["sequences"]
+    )
+    choice = rule(stats, lambda scores, count: draw(scores, columns, rule.kind, count))
     if runs_triton(scores.device):
         from ...kernels.feed import feed as feed_at_once
 
@@ -117,6 +122,10 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
     outputs.progress.copy_(depth[:1] * 2 + goes_on.any())
     buffers.tokens.copy_(torch.where(tokens == PAD, buffers.tokens, tokens))
     known["active"].copy_(goes_on)
+    is_noted = (depth < known["path"].shape[1])[:, None]
+    place = depth.clamp(max=known["path"].shape[1] - 1)[:, None]
+    known["path"].scatter_(1, place, torch.where(is_noted, tokens, known["path"].gather(1, place)))
+    known["on_path"].copy_(torch.where(is_noted[:, 0], known["on_path"] * 2 + 1, known["on_path"]))
     for counter in ("starts", "indices", "depth"):
         known[counter].add_(1)
 
@@ -129,18 +138,27 @@ class DraftSpec:
     rule: DraftRule
     skip: SkipSet
     vocabulary: int | None
+    history: History | None
     buffers: DraftBuffers
     outputs: DraftOutputs
 
     def key(self, end: int, bound_to: tuple[int, ...]) -> GraphKey:
         kind = (self.rule, self.vocabulary)
+        bound_to += () if self.history is None else self.history.addresses
         return GraphKey(kind, self.forward, self.buffers.rows, 1, end, self.skip, (), bound_to)
+
+    @property
+    def columns(self) -> Columns:
+        columns = self.buffers.columns
+        return columns if self.history is None else self.history.seen_by(columns)
 
     def record(self, record: Recorder, cache: SlotCache, end: int) -> DraftGraphs:
         buffers, outputs = self.buffers, self.outputs
-        saved = [(tensor, tensor.clone()) for tensor in (buffers.data, outputs.drafted, outputs.progress)]
+        saved: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the first warm-up, if there is one
 
         def reset() -> None:
+            if not saved:
+                saved.extend((one, one.clone()) for one in (buffers.data, outputs.drafted, outputs.progress))
             for tensor, values in saved:
                 tensor.copy_(values)
 
@@ -153,7 +171,7 @@ class DraftSpec:
 
         def finish() -> None:
             scores, _ = self.forward.finish(state, vocabulary=self.vocabulary)
-            draft_token(scores[:, 0], buffers, outputs, self.rule)
+            draft_token(scores[:, 0], buffers, self.columns, outputs, self.rule)
 
         finishing, _ = record(finish, begin_again)
         return DraftGraphs(begin, finishing, state)
@@ -162,8 +180,8 @@ class DraftSpec:
 class Drafts:
     """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
 
-    def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
-        self._graphs, self._vocab_size = graphs, vocab_size
+    def __init__(self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int) -> None:
+        self._graphs, self._histories, self._vocab_size = graphs, histories, vocab_size
         self._tensors = functools.cache(
             lambda rows, num_candidates: (DraftBuffers(device, rows), DraftOutputs(device, rows, num_candidates))
         )
@@ -173,11 +191,15 @@ class Drafts:
         self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
     ) -> DraftedChain | None:
         """The chain after the tokens of `request`; None: it goes token by token."""
+        if task.rule.kind.has_rules:  # they go by the tokens noted
+            task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
         num_rows, first, max_depth = len(request.starts), max(request.starts), max(task.caps)
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
         tensors = self._tensors(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
-        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, *tensors)
+        assert task.choosing is not None
+        history = self._histories.of(cache, request.first_row, task.choosing)
+        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, history, *tensors)
         draft.buffers.send_task(task, request, cache)
         known: dict[int, DraftGraphs] = {}
 

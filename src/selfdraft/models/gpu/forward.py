@@ -38,6 +38,10 @@ class Forward(Hashable, Protocol):
     holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
     max_tokens: int  # rows x width it is meant for
 
+    def sorts(self, skip: SkipSet) -> Hashable:
+        """Of the sub-layers that run: those of one sort run the same kernels."""
+        ...
+
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Any:
         """The embedding and the first few sub-layers; slots 0 to `end - 1` are read.
 
@@ -76,6 +80,9 @@ class ModuleForward:
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
+
+    def sorts(self, skip: SkipSet) -> frozenset[str]:
+        return frozenset(part.name[0] for part in self._decoder.active_sublayers(skip))
 
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Halfway:
         first_row = int(buffers.host["header"][3])

@@ -66,6 +66,9 @@ class FusedForward:
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
 
+    def sorts(self, skip: SkipSet) -> frozenset[tuple[Any, ...]]:
+        return frozenset(_sort(part.run) for part in self._decoder.active_sublayers(skip))
+
     def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
         sublayers = self._decoder.active_sublayers(skip)
         place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
@@ -116,6 +119,13 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
 def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """The last product of a sub-layer: in parts that the next norm adds, or whole."""
     return (linear_parts if len(x) <= NARROW else F.linear)(x, weight, bias)
+
+
+def _sort(part: Any) -> tuple[Any, ...]:
+    """Shapes, biases and windows: what kernels are compiled for."""
+    if isinstance(part, JoinedMLP):
+        return part.gate_up.shape, part.gate_up_bias is None, part.down.shape, part.down_bias is None
+    return part.qkv.shape, part.qkv_bias is None, part.out.shape, part.out_bias is None, part.window, part.head_dim
 
 
 def reason_against(decoder: Decoder) -> str | None:

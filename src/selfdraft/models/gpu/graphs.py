@@ -19,7 +19,6 @@ from ...types import SkipSet
 from .memory import MAX_WIDTH, recording
 
 T = TypeVar("T")
-NUM_WARM_UPS = 1
 MAX_BYTES = 2 << 30
 MIN_SLOTS = 256
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
@@ -40,17 +39,29 @@ def padded_width(width: int) -> int:
     return next(known for known in WIDTHS if known >= width)
 
 
+class Work(Hashable, Protocol):
+    def sorts(self, skip: SkipSet) -> Hashable:
+        """Of the sub-layers that run: those of one sort run the same kernels."""
+        ...
+
+
 class GraphKey(NamedTuple):
     """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row."""
 
     kind: Hashable
-    forward: Hashable
+    forward: Work | None
     rows: int
     width: int
     end: int
     skip: SkipSet
     capture: tuple[str, ...] = ()
     cache: tuple[int, ...] = ()
+
+    @property
+    def work(self) -> Hashable:
+        """What decides which kernels run. Skip sets are compositions of the same ones if they leave the same sorts."""
+        sorts = () if self.forward is None else self.forward.sorts(self.skip)
+        return self._replace(skip=SkipSet(), cache=()), sorts
 
 
 class Recording(Protocol):
@@ -61,9 +72,12 @@ class Recording(Protocol):
 
 
 class Recorder(Protocol):
-    def __call__(self, function: Callable[[], T], reset: Callable[[], object] | None = None) -> tuple[Recording, T]:
-        """Record what `function` does; it is run several times, `reset` before each and at the end.
+    def __call__(
+        self, function: Callable[[], T], reset: Callable[[], object] | None = None, is_warm: bool = False
+    ) -> tuple[Recording, T]:
+        """Record what `function` does. Unless `is_warm`, it is run first, with `reset` before it and at the end.
 
+        That compiles and loads its kernels, which a recording cannot do. It `is_warm` if the same work has been run.
         The tensors it returns are rewritten by every replay. All recordings share their memory, so replaying another
         one may overwrite them, too: what somebody keeps, the function copies into tensors made beforehand.
         """
@@ -92,48 +106,45 @@ class CudaRecorder:
         self._pool: Any = None
         self._keeper: Recording | None = None
 
-    def __call__(self, function: Callable[[], T], reset: Callable[[], object] | None = None) -> tuple[Recording, T]:
+    def __call__(
+        self, function: Callable[[], T], reset: Callable[[], object] | None = None, is_warm: bool = False
+    ) -> tuple[Recording, T]:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
-            self._keeper, _ = self._record(lambda: torch.zeros(1, device=self._device), _nothing)
-        return self._record(function, reset or _nothing)
+            self._keeper = self._capture(self._stream, lambda: torch.zeros(1, device=self._device))[0]
+        if not is_warm:
+            self._warm_up(self._stream, function, reset or _nothing)
+        return self._capture(self._stream, function)
 
-    def _record(self, function: Callable[[], T], reset: Callable[[], object]) -> tuple[Recording, T]:
-        current, stream = torch.cuda.current_stream(self._device), self._stream
-        assert stream is not None
-        stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(stream):
-                for _ in range(NUM_WARM_UPS):
-                    reset()
-                    function()
-                reset()
-                return self._capture(function)
-        finally:
-            current.wait_stream(stream)
+    def _warm_up(self, stream: Any, function: Callable[[], object], reset: Callable[[], object]) -> None:
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            reset()
+            function()
+            reset()
+        stream.synchronize()  # what it writes to the host must not arrive later
 
-    def _capture(self, function: Callable[[], T]) -> tuple[Recording, T]:
-        torch.cuda.synchronize(self._device)
+    def _capture(self, stream: Any, function: Callable[[], T]) -> tuple[Recording, T]:
+        """Nothing runs, so nothing is waited for."""
+        free = self._free_bytes()
         _clear_workspaces()
-        free, reserved = self._memory()
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            result = function()
-        except BaseException:
-            with suppress(RuntimeError):  # it only repeats that something went wrong
-                graph.capture_end()
-            self._stream = None  # and the pool with it: neither may be fit for another capture
-            raise
-        graph.capture_end()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = function()
+            except BaseException:
+                with suppress(RuntimeError):  # it only repeats that something went wrong
+                    graph.capture_end()
+                self._stream = None  # and the pool with it: neither may be fit for another capture
+                raise
+            graph.capture_end()
         _clear_workspaces()
-        free_after, reserved_after = self._memory()
-        return CudaGraph(graph, max(free - free_after, reserved_after - reserved, 0)), result
+        return CudaGraph(graph, max(free - self._free_bytes(), 0)), result
 
-    def _memory(self) -> tuple[int, int]:
-        """Bytes free on the device, bytes that the allocator holds."""
-        return torch.cuda.mem_get_info(self._device)[0], torch.cuda.memory_reserved(self._device)
+    def _free_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[0]
 
 
 def _clear_workspaces() -> None:
@@ -154,7 +165,8 @@ class Graphs:
     def __init__(self, record: Recorder, max_bytes: int = MAX_BYTES) -> None:
         self._record, self.max_bytes = record, max_bytes
         self._entries: OrderedDict[Hashable, tuple[Any, list[Recording]]] = OrderedDict()
-        self.num_captures, self.capture_seconds = 0, 0.0
+        self._warm: set[Hashable] = set()
+        self.num_captures, self.record_seconds = 0, 0.0
 
     @property
     def keys(self) -> list[Hashable]:
@@ -171,13 +183,13 @@ class Graphs:
 
     def figures(self) -> dict[str, Any]:
         counts = {"num_graphs": self.num_graphs, "num_bytes": self.num_bytes, "num_captures": self.num_captures}
-        return {**counts, "capture_seconds": self.capture_seconds}
+        return {**counts, "record_seconds": self.record_seconds}
 
     def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
         """What `build` made for this key; it is given the recorder, and everything it records counts as one entry."""
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = self._build(build)
+            entry = self._entries[key] = self._build(key, build)
             while self.num_bytes > self.max_bytes and len(self._entries) > 1:
                 self._entries.popitem(last=False)
         else:
@@ -185,23 +197,38 @@ class Graphs:
         made: T = entry[0]
         return made
 
-    def _build(self, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
-        recordings: list[Recording] = []
-
-        def record(function: Callable[[], Any], reset: Callable[[], object] | None = None) -> tuple[Recording, Any]:
-            made, result = self._record(function, reset)
-            recordings.append(made)
-            self.num_captures += 1
-            return made, result
-
+    def _build(self, key: Hashable, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
+        work = key.work if isinstance(key, GraphKey) else key
         began = time.perf_counter()
         try:
             with recording(), torch.inference_mode():
-                return build(record), recordings
+                made = self._try(build, work in self._warm)
         except Exception as error:
             raise RecordingError(f"{type(error).__name__}: {error}") from error
         finally:
-            self.capture_seconds += time.perf_counter() - began
+            self.record_seconds += time.perf_counter() - began
+        self._warm.add(work)
+        return made
+
+    def _try(self, build: Callable[[Recorder], T], is_warm: bool) -> tuple[T, list[Recording]]:
+        """Without a warm-up if that may do, else with one."""
+        recordings: list[Recording] = []
+
+        def record(
+            function: Callable[[], Any], reset: Callable[[], object] | None = None, is_warm: bool = is_warm
+        ) -> tuple[Recording, Any]:
+            made, result = self._record(function, reset, is_warm)
+            recordings.append(made)
+            return made, result
+
+        try:
+            built = build(record)
+        except Exception:
+            if is_warm:
+                return self._try(build, False)
+            raise
+        self.num_captures += len(recordings)
+        return built, recordings
 
     def drop(self, is_stale: Callable[[Any], bool]) -> None:
         """Forget the entries whose key is stale."""

@@ -9,13 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...passes import PassRequest
+from ...passes import SETTINGS, Choosing, Columns, PassRequest
 from ...protocols import DraftTask
 from ..cache import SlotCache
 
@@ -130,24 +131,27 @@ class PassBuffers(Packed):
     """The numbers of one pass of `rows` x `width` tokens.
 
     `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows; then 0.
-    `sees` [rows, width]: bit j is set where a column attends to column j of the pass.
+    `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
+    the rows choose, see `passes.Choosing`.
     """
 
     def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
         square = (rows, width)
         shapes = {"header": (8,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
-        super().__init__(device, {**shapes, **(more or {})})
+        choosing = {"indices": (rows,), "settings": (rows, len(SETTINGS))}
+        super().__init__(device, {**shapes, **choosing, **(more or {})})
         self.rows, self.width = rows, width
         columns = range(width)
         self._zeros, self._blank = [0] * width, [1 << column | 1 for column in columns]
         self._chain_depths, self._chain_sees = list(columns), [(2 << column) - 1 for column in columns]
         self.header, self.starts = self.tensors["header"], self.tensors["starts"]
         self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
+        self.indices, self.settings = self.tensors["indices"], self.tensors["settings"]
 
     def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-        `more` are numbers for what follows `sees`. Tokens that are on the device already are left to `send_request`.
+        `more` are numbers for what follows `settings`. Tokens on the device are left to `send_request`.
         """
         tokens, starts, tree = request.tokens, request.starts, request.tree
         rows, width = len(starts), len(tokens[0])
@@ -160,8 +164,21 @@ class PassBuffers(Packed):
             for line in square:
                 numbers += [*line, *padding[width:]]
             numbers += padding * (self.rows - rows)
+        if request.choosing is not None or more:
+            numbers += self._choosing_numbers(request.choosing)
         numbers += more
         self.write(numbers)
+
+    def _choosing_numbers(self, choosing: Choosing | None) -> list[int]:
+        rows, size = (0 if choosing is None else len(choosing.indices)), len(SETTINGS)
+        settings = () if choosing is None else [number for row in choosing.settings for number in row]
+        indices = () if choosing is None else choosing.indices
+        return [*indices, *[0] * (self.rows - rows), *settings, *[0] * (self.rows - rows) * size]
+
+    @property
+    def columns(self) -> Columns:
+        """How the columns of this pass choose, without what is known of the texts."""
+        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[3:4])
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
@@ -174,22 +191,32 @@ class PassBuffers(Packed):
 class DraftBuffers(PassBuffers):
     """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come.
 
-    `depth` and `indices` are those of the token that is drafted next; `nothing` stays 0.
+    `depth` and `indices` are those of the token that is drafted next; `nothing` stays 0. `path` [rows, 63]: the tokens
+    fed so far, the committed one first; `on_path`: a bit for each.
     """
 
     def __init__(self, device: Device, rows: int) -> None:
-        names = ("sequences", "indices", "rounds", "ids", "caps", "active", "depth", "nothing")
-        super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "seed": (2,)})
+        names = ("sequences", "ids", "caps", "active", "depth", "on_path", "nothing")
+        super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "path": (rows, MAX_WIDTH)})
 
     def send_task(self, task: DraftTask, request: PassRequest, cache: SlotCache) -> None:
         """`request`: the draft's first pass, its tokens on the host."""
         numbers: list[int] = []
         padding = [0] * (self.rows - len(request.starts))
         active = [int(cap > 0) for cap in task.caps]
-        for column in (*zip(*task.sites, strict=True), task.sequence_ids, task.caps, active):
+        sequences = [sequence for sequence, _, _ in task.sites]
+        for column in (sequences, task.sequence_ids, task.caps, active):
             numbers += [*column, *padding]
-        numbers += [1] * self.rows  # depth
+        numbers += [1] * (2 * self.rows)  # depth, on_path
         numbers += [0] * self.rows  # nothing
-        numbers += [task.seed & 0xFFFFFFFF, task.seed >> 32]
-        self.fill(request, cache, numbers)
+        for (token,), (_, index, _) in zip(request.tokens, task.sites, strict=True):
+            numbers += [token if index > 0 else -1, *self._blank_path]  # a prompt's last token is not generated
+        self.fill(replace(request, choosing=task.choosing), cache, numbers)
         self.send()
+
+    _blank_path = (0,) * (MAX_WIDTH - 1)
+
+    @property
+    def columns(self) -> Columns:
+        path, on_path, first_row = self.tensors["path"], self.tensors["on_path"][:, None], self.header[3:4]
+        return Columns(self.settings, self.indices, self.depths, path, on_path, first_row)

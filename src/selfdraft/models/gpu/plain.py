@@ -1,24 +1,27 @@
 """Recorded passes: the request is sent, the graph of its key replayed, its best tokens read when somebody asks.
 
-A plain pass (one token a row, nothing skipped, captured or branched) feeds its best tokens to the same recording before
-the host has read them: if they are what is asked for next, that pass is there already.
+Its choices are its best tokens, unless something else chooses: that is a recording of its own, replayed after the pass.
+A plain pass (one token a row, nothing skipped, captured or branched) feeds its choices to the same recording before the
+host has read them: if they are what is asked for next, that pass is there already.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from ...kernels.top import top
-from ...passes import PassOutput, PassRequest
+from ...kernels.top import draw, processed, top
+from ...passes import SETTINGS, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width, power_of_two
+from .history import Histories, History
 from .memory import Device, PassBuffers, Readback
 
 Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
@@ -43,7 +46,7 @@ class Launches:
 
 
 class Outbox:
-    """The best tokens [rows, width] of the last pass, and two readbacks: one may still be under way."""
+    """The choices [rows, width] of the last pass, and two readbacks: one may still be under way."""
 
     def __init__(self, device: Device, rows: int, width: int) -> None:
         self.choices = device.zeros(rows, width)
@@ -55,7 +58,7 @@ class Outbox:
 
 
 class Choices:
-    """The best tokens of one pass: sent to the host once, read when somebody asks."""
+    """The choices of one pass: sent to the host once, read when somebody asks."""
 
     def __init__(self, launches: Launches, readback: Readback, rows: int, width: int) -> None:
         self._launches, self._readback, self._size = launches, readback, (rows, width)
@@ -96,10 +99,19 @@ class PassGraph:
 
 
 @dataclass(frozen=True)
+class Chooser:
+    """What chooses after a pass, and what it goes by beside the pass's inputs."""
+
+    recording: Recording
+    history: History | None
+
+
+@dataclass(frozen=True)
 class Ahead:
     """A pass that was launched before it was asked for: of the tokens `choices`, one slot after the pass before."""
 
     graph: PassGraph
+    chooser: Chooser | None
     choices: Choices
     cache: weakref.ref[SlotCache]
     address: int
@@ -107,9 +119,11 @@ class Ahead:
     starts: list[int]
 
     @classmethod
-    def of(cls, graph: PassGraph, choices: Choices, request: PassRequest, cache: SlotCache) -> Ahead:
+    def of(
+        cls, graph: PassGraph, chooser: Chooser | None, choices: Choices, request: PassRequest, cache: SlotCache
+    ) -> Ahead:
         starts = [start + 1 for start in request.starts]
-        return cls(graph, choices, weakref.ref(cache), cache.address, request.first_row, starts)
+        return cls(graph, chooser, choices, weakref.ref(cache), cache.address, request.first_row, starts)
 
     def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
         is_same_place = self.cache() is cache and self.address == cache.address and self.first_row == request.first_row
@@ -119,8 +133,8 @@ class Ahead:
 class Passes:
     """Runs passes as recordings; `num_hits` counts those that had run ahead."""
 
-    def __init__(self, device: Device, graphs: Graphs, launches: Launches) -> None:
-        self._device, self._graphs, self._launches = device, graphs, launches
+    def __init__(self, device: Device, graphs: Graphs, launches: Launches, histories: Histories) -> None:
+        self._device, self._graphs, self._launches, self._histories = device, graphs, launches, histories
         self._buffers = functools.cache(
             lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
         )
@@ -137,7 +151,7 @@ class Passes:
         is_whole_chain = not (request.skip or request.capture or request.tree)
         if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
             return self._run_plain(forward, request, cache)
-        graph = self._launch(forward, request, cache)
+        graph, _ = self._launch(forward, request, cache)
         return PassOutput(*graph.results(rows, width), self._choices_of(graph, rows, width))
 
     def forget_ahead(self) -> None:
@@ -148,21 +162,30 @@ class Passes:
         """One token a row through the whole model; it may be there already."""
         found, rows = self._ahead, len(request.starts)
         if found is not None and found.is_asked_for(request, cache):
-            graph = found.graph
+            graph, chooser = found.graph, found.chooser
             self.num_hits += 1
         else:
-            graph = self._launch(forward, request, cache)
+            graph, chooser = self._launch(forward, request, cache)
         self._ahead = None
         choices = self._choices_of(graph, rows, 1)
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
-            self._advance(graph).replay()
-            graph.recording.replay()
-            self._ahead = Ahead.of(graph, choices, request, cache)
+            self._run_ahead(graph, chooser, request)
+            self._ahead = Ahead.of(graph, chooser, choices, request, cache)
         return PassOutput(*graph.results(rows, 1), choices)
 
-    def _launch(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassGraph:
-        """Send the inputs and replay the pass."""
+    def _run_ahead(self, graph: PassGraph, chooser: Chooser | None, request: PassRequest) -> None:
+        """The pass after the choices of this one."""
+        history = None if chooser is None else chooser.history
+        self._advance(graph, history, request.first_row).replay()
+        if history is not None:
+            history.advanced(request.first_row, request.starts)
+        graph.recording.replay()
+        if chooser is not None:
+            chooser.recording.replay()
+
+    def _launch(self, forward: Forward, request: PassRequest, cache: SlotCache) -> tuple[PassGraph, Chooser | None]:
+        """Send the inputs, replay the pass, and choose."""
         self._ahead = None
         rows, width = padded_rows(forward, len(request.starts)), padded_width(len(request.tokens[0]))
         end, capture = bucket(max(request.starts) + width), tuple(request.capture)
@@ -185,38 +208,83 @@ class Passes:
         bound_to = cache_key(forward, cache, request.first_row)
         graph = self._graphs.get(GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to), build)
         graph.recording.replay()
+        chooser = self._chooser(graph, request, cache)
+        if chooser is not None:
+            chooser.recording.replay()
         self._launches.launched()
-        return graph
+        return graph, chooser
 
-    def _advance(self, graph: PassGraph) -> Recording:
-        """Feeds the best tokens of a pass to the same pass, one slot on."""
+    def _chooser(self, graph: PassGraph, request: PassRequest, cache: SlotCache) -> Chooser | None:
+        """None: the best tokens, which the pass itself has found."""
+        choosing = request.choosing
+        if choosing is None or choosing.kind.is_best:
+            return None
+        kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
+        (rows, width), history = outbox.choices.shape, self._histories.of(cache, request.first_row, choosing)
+        allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
+        buffers, _ = self._buffers(rows, width)
+
+        def choose() -> None:
+            columns = replace(buffers.columns, allowed=allowed)
+            columns = columns if history is None else history.seen_by(columns)
+            known = processed(scores.flatten(0, 1), columns, kind)
+            best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
+            outbox.choices.copy_(best.view(rows, width))
+
+        bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
+        key = GraphKey(("choose", kind, scores.dtype), None, rows, width, 0, SkipSet(), (), bound_to)
+        return Chooser(self._graphs.get(key, lambda record: record(choose)[0]), history)
+
+    def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        """A copy that stays where it is; for what only pads, anything."""
+        kept = self._room("allowed", (rows, width, allowed.shape[-1]), allowed.dtype)
+        kept[: allowed.shape[0], : allowed.shape[1]].copy_(allowed)
+        return kept
+
+    def _advance(self, graph: PassGraph, history: History | None, first_row: int) -> Recording:
+        """Feeds the choices of a pass to the same pass, one slot on."""
         choices = graph.outbox.choices
         rows = len(choices)
         buffers, _ = self._buffers(rows, 1)
 
         def advance() -> None:
             is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
+            if history is not None:  # at index 0 the token is the prompt's last
+                history.add_tokens(first_row, buffers.tokens, is_row & (buffers.indices[:, None] > 0))
             buffers.tokens.copy_(torch.where(is_row, choices, 0))
-            buffers.starts.add_(1)
+            for counter in (buffers.starts, buffers.indices, buffers.settings[:, SETTINGS.index("round")]):
+                counter.add_(1)
 
         def build(record: Recorder) -> Recording:
-            saved = buffers.data.clone()
-            recording, _ = record(advance, lambda: buffers.data.copy_(saved))
+            changed = (buffers.data,) if history is None else (buffers.data, history.words)
+            saved = [(tensor, tensor.clone()) for tensor in changed]
+
+            def reset() -> None:
+                for tensor, values in saved:
+                    tensor.copy_(values)
+
+            recording, _ = record(advance, reset)
             return recording
 
-        return self._graphs.get(GraphKey("advance", None, rows, 1, 0, SkipSet()), build)
+        bound_to = () if history is None else (history.words.data_ptr(), first_row)
+        return self._graphs.get(GraphKey(("advance", bool(bound_to)), None, rows, 1, 0, SkipSet(), (), bound_to), build)
 
     def _choices_of(self, graph: PassGraph, rows: int, width: int) -> Choices:
         return Choices(self._launches, graph.outbox.next_readback(), rows, width)
 
     def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A copy outside of the recordings' memory; passes of one size class share it."""
-        key = (name, value.dtype, power_of_two(value.numel()))
-        if key not in self._kept:
-            self._kept[key] = self._device.zeros(key[2], dtype=value.dtype)
-        kept = self._kept[key][: value.numel()].view(value.shape)
+        """A copy outside of the recordings' memory."""
+        kept = self._room(name, value.shape, value.dtype)
         kept.copy_(value)
         return kept
+
+    def _room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Passes of one size class share it."""
+        size = math.prod(shape)
+        key = (name, dtype, power_of_two(size))
+        if key not in self._kept:
+            self._kept[key] = self._device.zeros(key[2], dtype=dtype)
+        return self._kept[key][:size].view(*shape)
 
 
 def best_token(scores: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from ..probe import Probe
 from .draft import Drafts
 from .forward import Forward, ModuleForward, padded_rows, prove
 from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .history import Histories
 from .memory import MAX_WIDTH, Device
 from .plain import Launches, Passes
 
@@ -85,12 +86,14 @@ class GraphRunner(EagerRunner):
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
         super()._begin()
+        self._recorded_before = self.record_seconds if "graphs" in vars(self) else 0.0
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
         self._storages = StoragePool()
-        self._passes = Passes(self._device, self.graphs, self._launches)
-        self._drafts = Drafts(self._device, self.graphs, self.vocab_size)
+        histories = Histories(self._device, self.graphs, self.vocab_size)
+        self._passes = Passes(self._device, self.graphs, self._launches, histories)
+        self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -198,8 +201,8 @@ class GraphRunner(EagerRunner):
         return self.fallback_reason is None
 
     @property
-    def capture_seconds(self) -> float:
-        return self.graphs.capture_seconds
+    def record_seconds(self) -> float:
+        return self._recorded_before + self.graphs.record_seconds
 
     @property
     def graph_keys(self) -> Sequence[Any]:

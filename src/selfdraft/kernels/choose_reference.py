@@ -1,0 +1,101 @@
+"""What `choose` does, in torch: its specification, and what runs where Triton does not."""
+
+from __future__ import annotations
+
+import torch
+
+from ..noise import gumbel_at, mixed
+from ..passes import SETTINGS, WORD_COUNT, WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
+
+
+class _Numbers:
+    """The settings of each column, [columns] or, if they are not whole, [columns, 1]."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._settings = columns.settings.repeat_interleave(columns.depths.shape[1], dim=0)
+
+    def whole(self, name: str) -> torch.Tensor:
+        return self._settings[:, SETTINGS.index(name)]
+
+    def real(self, name: str) -> torch.Tensor:
+        return self.whole(name).contiguous().view(torch.float64)[:, None]
+
+
+def _indices(columns: Columns) -> torch.Tensor:
+    """Each column's position in the generated text."""
+    return (columns.indices[:, None] + columns.depths).flatten()
+
+
+def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
+    """Raw scores [columns, vocabulary] after the rules, float32; without rules as they are."""
+    if kind.has_rules:
+        scores = _ruled(scores.float(), columns)
+    if kind.is_masked:
+        assert columns.allowed is not None
+        token = torch.arange(scores.shape[-1], device=scores.device)
+        bits = columns.allowed.flatten(0, 1)[:, token // 32] >> (token % 32)
+        scores = scores.float().masked_fill((bits & 1) == 0, -torch.inf)
+    return scores
+
+
+def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
+    numbers, (num_rows, width) = _Numbers(columns), columns.depths.shape
+    assert columns.words is not None
+    rows = columns.first_row + torch.arange(num_rows, device=scores.device)
+    rows = rows.clamp(max=len(columns.words) - 1)  # rows that only pad may stand after the last one
+    size = scores.shape[-1]
+    words = columns.words[rows, :size].repeat_interleave(width, dim=0)
+    place = torch.arange(columns.path.shape[1], device=scores.device)
+    # At index 0 the pass's first token is the prompt's last.
+    is_generated = (columns.path >= 0) & ((place > 0) | (columns.indices[:, None] > 0))
+    is_on_path = (columns.on_path[:, :, None] >> place & is_generated[:, None]).flatten(0, 1)
+    is_on_path &= (columns.path < size).repeat_interleave(width, dim=0)
+    path = columns.path.clamp(0, size - 1).repeat_interleave(width, dim=0)
+    counts = (words & WORD_COUNT).long().scatter_add(1, path, is_on_path)
+    is_early = _indices(columns) < numbers.whole("min_new_tokens")
+    scores = scores.masked_fill(is_early[:, None] & (words & WORD_EOS != 0), -torch.inf)
+    if columns.biases is not None:
+        scores = scores + columns.biases[rows, :size].repeat_interleave(width, dim=0)
+    penalty = numbers.real("repetition").float()
+    is_seen = (counts > 0) | (words & WORD_PROMPT != 0)
+    scores = torch.where(is_seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+    scores = scores - numbers.real("frequency").float() * counts
+    return scores - numbers.real("presence").float() * (counts > 0)
+
+
+def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
+    """The `count` winners of scores [columns, vocabulary] after the rules."""
+    numbers, scores = _Numbers(columns), scores.float()
+    peak = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
+    temperature = numbers.real("temperature").float()
+    is_drawn = temperature > 0
+    scores = scores / torch.where(is_drawn, temperature, 1.0)
+    if kind.has_top_k:
+        scores = _keep_best(scores, numbers.whole("top_k"))
+    if kind.has_top_p:
+        scores = _keep_nucleus(scores, numbers.real("top_p"))
+    bar = numbers.real("min_p").float().log()
+    scores = scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
+    salts = (numbers.whole("round"), kind.salt) if kind.salt else ()
+    parts = (_indices(columns), *salts)
+    keys = mixed(numbers.whole("key"), *parts), mixed(numbers.whole("second_key"), *parts)
+    noise = gumbel_at(keys, scores.shape[-1])
+    values, tokens = (scores.double() + torch.where(is_drawn, noise, 0.0)).topk(count, dim=-1)
+    return Drawn(values, tokens, peak)
+
+
+def _keep_best(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """The `count` [n] best of each row, and what equals the last of them; 0: all."""
+    ordered = scores.sort(dim=-1, descending=True).values
+    last = ordered.gather(1, (count - 1).clamp(0, scores.shape[-1] - 1)[:, None])
+    return scores.masked_fill((scores < last) & (count > 0)[:, None], -torch.inf)
+
+
+def _keep_nucleus(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """A token stays if those with larger scores hold less than `top_p` [n, 1] together."""
+    ordered = scores.sort(dim=-1, descending=True).values
+    probs = ordered.double().softmax(-1)
+    is_kept = probs.cumsum(-1) - probs < top_p
+    num_kept = is_kept.sum(-1, keepdim=True).clamp(min=1)
+    least = torch.where(top_p < 1, ordered.gather(1, num_kept - 1), -torch.inf)
+    return scores.masked_fill(scores < least, -torch.inf)

@@ -1,0 +1,129 @@
+"""What the device knows of each row's text, so that penalties, biases and bans need no word from the host.
+
+It knows all tokens but the last, which is the first of every pass. Those that a round has committed are sent before
+the next pass; a pass that runs ahead adds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ...passes import WORD_EOS, WORD_PROMPT, Choosing, Columns, Text
+from ...types import SkipSet
+from ..cache import SlotCache, StoragePool
+from .graphs import GraphKey, Graphs, Recorder, Recording
+from .memory import Device, Packed
+
+MAX_NEWS = 64
+"""Tokens a row that are added at once; more (a prompt) are added operation by operation."""
+
+
+class History:
+    """`words` [rows, vocabulary] (see `passes.WORD_COUNT`) and `biases` of the texts in the rows of one cache."""
+
+    def __init__(self, device: Device, graphs: Graphs, pool: StoragePool, num_rows: int, vocab_size: int) -> None:
+        self._device, self._graphs, self._pool = device, graphs, pool
+        self._shape = (num_rows, vocab_size)
+        self.words, self._lease = pool.take(self._shape, torch.int32, device.device)
+        self.biases: torch.Tensor | None = None
+        self._known = [0] * num_rows  # tokens of each row's text that `words` knows; 0: a new text
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """As `SlotCache.keep_rows`."""
+        for target, source in enumerate(rows):
+            if target != source:
+                for store in (self.words, self.biases):
+                    if store is not None:
+                        store[target].copy_(store[source])
+        self._known[: len(rows)] = [self._known[row] for row in rows]
+
+    def follow(self, first_row: int, choosing: Choosing) -> None:
+        """Know all of these texts but their last tokens."""
+        news: list[list[int]] = []
+        for row, text in enumerate(choosing.texts, start=first_row):
+            if not self._known[row]:
+                self._begin(row, text, choosing)
+            known, end = self._known[row], len(text.tokens) - 1
+            if end - known > MAX_NEWS:
+                self._add(row, text.tokens[known:end])
+                known = end
+            news.append(list(text.tokens[known:end]))
+            self._known[row] = max(end, known)
+        if any(news):
+            self._send(first_row, news)
+
+    def advanced(self, first_row: int, starts: Sequence[int]) -> None:
+        """A pass that runs ahead has added the first token of the pass before it, which stood at these places."""
+        for row, start in enumerate(starts, start=first_row):
+            self._known[row] = max(self._known[row], start + 1)
+
+    def add_tokens(self, first_row: int, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
+        """Recorded: count tokens [rows, n] where they are any."""
+        rows = self.words[first_row : first_row + len(tokens)]
+        rows.scatter_add_(1, tokens[: len(rows)].clamp(max=self._shape[1] - 1), is_token[: len(rows)].int())
+
+    def seen_by(self, columns: Columns) -> Columns:
+        return replace(columns, words=self.words, biases=self.biases)
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """What recordings that use it are bound to."""
+        return self.words.data_ptr(), 0 if self.biases is None else self.biases.data_ptr()
+
+    def _begin(self, row: int, text: Text, choosing: Choosing) -> None:
+        words, prompt = self.words[row], [*text.lead, *text.tokens[: text.num_prompt_tokens]]
+        words.zero_()
+        words[self._tensor(prompt)] = WORD_PROMPT
+        if choosing.eos_tokens:
+            words[self._tensor(choosing.eos_tokens)] |= WORD_EOS
+        if choosing.biases:
+            if self.biases is None:
+                self.biases, self._bias_lease = self._pool.take(self._shape, torch.float32, self._device.device)
+            tokens, values = zip(*choosing.biases, strict=True)
+            self.biases[row].zero_()
+            self.biases[row, self._tensor(tokens)] = torch.tensor(values, device=self._device.device)
+        self._known[row] = text.num_prompt_tokens
+
+    def _add(self, row: int, tokens: Sequence[int]) -> None:
+        numbers = self._tensor(tokens)
+        self.words[row].index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.int32))
+
+    def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Numbers after the vocabulary mean its last one: a draft model's may be smaller."""
+        return torch.tensor(tokens, device=self._device.device).clamp_(max=self._shape[1] - 1)
+
+    def _send(self, first_row: int, news: Sequence[Sequence[int]]) -> None:
+        num_rows = len(news)
+        key = GraphKey("news", None, num_rows, MAX_NEWS, 0, SkipSet(), (), (self.words.data_ptr(), first_row))
+        packed, recording = self._graphs.get(key, lambda record: self._record(record, first_row, num_rows))
+        packed.write([number for row in news for number in [*row, *[-1] * (MAX_NEWS - len(row))]])
+        packed.send()
+        recording.replay()
+
+    def _record(self, record: Recorder, first_row: int, num_rows: int) -> tuple[Packed, Recording]:
+        packed = Packed(self._device, {"tokens": (num_rows, MAX_NEWS)})
+        packed.data.fill_(-1)
+        tokens = packed.tensors["tokens"]
+        recording, _ = record(lambda: self.add_tokens(first_row, tokens.clamp(min=0), tokens >= 0))
+        return packed, recording
+
+
+class Histories:
+    """The histories of caches, made when they are first asked for."""
+
+    def __init__(self, device: Device, graphs: Graphs, vocab_size: int) -> None:
+        pool = StoragePool()
+        self._make: Callable[[int], History] = lambda num_rows: History(device, graphs, pool, num_rows, vocab_size)
+
+    def of(self, cache: SlotCache, first_row: int, choosing: Choosing) -> History | None:
+        """That of the cache's rows, up to date; None where nothing goes by the text so far."""
+        if not choosing.kind.has_rules:
+            return None
+        if cache.history is None:
+            cache.history = self._make(cache.num_rows_allocated)
+        history: History = cache.history
+        history.follow(first_row, choosing)
+        return history
