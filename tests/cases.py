@@ -28,7 +28,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "siblings": {"table": "0.6:4,0.9:2,1:1", "lookup": 2},
 }
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
-MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED}
+PENALISED = {
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.3,
+    "frequency_penalty": 0.2,
+    "logit_bias": {3: 1.5, 7: -2.0},
+    "min_new_tokens": 4,
+}
+MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED, "penalised": PENALISED}
 BATCHES = ("single", "ragged")
 AXES: Mapping[str, Sequence[str]] = {
     "family": FAMILIES,

@@ -109,7 +109,7 @@ class TestModel:
     def test_only_what_is_new_is_fed(self) -> None:
         with mock.patch.object(DraftBatch, "_forward", autospec=True, side_effect=DraftBatch._forward) as forward:
             generation = self.engine().generate(PROMPTS[0], max_new_tokens=40)
-        fed = [call.args[1].shape[1] for call in forward.call_args_list]
+        fed = [call.args[2].shape[1] for call in forward.call_args_list]
         assert generation.stats.num_accepted > 0
         assert max(fed) <= 8
         assert sum(fed) <= generation.stats.num_draft_steps + generation.stats.num_rounds + len(PROMPTS[0])

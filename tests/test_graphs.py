@@ -20,10 +20,12 @@ import torch
 
 from cases import MODES, SETTINGS, Case, name, pairwise
 from learned import profile
-from pico import pico
+from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
+from selfdraft.drafters.model import Model
 from selfdraft.engine import engine as engine_module
-from selfdraft.engine.draft import grow
+from selfdraft.engine.draft import Rule, grow
+from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
 from selfdraft.errors import OptionError
 from selfdraft.models.cache import StoragePool
@@ -36,8 +38,9 @@ from selfdraft.models.gpu.forward import ModuleForward
 from selfdraft.models.gpu.graphs import Graphs, RecordingError
 from selfdraft.models.gpu.memory import Device, PassBuffers
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
+from selfdraft.options import GenerateOptions
 from selfdraft.passes import PassOutput, PassRequest
-from selfdraft.protocols import DraftRows
+from selfdraft.protocols import DraftRows, DraftTask, Host
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft, Plan
 from tape import Tape, TapeRecorder
@@ -440,11 +443,15 @@ def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], short_b
     engine.prepare(40, **method)
     captures, size = graphs.num_captures, graphs.num_bytes
     assert captures > 0
+    drafted = [one.graphs for one in engine._parts._host.draft_runners.values()]
+    drafts = [one.num_captures for one in drafted]
+    assert bool(drafts) == (method.get("drafter") == "model")
     for prompt, count in ((TEXTS[0], 27), ([7], 10)):
         found = engine.generate(prompt, max_new_tokens=count, **method)
         plain = Engine(pico("llama")).generate(prompt, max_new_tokens=count, strategy="off")
         assert found.tokens == plain.tokens
         assert (graphs.num_captures, graphs.num_bytes) == (captures, size)
+    assert [one.num_captures for one in drafted] == drafts
     engine.prepare(40, **method)
     assert graphs.num_captures == captures
 
@@ -794,13 +801,121 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     assert not recorded._runner._drafts.refused
 
 
+@pytest.mark.parametrize(
+    ("mode", "tree", "lookahead"),
+    [
+        ({}, "chain", "fixed"),
+        ({}, "siblings", "confidence"),
+        (DRAWN, "siblings", "fixed"),
+        ({}, "chain", "disco"),
+        (DRAWN, "chain", "heuristic"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "drawn" if value else "greedy",
+)
+def test_a_recorded_draft_model_drafts_what_it_drafts_token_by_token(
+    mode: dict[str, Any], tree: str, lookahead: str, short_buckets: None
+) -> None:
+    """Rounds that kept all, some and nothing; after the prompts were read every round is a draft and nothing else."""
+    options = {"max_new_tokens": 20, "drafter": "model", "tree": tree, "lookahead": lookahead, **mode}
+    recorded, plain = new_engine(pico("llama")), token_by_token_engine("llama")
+    found, expected = (engine.generate(list(PROMPTS), **options) for engine in (recorded, plain))
+    for one, other in zip(itertools.chain(*drafts_of(found)), itertools.chain(*drafts_of(expected)), strict=True):
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        assert one.confidences == pytest.approx(other.confidences, rel=1e-4)
+    kept = [len(step.verdict.nodes) - step.draft.chain_length for one in found for step in one.steps]
+    assert min(kept) < 0
+    drafter = drafter_of(recorded)
+    assert drafter._runner.fallback_reason is None
+    assert not drafter._runner._drafts.refused
+    with mock.patch.object(drafter._runner, "forward", wraps=drafter._runner.forward) as forward:
+        recorded.generate(PROMPTS[0], **options)
+    assert forward.call_count <= 1, "the prompt's; what is pending afterwards is the opening of a draft"
+
+
+def drafter_of(engine: Engine) -> Model:
+    (drafter,) = (part for part in engine._parts.built.values() if isinstance(part, Model))
+    return drafter
+
+
+def test_a_recorded_model_drafts_for_itself_perfectly(short_buckets: None) -> None:
+    """So its cache follows the text through rounds of any width, alone and in a ragged batch."""
+    for family in ("llama", "gpt2"):
+        engine = new_engine(pico(family), drafter="model", settings={"model": {"source": copy.deepcopy(pico(family))}})
+        for options in ({}, {"temperature": 0.9, "seed": 3}, {"tree": "siblings"}):
+            for one in engine.generate(list(PROMPTS), max_new_tokens=30, lookahead="fixed", **options):
+                assert one.stats.acceptance_rate == 1.0
+        widths = {key.width for key in drafter_of(engine)._runner.graph_keys if key.kind != "pass"}
+        assert widths >= {1, 2}
+
+
+@pytest.mark.parametrize("num_more", [16, 0])
+def test_a_recorded_draft_model_with_another_vocabulary(num_more: int) -> None:
+    """What the target lacks is never drafted; what the draft model lacks is never fed."""
+    wide, narrow = pico("llama", num_hidden_layers=2, vocab_size=VOCAB_SIZE + 16), pico("llama")
+    target, draft = (narrow, wide) if num_more else (wide, narrow)
+    settings = {"model": {"source": draft, "tokenizer": letter_tokenizer()}, "siblings": {"table": "1:8"}}
+    engine = new_engine(target, tokenizer=letter_tokenizer(), drafter="model", tree="siblings", settings=settings)
+    prompt = [3, VOCAB_SIZE - 1 + 16 - num_more, 5, 1]
+    for mode in ({}, {"temperature": 1.5, "seed": 4}):
+        found = engine.generate(prompt, max_new_tokens=20, lookahead="fixed", **mode)
+        assert found.tokens == engine.generate(prompt, max_new_tokens=20, strategy="off", **mode).tokens
+        drafted = [token for step in found.steps for token in step.draft.tokens]
+        assert 0 <= min(drafted) <= max(drafted) < VOCAB_SIZE
+    assert not drafter_of(engine)._runner._drafts.refused
+
+
+def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
+    """The first and the last of three rows draft: their chains are those of either alone."""
+    host = Host(new_runner(pico("llama")))
+    drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), host)
+    rule = Rule.of(engine_for("llama")._method({"lookahead": "fixed"}), Plan(), Sampler(GenerateOptions()))
+    texts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
+
+    def drafted(*ids: int) -> Any:
+        rows = DraftRows(0, ids, tuple(texts[number] for number in ids))
+        session = drafter.open(host.runner, host.runner.new_cache(1, 64), rows)
+        chain = session.chain(DraftTask(rule, [4] * len(ids), [(0, 0, 0)] * len(ids), ids, 0))
+        assert chain is not None
+        return [[[row[number] for row in chain.candidates] for number in range(len(ids))], drafter._batches[-1]]
+
+    alone = [drafted(number)[0][0] for number in range(3)]
+    assert drafted(0, 1, 2)[0] == alone
+    for _ in range(2):
+        found, batch = drafted(0, 2)
+        assert found == [alone[0], alone[2]]
+        assert [len(cached) - len(text) for cached, text in zip(batch.cached, texts, strict=True)] == [3, 0, 3]
+    texts[1] = [*texts[1], *(row[0] for row in alone[1]), *range(5, 20)]
+    with mock.patch.object(drafter._runner, "forward", wraps=drafter._runner.forward) as forward:
+        together = drafted(0, 1, 2)[0]
+    (caught_up,) = (call.args[0] for call in forward.call_args_list)
+    assert (caught_up.first_row, len(caught_up.tokens[0]), caught_up.needs_scores) == (1, 18, True), "recorded"
+    assert together == [alone[0], drafted(1)[0][0], alone[2]]
+
+
+def test_a_draft_model_is_loaded_once_and_counts_in_the_clock() -> None:
+    """Forks share its runner; what it launches and records is waited for and counted by the target's."""
+    engine = new_engine(pico("llama"), drafter="model")
+    engine.generate(PROMPTS[0], max_new_tokens=8)
+    fork = engine.fork()
+    fork.generate(PROMPTS[0], max_new_tokens=8)
+    runner, other = engine._runner, drafter_of(fork)._runner
+    assert other is drafter_of(engine)._runner
+    assert drafter_of(fork) is not drafter_of(engine)
+    assert runner.record_seconds == runner.graphs.record_seconds + other.record_seconds > other.record_seconds > 0
+    with mock.patch.object(runner._device, "wait") as wait:
+        other.forward(PassRequest([[1, 2]], [0]), other.new_cache(1, 64))
+        runner.seconds()
+        runner.seconds()
+    assert wait.call_count == 1
+
+
 def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
     return [[step.draft for step in generation.steps] for generation in generations]
 
 
-def test_a_draft_with_rules_of_its_prefix_goes_token_by_token() -> None:
-    options: dict[str, Any] = {"repetition_penalty": 1.3, "max_new_tokens": 20}
-    with mock.patch.object(GraphRunner, "draft", side_effect=AssertionError):
+def test_a_draft_under_the_callers_processors_goes_token_by_token() -> None:
+    options: dict[str, Any] = {"processors": [lambda prefix, scores: -scores], "max_new_tokens": 20}
+    with mock.patch.object(gpu_draft.Drafts, "run", side_effect=AssertionError):
         found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
 

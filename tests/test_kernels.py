@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("triton")
 
 from selfdraft.engine.accept import Coupled  # noqa: E402
 from selfdraft.engine.draft import Rule  # noqa: E402
+from selfdraft.engine.sampling import Sampler  # noqa: E402
 from selfdraft.kernels import launch, top  # noqa: E402
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
 from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
@@ -29,7 +31,7 @@ from selfdraft.lookahead import disco, tpt  # noqa: E402
 from selfdraft.models.gpu.draft import DraftOutputs, feed  # noqa: E402
 from selfdraft.models.gpu.memory import Device, DraftBuffers  # noqa: E402
 from selfdraft.options import GenerateOptions  # noqa: E402
-from selfdraft.passes import DraftStats, NoiseKey, Outline  # noqa: E402
+from selfdraft.passes import Columns, DraftStats, Outline  # noqa: E402
 from selfdraft.protocols import Choice  # noqa: E402
 from selfdraft.types import PAD  # noqa: E402
 
@@ -359,6 +361,14 @@ def in_kernels(monkeypatch):
     return use
 
 
+def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
+    """One column a row, of text 0, 1, ... at these places; nothing is known of the texts."""
+    choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
+    settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
+    nothing = torch.zeros_like(places)[:, None]
+    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[0])
+
+
 def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:
     scores = random(num_rows, 60, dtype=torch.float32, seed=seed) * 4
     rows = torch.arange(num_rows, device=DEVICE)
@@ -437,8 +447,11 @@ def test_a_choice_is_the_same_in_torch(in_kernels, name, count, options):
         stats, choices = drafted(3, depth, depth), []
         for does, lookahead in zip((True, False), both, strict=True):
             in_kernels(does)
-            rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), GenerateOptions(**options))
-            choices.append(rule(stats, NoiseKey(stats.index, stats.index, stats.index), 5))
+            sampler = Sampler(GenerateOptions(**options))
+            rule = Rule(lookahead, SimpleNamespace(max_candidates=count), Coupled(), sampler.kind)
+            columns = columns_of(sampler, stats.index.tolist())
+            draw = partial(lambda columns, kind, scores, n: top.draw(scores, columns, kind, n), columns, sampler.kind)
+            choices.append(rule(stats, draw))
         assert torch.equal(choices[0].candidates, choices[1].candidates)
         assert torch.equal(choices[0].wants_more, choices[1].wants_more)
         assert torch.allclose(choices[0].confidence, choices[1].confidence, rtol=1e-5)

@@ -28,10 +28,9 @@ from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, check_processors
-from selfdraft.noise import _mix, gumbel, halves_of
-from selfdraft.models.gpu.memory import recording
-from selfdraft.passes import PassRequest
-from selfdraft.protocols import Choice
+from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
+from selfdraft.passes import DraftStats, PassRequest
+from selfdraft.protocols import Choice, Draw
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 
@@ -106,6 +105,7 @@ OPTIONS = [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}]
 METHODS = {
     "chain": {},
     "tree": {"tree": "siblings"},
+    "small tree": {"tree": "siblings", "settings": {"siblings": {"table": "0.3:4,0.5:3,1:2", "max_nodes": 4}}},
     "lookup": {"drafter": "lookup", "tree": "siblings"},
     "ngram-pool": {"drafter": "ngram-pool"},
     "model": {"drafter": "model", "tree": "siblings"},
@@ -161,18 +161,11 @@ def test_near_greedy_rejection_says_nothing_impossible(temperature: float, tree:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
-def test_a_seed_in_two_halves_is_the_same_seed(seed: int) -> None:
-    places, halves = (torch.arange(3), torch.arange(3) * 5), halves_of(seed)
-    expected = gumbel(seed, *places, 50, 2)
-    assert torch.equal(gumbel(halves, *places, 50, 2), expected)
-    low, high = torch.tensor(halves)
-    assert torch.equal(gumbel((low, high), *places, 50, 2), expected)
-    options = GenerateOptions(temperature=0.7, seed=seed)
-    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
-    with recording():  # no shortcut that reads values
-        found = Sampler(replace(options, seed=0), halves=(low, high)).best(scores, 4, *places)
-    for one, other in zip(found, Sampler(options).best(scores, 4, *places), strict=True):
-        assert torch.equal(one, other)
+def test_what_is_mixed_beforehand_gives_the_same_noise(seed: int) -> None:
+    sequences, indices = torch.arange(3), torch.arange(3) * 5
+    keys = torch.tensor([keys_of(seed, sequence) for sequence in range(3)]).unbind(1)
+    first, second = (mixed(key, indices, 2) for key in keys)
+    assert torch.equal(gumbel_at((first, second), 50), gumbel(seed, sequences, indices, 50, 2))
 
 
 class TestPlantedDefects:
@@ -202,9 +195,10 @@ class TestPlantedDefects:
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
     def test_a_drafted_token_withdrawn_for_its_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def choose(self: Rule, *arguments: Any) -> Choice:
-            choice = original(self, *arguments)
-            own = choice.drawn_from.softmax(-1).gather(1, choice.candidates)
+        def choose(self: Rule, stats: DraftStats, draw: Draw) -> Choice:
+            choice = original(self, stats, draw)
+            assert stats.scores is not None
+            own = stats.scores.softmax(-1).gather(1, choice.candidates)
             return replace(choice, candidates=torch.where(own < 0.25, PAD, choice.candidates))
 
         original = Rule.__call__

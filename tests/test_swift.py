@@ -444,10 +444,9 @@ def test_another_set_drafts_where_it_matches_noticeably_more() -> None:
 
 def test_what_recording_a_set_takes_is_part_of_the_budget() -> None:
     strategy = alone(budget=0.05)
-    strategy.observe(0, replace(round_of(4, 4), draft_seconds=3.0))
+    strategy.observe(0, replace(round_of(4, 4), draft_seconds=2.0, optimise_seconds=3.0, record_seconds=3.0))
     assert strategy._account.planning == 3.0
-    strategy.observe(0, replace(round_of(4, 4), draft_seconds=3.0))
-    assert strategy._account.planning == 3.0, "the first round of a set alone"
+    assert strategy._account.total == 5.0 + round_of(4, 4).verify_seconds
 
 
 @pytest.mark.parametrize(

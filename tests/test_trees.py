@@ -54,9 +54,40 @@ def test_of_children_that_hold_one_token_the_first_counts() -> None:
 def test_a_tree_stays_within_its_limits() -> None:
     levels, branches = [[5, 6, 7], [8, 9], [10]], [[40, 41, 42, 43]]
     assert grow(levels, branches, max_depth=2).tokens == (5, 8, 10, 6, 7, 9, 40, 41)
-    assert grow(levels, branches, max_depth=9, max_nodes=5).tokens == (5, 8, 10, 6, 7)
-    assert grow(levels, branches, max_depth=9, max_nodes=7).tokens == (5, 8, 10, 6, 7, 9, 40)
-    assert grow(levels, branches, max_depth=9, max_nodes=1).tokens == (5, 8, 10), "the chain is never cut"
+    sure = {"max_depth": 9, "confidences": [0.7, 0.8, 0.9]}
+    assert grow(levels, branches, max_nodes=5, **sure).tokens == (5, 8, 10, 6, 7)
+    assert grow(levels, branches, max_nodes=7, **sure).tokens == (5, 8, 10, 6, 7, 9, 40)
+    assert grow(levels, branches, max_nodes=1, **sure).tokens == (5, 8, 10), "the chain is never cut"
+
+
+def test_siblings_stand_first_where_the_chain_is_likeliest_to_fail() -> None:
+    """At its last, unsure level; then where it is reached and less sure. Each level keeps its first ones, in order."""
+    levels = [[10, 11, 12], [20, 21, 22], [30, 31, 32], [40, 41, 42, 43]]
+    sure = [0.97, 0.9, 0.95, 0.4]
+
+    def kept(max_nodes: int, confidences: list[float] = sure) -> list[int]:
+        draft = grow(levels, [], max_depth=9, max_nodes=max_nodes, confidences=confidences)
+        assert draft.tokens == (10, 20, 30, 40, *sorted(draft.tokens[4:])), "by depth, as drawn"
+        return list(draft.tokens[4:])
+
+    assert kept(6) == [41, 42]
+    assert kept(7) == [41, 42, 43]
+    assert kept(8) == [21, 41, 42, 43]
+    assert kept(10) == [21, 22, 31, 41, 42, 43]
+    assert kept(12) == [11, 21, 22, 31, 32, 41, 42, 43]
+    assert kept(13) == kept(99) == [11, 12, 21, 22, 31, 32, 41, 42, 43]
+    assert kept(6, [0.5] * 4) == [11, 12], "a level that is hardly reached can wait"
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), min_size=1, max_size=6), st.integers(1, 40))
+def test_every_level_keeps_its_first_tokens(shape: list[tuple[int, float]], max_nodes: int) -> None:
+    """As many as there is room for: `rejection` would be wrong where a later one was tried without an earlier one."""
+    levels = [[10 * depth + rank for rank in range(count)] for depth, (count, _) in enumerate(shape)]
+    draft = grow(levels, [], 9, max_nodes, confidences=[sure for _, sure in shape])
+    for depth, level in enumerate(levels):
+        tried = [draft.tokens[node] for node in draft.children(depth - 1)]
+        assert tried == level[: len(tried)] != []
+    assert len(draft.tokens) == max(len(levels), min(max_nodes, sum(map(len, levels))))
 
 
 token_lists = st.lists(st.integers(0, 5), min_size=1, max_size=5)
@@ -189,6 +220,8 @@ def test_a_model_whose_best_token_is_id_0(mode: dict[str, Any], drafter: str) ->
 @pytest.mark.parametrize(
     ("table", "confidence", "count"),
     [("swift", p, k) for p, k in ((0.1, 10), (0.5, 10), (0.51, 5), (0.8, 5), (0.81, 3), (0.95, 3), (0.96, 1), (1.0, 1))]
+    + [("swift-code", p, k) for p, k in ((0.5, 10), (0.51, 8), (0.8, 8), (0.81, 5), (0.95, 5), (0.96, 3), (1.0, 3))]
+    + [("narrow", p, k) for p, k in ((0.5, 4), (0.8, 3), (0.95, 2), (0.96, 1))]
     + [("1:7", 0.3, 7), ("0.9:2,1:1", 0.9, 2), ("0.9:2,1:1", 0.91, 1)],
 )
 def test_candidates_by_confidence(table: str, confidence: float, count: int) -> None:
@@ -199,7 +232,7 @@ def test_candidates_by_confidence(table: str, confidence: float, count: int) -> 
 
 @pytest.mark.parametrize("text", ["", "swiftly", "0.5:3", "0.5:3,0.4:2,1:1", "0:3,1:1", "0.5:0,1:1", "a:b", "1"])
 def test_a_table_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(OptionError, match=r"cannot read siblings.table=.*0.5:4,.*narrow, swift"):
+    with pytest.raises(OptionError, match=r"cannot read siblings.table=.*0.5:4,.*narrow, swift, swift-code"):
         read_table(text)
 
 

@@ -9,21 +9,21 @@ from functools import lru_cache
 
 import torch
 
-from .passes import Salt, Seed
+from .passes import Salt
 
 _MASK = 0xFFFFFFFF
 _STREAMS = (0x243F6A88, 0x85A308D3)
 
 
 def gumbel(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
     """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
     return gumbel_at(_keys(seed, sequences, indices, *salts), tokens)
 
 
 def uniform(
-    seed: Seed, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
+    seed: int, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
 ) -> torch.Tensor:
     """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
 
@@ -40,19 +40,14 @@ def _uniform(keys: tuple[torch.Tensor, torch.Tensor], numbers: torch.Tensor | in
     return (bits.double() + 0.5) / 2.0**32
 
 
-def halves_of(seed: int) -> tuple[int, int]:
-    """A seed as its low and its high 32 bits."""
-    return seed & _MASK, (seed >> 32) & _MASK
-
-
-def _keys(seed: Seed, *parts: Salt) -> tuple[torch.Tensor, torch.Tensor]:
+def _keys(seed: int, *parts: Salt) -> tuple[torch.Tensor, torch.Tensor]:
     first, second = (_key(stream, seed, *parts) for stream in _STREAMS)
     return first, second
 
 
-def _key(stream: int, seed: Seed, *parts: Salt) -> torch.Tensor:
+def _key(stream: int, seed: int, *parts: Salt) -> torch.Tensor:
     key = torch.full_like(torch.as_tensor(parts[0]), stream)
-    return mixed(key, *(halves_of(seed) if isinstance(seed, int) else seed), *parts)
+    return mixed(key, seed & _MASK, (seed >> 32) & _MASK, *parts)
 
 
 def _mix(bits: torch.Tensor) -> torch.Tensor:

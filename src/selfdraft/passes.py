@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -85,10 +85,19 @@ class Choosing:
     kind: ChoiceKind
     settings: Sequence[Sequence[int]]  # [row] in the order of `SETTINGS`
     indices: Sequence[int]  # [row] position in the generated text of what stands after column 0
-    texts: Sequence[Text] = ()  # where there are rules
+    texts: Sequence[Text | None] = ()  # where there are rules; None: of a row that does not choose
     biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
     eos_tokens: Sequence[int] = ()
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
+
+    def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
+        """Its rows at these places among `num_rows`; the others do not choose."""
+        settings: list[Sequence[int]] = [[0] * len(SETTINGS)] * num_rows
+        indices, texts = [0] * num_rows, list[Text | None]([None] * num_rows)
+        for row, place in enumerate(places):
+            settings[place], indices[place] = self.settings[row], self.indices[row]
+            texts[place] = self.texts[row] if self.texts else None
+        return replace(self, settings=settings, indices=indices, texts=texts if self.texts else ())
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,6 @@ class PassOutput:
 Site = tuple[int, int, int]
 """Where a row chooses: the caller's number of the text, position in the generated text, rounds before it."""
 Salt = torch.Tensor | int
-Seed = int | tuple[Salt, Salt]
-"""As one number or as its two 32-bit halves, the low one first."""
 
 
 @dataclass(frozen=True)

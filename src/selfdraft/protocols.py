@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -79,6 +79,10 @@ class Runner(Protocol):
         """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""
         ...
 
+    def another(self, model: Any) -> Runner:
+        """One of the same kind for another model on this device; its work counts in `seconds` and `record_seconds`."""
+        ...
+
     def refresh(self) -> None:
         """Attach again where the model was moved, cast, hooked or given new weights since."""
         ...
@@ -90,9 +94,9 @@ class Runner(Protocol):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        """Draft a whole chain; `request` is its first pass, one token a row, on the host. None: go token by token.
+        """Draft a whole chain; `request` is its first pass, tokens on the host. None: go token by token.
 
-        With `vocabulary`, only that many of the first tokens are drafted.
+        The chain goes on after the last column. With `vocabulary`, only that many of the first tokens are drafted.
         """
         ...
 
@@ -352,6 +356,10 @@ class DraftSession(Protocol):
         """The whole chain at once, as `propose` and `task.rule` give it token by token; None: not here."""
         ...
 
+    def rehearse(self, task: DraftTask) -> None:
+        """Run once whatever a `chain` in this place may run, so that it is recorded."""
+        ...
+
     def branches(self, row: int) -> Sequence[Path]:
         """Other continuations of the committed text, to be verified beside the chain."""
         ...
@@ -391,7 +399,10 @@ class Tree(Protocol):
 
     Options: ClassVar[type[Any]]
     max_candidates: int  # at one depth, the chain's own token included
-    max_nodes: int | None  # of a whole draft; None: no limit
+
+    def max_nodes(self, *, is_wide: bool) -> int | None:
+        """Of a whole draft; None: no limit. `is_wide`: a verification of many tokens costs little more than of one."""
+        ...
 
     def num_candidates(self, confidence: float) -> int:
         """How many of the draft's best tokens to verify at a depth, at least 1."""
@@ -404,7 +415,9 @@ class Tree(Protocol):
 
 @dataclass(frozen=True)
 class Host:
-    """What a drafter may know of the engine it works for."""
+    """What a drafter may know of the engine it works for. Forks share it."""
 
     runner: Runner
     tokenizer: Any = None
+    draft_runners: dict[Hashable, Runner] = field(default_factory=dict)
+    """Of draft models that were loaded, by the options that name them."""

@@ -128,7 +128,8 @@ def _summary(generation: Generation, compared: Compared | None, is_plain: bool) 
         yield _report_text(generation.report)
     if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
         share = stats.optimise_seconds / stats.decode_seconds
-        yield f"planning took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding"
+        what = "planning and recording" if stats.record_seconds else "planning"
+        yield f"{what} took {stats.optimise_seconds:.2f} s, {share:.0%} of decoding"
 
 
 def _report_text(report: Mapping[str, Any]) -> str:

@@ -39,6 +39,9 @@ class PlainSession:
     def chain(self, task: DraftTask) -> DraftedChain | None:
         return None
 
+    def rehearse(self, task: DraftTask) -> None:
+        self.chain(task)
+
     def branches(self, row: int) -> Sequence[Path]:
         return ()
 

@@ -7,8 +7,8 @@ model keeps a cache of its own; what of it still agrees with the committed text 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ import torch
 
 from ..errors import OptionError
 from ..models.checks import unwrapped
-from ..models.eager import EagerRunner
 from ..models.load import loading
 from ..options import setting
 from ..passes import PassRequest
-from ..protocols import Cache, DraftRows, Host, Proposal, Runner
+from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner
+from ..types import PAD
 from .base import PlainDrafter, PlainSession
 
 MAX_PENDING = 8
 """A row with more tokens to catch up with is brought up by itself, so that its neighbours are not padded to it."""
 CHUNK = 512
+NOBODY = -1
 
 
 class Model(PlainDrafter):
@@ -44,9 +45,11 @@ class Model(PlainDrafter):
 
     def __init__(self, options: Options, host: Host) -> None:
         super().__init__(options, host)
-        model, tokenizer = _load(options, host.runner)
-        check_same_tokens(model, tokenizer, host)
-        self._runner = EagerRunner(model)
+        if options not in host.draft_runners:
+            model, tokenizer = _load(options, host.runner)
+            check_same_tokens(model, tokenizer, host)
+            host.draft_runners[options] = host.runner.another(model)
+        self._runner = host.draft_runners[options]
         self._vocab_size = host.runner.vocab_size
         self._batches: list[DraftBatch] = []
         self._ended: set[int] = set()
@@ -58,10 +61,9 @@ class Model(PlainDrafter):
         return str(source if isinstance(source, str | Path) else source.config._name_or_path or "")
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
-        self._runner.refresh()
         self._drop(self._ended)
         self._ended = set()
-        batch = self._batch_of(rows)
+        batch = self._batch_of(rows, cache.num_slots)
         batch.catch_up(rows)
         return ModelSession(batch, rows, self._vocab_size)
 
@@ -77,26 +79,28 @@ class Model(PlainDrafter):
             batch.drop(ids)
         self._batches = [batch for batch in self._batches if batch.ids]
 
-    def _batch_of(self, rows: DraftRows) -> DraftBatch:
-        """The rows' common cache; where they never met in this order, a new one."""
+    def _batch_of(self, rows: DraftRows, num_slots: int) -> DraftBatch:
+        """The rows' common cache; where they never met in this order, a new one, as long as the target's."""
         wanted = set(rows.sequence_ids)
         for batch in self._batches:
             if [sequence_id for sequence_id in batch.ids if sequence_id in wanted] == list(rows.sequence_ids):
                 return batch
         self._drop(wanted)
-        self._batches.append(DraftBatch(self._runner, rows.sequence_ids, max(map(len, rows.committed))))
+        self._runner.refresh()
+        self._batches.append(DraftBatch(self._runner, rows.sequence_ids, num_slots))
         return self._batches[-1]
 
 
 class DraftBatch:
     """Texts that share a cache of the draft model. `cached[i]` are the tokens that row i's slots were computed from."""
 
-    def __init__(self, runner: EagerRunner, ids: Sequence[int], num_slots: int) -> None:
+    def __init__(self, runner: Runner, ids: Sequence[int], num_slots: int) -> None:
         self.runner, self.ids = runner, list(ids)
         self.cache = runner.new_cache(len(self.ids), num_slots)
         self.cached: list[list[int]] = [[] for _ in self.ids]
-        self._verified = [0] * len(self.ids)
-        self._fed: list[torch.Tensor] = []  # [rows] each; read when the round is over
+        self._verified = [0] * len(self.ids)  # that many agree with the text, where that many are cached
+        self._fed: list[torch.Tensor] = []  # [rows from `_first` on] each; read when the round is over
+        self._first = 0
 
     def drop(self, ids: Collection[int]) -> None:
         keep = [row for row, sequence_id in enumerate(self.ids) if sequence_id not in ids]
@@ -110,79 +114,154 @@ class DraftBatch:
     def catch_up(self, rows: DraftRows) -> None:
         """Forget what was refused or never meant; leave at most a few tokens of each text to be fed."""
         self._read_fed()
-        self.cached = [
-            cached if sequence_id in rows.sequence_ids else cached[:known]
-            for sequence_id, cached, known in zip(self.ids, self.cached, self._verified, strict=True)
-        ]
+        for sequence_id, cached, known in zip(self.ids, self.cached, self._verified, strict=True):
+            if sequence_id not in rows.sequence_ids:
+                del cached[known:]
         for sequence_id, text in zip(rows.sequence_ids, rows.committed, strict=True):
             row = self.ids.index(sequence_id)
-            known = self._verified[row]
-            known = min(_common_length(self.cached[row], text, known), len(text) - 1)
-            if len(text) - known > MAX_PENDING:
-                self._prefill(row, text, known)
-                known = len(text) - 1
-            self._verified[row] = known
-            self.cached[row] = list(text[:known])
+            cached = self.cached[row]
+            known = min(self._verified[row], len(cached))
+            del cached[min(_common_length(cached, text, known), len(text) - 1) :]
+            if len(text) - len(cached) > MAX_PENDING:
+                self.bring_up(row, text)
+            self._verified[row] = len(text)  # as soon as it is fed
 
-    def feed(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Run each row's next tokens (any number, at least one); scores [rows, vocabulary] after the last of each."""
-        width = max(len(row) for row in tokens)
-        padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in tokens], device=self.runner.device)
-        scores = self._forward(padded)
-        for cached, row in zip(self.cached, tokens, strict=True):
+    def bring_up(self, row: int, text: Sequence[int]) -> None:
+        """Run all but the last token of one row. After a gap by recorded passes, which have scores, if they can."""
+        cached, end = self.cached[row], len(text) - 1
+        widest = self.runner.recorded_widths[-1] if cached and self.runner.is_recording else 0
+        self.cache.reserve(len(text))
+        for begin in range(len(cached), end, CHUNK):
+            chunk = self._known(text[begin : min(begin + CHUNK, end)])
+            request = PassRequest([chunk], [begin], row, needs_scores=len(chunk) <= widest)
+            self.runner.forward(request, self.cache)
+        cached.extend(text[len(cached) : end])
+
+    def feed(self, first: int, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Run the next tokens of rows from `first` on, at least one each; scores [rows, vocabulary] after the last."""
+        width, device = max(map(len, tokens)), self.runner.device
+        padded = [[*self._known(row), *[0] * (width - len(row))] for row in tokens]
+        scores = self._forward(first, torch.tensor(padded, device=device))
+        for cached, row in zip(self.cached[first:], tokens, strict=False):
             cached.extend(row)
-        last = torch.tensor([len(row) - 1 for row in tokens], device=self.runner.device)
-        return scores[torch.arange(len(tokens), device=self.runner.device), last]
+        last = torch.tensor([len(row) - 1 for row in tokens], device=device)
+        return scores[torch.arange(len(tokens), device=device), last]
 
-    def feed_one(self, tokens: torch.Tensor) -> torch.Tensor:
-        """One more token [rows] for every row."""
-        scores = self._forward(tokens[:, None])[:, -1]
+    def feed_one(self, first: int, tokens: torch.Tensor) -> torch.Tensor:
+        """One more token [rows] for each of the same rows."""
+        scores = self._forward(first, tokens[:, None].clamp(max=self.runner.vocab_size - 1))[:, -1]
         self._fed.append(tokens)
+        self._first = first
         return scores
 
-    def _forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        starts = [len(cached) + len(self._fed) for cached in self.cached]
+    def _forward(self, first: int, tokens: torch.Tensor) -> torch.Tensor:
+        starts = [len(cached) + len(self._fed) for cached in self.cached[first : first + len(tokens)]]
         self.cache.reserve(max(starts) + tokens.shape[1])
-        return self.runner.forward(PassRequest(self._known(tokens), starts), self.cache).scores
+        return self.runner.forward(PassRequest(tokens, starts, first), self.cache).scores
 
-    def _prefill(self, row: int, text: Sequence[int], start: int) -> None:
-        self.cache.reserve(len(text))
-        for begin in range(start, len(text) - 1, CHUNK):
-            chunk = torch.tensor([text[begin : min(begin + CHUNK, len(text) - 1)]], device=self.runner.device)
-            self.runner.forward(PassRequest(self._known(chunk), [begin], row, needs_scores=False), self.cache)
+    def draft(
+        self, task: DraftTask, first: int, texts: Sequence[Sequence[int]], width: int, vocabulary: int | None
+    ) -> DraftedChain | None:
+        """The chain after the last `width` tokens of each text; those that are cached already are computed again."""
+        starts = [len(text) - width for text in texts]
+        tokens = [self._known(text[start:]) for text, start in zip(texts, starts, strict=True)]
+        chain = self.runner.draft(task, PassRequest(tokens, starts, first), self.cache, vocabulary)
+        if chain is not None:
+            for row, sequence_id in enumerate(task.sequence_ids):
+                cached = self.cached[first + row]
+                if sequence_id != NOBODY:
+                    drafted = (column[row][0] for column in chain.candidates[:-1])  # the last was never fed
+                    cached.extend(texts[row][len(cached) :])
+                    cached.extend(itertools.takewhile(lambda token: token != PAD, drafted))
+        return chain
 
-    def _known(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _known(self, tokens: Sequence[int]) -> list[int]:
         """Ids that only pad the target's vocabulary mean nothing to the draft model either."""
-        return tokens.clamp(max=self.runner.vocab_size - 1)
+        last = self.runner.vocab_size - 1
+        return [min(token, last) for token in tokens]
 
     def _read_fed(self) -> None:
         if self._fed:
-            for cached, tokens in zip(self.cached, torch.stack(self._fed, 1).tolist(), strict=True):
+            for cached, tokens in zip(self.cached[self._first :], torch.stack(self._fed, 1).tolist(), strict=False):
                 cached.extend(tokens)
             self._fed = []
 
 
 class ModelSession(PlainSession):
+    """One round of neighbouring rows. Those between them that do not draft are fed tokens that nobody will read."""
+
     def __init__(self, batch: DraftBatch, rows: DraftRows, vocab_size: int) -> None:
         self.device = batch.runner.device
         self._batch, self._rows, self._vocab_size = batch, rows, vocab_size
-        self._members = [batch.ids.index(sequence_id) for sequence_id in rows.sequence_ids]
+        members = [batch.ids.index(sequence_id) for sequence_id in rows.sequence_ids]
+        self._first, self._cached = members[0], batch.cached[members[0] : members[-1] + 1]
+        self._places = [row - self._first for row in members]
         self._is_first = True
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
-        """Rows of the batch that do not draft now are fed a token that nobody will read."""
-        batch = self._batch
         if self._is_first:
-            pending: list[Sequence[int]] = [[0]] * len(batch.ids)
-            for row, text in zip(self._members, self._rows.committed, strict=True):
-                pending[row] = text[len(batch.cached[row]) :]
-            scores = batch.feed(pending)
+            pending: list[Sequence[int]] = [[0]] * len(self._cached)
+            for place, text in self._members:
+                pending[place] = text[len(self._cached[place]) :]
+            scores = self._batch.feed(self._first, pending)
             self._is_first = False
         else:
-            tokens = last_tokens.new_zeros(len(batch.ids))
-            tokens[self._members] = last_tokens
-            scores = batch.feed_one(tokens)
-        return Proposal(scores=_fit(scores[self._members], self._vocab_size))
+            tokens = last_tokens.new_zeros(len(self._cached))
+            tokens[self._places] = last_tokens
+            scores = self._batch.feed_one(self._first, tokens)
+        return Proposal(scores=_fit(scores[self._places], self._vocab_size))
+
+    def chain(self, task: DraftTask) -> DraftedChain | None:
+        """One pass takes what is pending, the last token included: the chain begins after it."""
+        runner = self._batch.runner
+        if not runner.is_recording or not task.runs_on_device:
+            return None
+        num_pending = max(len(text) - len(self._cached[place]) for place, text in self._members)
+        width = next(width for width in runner.recorded_widths if width >= num_pending)
+        texts = self._texts
+        if width > min(map(len, texts)):
+            for place, text in self._members:
+                self._batch.bring_up(self._first + place, text)
+            width = 1
+        return self._draft(task, texts, width)
+
+    def rehearse(self, task: DraftTask) -> None:
+        """Rounds that begin with each number of pending tokens, in texts that are long enough for them."""
+        for width in self._batch.runner.recorded_widths:
+            if width <= MAX_PENDING:
+                self._draft(task, [[*text, *[0] * (width - len(text))] for text in self._texts], width)
+
+    @property
+    def _members(self) -> Iterator[tuple[int, Sequence[int]]]:
+        return zip(self._places, self._rows.committed, strict=True)
+
+    @property
+    def _texts(self) -> list[Sequence[int]]:
+        """Of a row that does not draft: what is cached, and a token."""
+        texts: list[Sequence[int]] = [[*cached, 0] for cached in self._cached]
+        for place, text in self._members:
+            texts[place] = text
+        return texts
+
+    def _draft(self, task: DraftTask, texts: Sequence[Sequence[int]], width: int) -> DraftedChain | None:
+        batch, places, num_rows = self._batch, self._places, len(self._cached)
+        vocabulary = self._vocab_size if self._vocab_size < batch.runner.vocab_size else None
+        if len(places) < num_rows:
+            task = _spread(task, places, num_rows)
+        chain = batch.draft(task, self._first, texts, width, vocabulary)
+        if chain is None or len(places) == num_rows:
+            return chain
+        candidates = [[column[place] for place in places] for column in chain.candidates]
+        return DraftedChain(candidates, [[column[place] for place in places] for column in chain.confidences])
+
+
+def _spread(task: DraftTask, places: Sequence[int], num_rows: int) -> DraftTask:
+    """The task of some rows as one of `num_rows`; the others draft nothing."""
+    caps, sites, ids = [0] * num_rows, [(0, 0, 0)] * num_rows, [NOBODY] * num_rows
+    for index, place in enumerate(places):
+        caps[place], sites[place], ids[place] = task.caps[index], task.sites[index], task.sequence_ids[index]
+    choosing = None if task.choosing is None else task.choosing.spread(places, num_rows)
+    return replace(task, caps=caps, sites=sites, sequence_ids=ids, choosing=choosing)
 
 
 def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +35,10 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
-        group = GroupDraft(session, rule, rows, caps, state.sites[hull], [item.text for item in sequences], sampler)
+        max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
+        group = GroupDraft(
+            session, rule, rows, caps, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
+        )
         for row, draft in enumerate(group.run(), start=hull.start):
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
@@ -132,8 +137,9 @@ class GroupDraft:
         sites: Sequence[Site],
         texts: Sequence[Text],
         sampler: Sampler,
+        max_nodes: int | None,
     ) -> None:
-        self._session, self._rule, self._rows = session, rule, rows
+        self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
         self._branches = branches = Branches(rule.tree, rows.committed, caps)
         choosing = sampler.choosing(sites, texts, rule.accept.draft_salt)
@@ -204,7 +210,6 @@ class GroupDraft:
 
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores = torch.stack(self._scores, 1) if self._scores else None
-        max_nodes = self._rule.tree.max_nodes
         drafts = []
         for row, cap in enumerate(self._task.caps):
             levels = self._levels(chain, row)
@@ -215,9 +220,9 @@ class GroupDraft:
                     levels,
                     branches,
                     cap,
-                    max_nodes,
+                    self._max_nodes,
                     is_drawn=scores is not None,
-                    confidences=tuple([column[row] for column in chain.confidences[:length]]),
+                    confidences=[column[row] for column in chain.confidences[:length]],
                     scores=None if scores is None else scores[row, :length],
                     reuse=self._session.reuse(row, length),
                 )
@@ -232,12 +237,13 @@ def grow(
     max_nodes: int | None = None,
     *,
     is_drawn: bool = True,
+    confidences: Sequence[float] = (),
     **more: Any,
 ) -> Draft:
     """A tree: `levels[d]` holds the chain's token at depth d and its siblings; branches merge where they agree.
 
-    Where `max_nodes` are reached, later siblings and branches are left out; never the chain. `is_drawn`: the levels
-    come from a distribution. `more`: what else is known of the draft.
+    Where `max_nodes` are reached, siblings that promise least and later branches are left out; never the chain.
+    `is_drawn`: the levels come from a distribution. `more`: what else is known of the draft.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
     limit = None if max_nodes is None else max(len(tokens), max_nodes)
@@ -251,6 +257,8 @@ def grow(
             parents.append(parent)
         return node
 
+    if limit is not None:
+        levels = within(levels, confidences or [0.0] * len(levels), limit)
     for depth, level in enumerate(levels):
         for token in level[1:]:
             add(depth - 1, token)
@@ -259,4 +267,23 @@ def grow(
         node: int | None = ROOT
         for token in branch[:max_depth]:
             node = add(node, token) if node is not None else None
-    return Draft(tuple(tokens), tuple(parents), len(levels), num_draft_steps=len(levels), num_drawn=num_drawn, **more)
+    more.update(num_draft_steps=len(levels), num_drawn=num_drawn, confidences=tuple(confidences))
+    return Draft(tuple(tokens), tuple(parents), len(levels), **more)
+
+
+def within(levels: Sequence[Sequence[int]], confidences: Sequence[float], limit: int) -> Sequence[Sequence[int]]:
+    """The levels cut to `limit` tokens in all: each keeps its first ones, as `rejection` demands.
+
+    A level's siblings count if the chain holds up to it and fails there. By the draft's own word that is likeliest at
+    the level where it stopped because it was unsure; that one gets its siblings first, then the next likeliest.
+    """
+    room = limit - len(levels)
+    if sum(map(len, levels)) <= limit:
+        return levels
+    reached = [1.0, *itertools.accumulate(confidences, operator.mul)]
+    fails = [share * (1 - sure) for share, sure in zip(reached, confidences, strict=False)]
+    kept = [level[:1] for level in levels]
+    for depth in sorted(range(len(levels)), key=lambda depth: -fails[depth]):
+        kept[depth] = levels[depth][: 1 + room]
+        room -= len(kept[depth]) - 1
+    return kept

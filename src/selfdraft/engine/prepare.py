@@ -43,8 +43,8 @@ def max_width(method: Method, plan: Plan) -> int:
         return 1
     tree = method.tree_of(plan)
     unknown = TREE_NODES if tree.max_candidates > 1 else 0
-    beside = unknown if tree.max_nodes is None else tree.max_nodes
-    return 1 + max(depth, beside, method.drafter_of(plan).max_nodes)
+    nodes = tree.max_nodes(is_wide=True)
+    return 1 + max(depth, unknown if nodes is None else nodes, method.drafter_of(plan).max_nodes)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Scratch:
         task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()))
         for start in self._starts(1):
             rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
-            drafter.open(self.runner, self.cache, rows).chain(task)
+            drafter.open(self.runner, self.cache, rows).rehearse(task)
         drafter.end(_NOBODY)
 
     def _starts(self, width: int) -> Iterator[int]:

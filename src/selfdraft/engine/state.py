@@ -17,7 +17,7 @@ from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 Limit = Literal["length", "context"]
-DRAFT_SLOTS = 32
+DRAFT_SLOTS = 64
 """Cache slots after the longest text, for what is drafted and not kept."""
 
 

@@ -34,6 +34,9 @@ class EagerRunner:
         """With the decoder as it is attached now."""
         self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
 
+    def another(self, model: Any) -> EagerRunner:
+        return EagerRunner(model)
+
     def refresh(self) -> None:
         check_ready(self.decoder.model)
         if not self.decoder.is_current:

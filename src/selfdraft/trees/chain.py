@@ -11,10 +11,12 @@ from ..protocols import Path
 class Chain:
     Options = NoOptions
     max_candidates = 1
-    max_nodes = None
 
     def __init__(self, options: NoOptions) -> None:
         self.options = options
+
+    def max_nodes(self, *, is_wide: bool) -> None:
+        return None
 
     def num_candidates(self, confidence: float) -> int:
         return 1

@@ -1,8 +1,8 @@
 """`siblings`: verify the draft's runners-up, too; the less sure it is, the more of them.
 
 At each depth of the chain the draft's next best tokens stand beside the drafted one, as leaves. How many depends on
-the draft's largest probability, by a table; `swift` is the one of SWIFT (arXiv:2410.06916, appendix). Continuations
-looked up in the text may stand beside all that as branches of their own.
+the draft's largest probability, by a table; `swift` is the one of SWIFT (arXiv:2410.06916, appendix), `swift-code` what
+its authors' code has. Continuations looked up in the text may stand beside all that as branches of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from ..errors import OptionError
 from ..options import setting
 from ..protocols import Path
 
-TABLES = {"narrow": "0.5:4,0.8:3,0.95:2,1:1", "swift": "0.5:10,0.8:5,0.95:3,1:1"}
+TABLES = {
+    "narrow": "0.5:4,0.8:3,0.95:2,1:1",
+    "swift": "0.5:10,0.8:5,0.95:3,1:1",
+    "swift-code": "0.5:10,0.8:8,0.95:5,1:3",
+}
+MAX_NODES, WIDE_NODES = 31, 62
+"""Drafted tokens of a round: with the committed one they fill 32 columns, or all 63 that a recorded pass may have."""
 
 
 def read_table(text: str) -> tuple[tuple[float, int], ...]:
@@ -37,17 +43,25 @@ def read_table(text: str) -> tuple[tuple[float, int], ...]:
 class Siblings:
     @dataclass(frozen=True)
     class Options:
-        table: str = setting("narrow", "candidates by the draft's confidence: narrow, swift, or like 0.5:4,0.9:2,1:1")
-        max_nodes: int = setting(31, "the most tokens to verify in a round", minimum=1)
+        table: str = setting(
+            "narrow", "candidates by the draft's confidence: narrow, swift, swift-code, or like 0.5:4,0.9:2,1:1"
+        )
+        max_nodes: int = setting(
+            0,
+            f"the most tokens to verify in a round; 0: {WIDE_NODES} for one text on recorded passes, else {MAX_NODES}",
+            minimum=0,
+        )
         lookup: int = setting(0, "looked-up continuations that stand beside the draft", minimum=0)
         lookup_tokens: int = setting(8, "tokens of each of them", minimum=1)
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.max_nodes = options.max_nodes
         table = read_table(options.table)
         self._bounds, self._counts = [bound for bound, _ in table[:-1]], [count for _, count in table]
         self.max_candidates = max(self._counts)
+
+    def max_nodes(self, *, is_wide: bool) -> int:
+        return self.options.max_nodes or (WIDE_NODES if is_wide else MAX_NODES)
 
     def num_candidates(self, confidence: float) -> int:
         return self._counts[bisect.bisect_left(self._bounds, confidence)]

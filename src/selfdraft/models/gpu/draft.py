@@ -26,7 +26,7 @@ from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket
 from .history import Histories, History
-from .memory import MAX_WIDTH, Device, DraftBuffers
+from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
@@ -142,17 +142,18 @@ class DraftSpec:
     buffers: DraftBuffers
     outputs: DraftOutputs
 
-    def key(self, end: int, bound_to: tuple[int, ...]) -> GraphKey:
+    def key(self, width: int, end: int, bound_to: tuple[int, ...]) -> GraphKey:
         kind = (self.rule, self.vocabulary)
         bound_to += () if self.history is None else self.history.addresses
-        return GraphKey(kind, self.forward, self.buffers.rows, 1, end, self.skip, (), bound_to)
+        return GraphKey(kind, self.forward, self.buffers.rows, width, end, self.skip, (), bound_to)
 
     @property
     def columns(self) -> Columns:
         columns = self.buffers.columns
         return columns if self.history is None else self.history.seen_by(columns)
 
-    def record(self, record: Recorder, cache: SlotCache, end: int) -> DraftGraphs:
+    def record(self, record: Recorder, inputs: PassBuffers, cache: SlotCache, end: int) -> DraftGraphs:
+        """The token after the last column of `inputs`."""
         buffers, outputs = self.buffers, self.outputs
         saved: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the first warm-up, if there is one
 
@@ -162,7 +163,7 @@ class DraftSpec:
             for tensor, values in saved:
                 tensor.copy_(values)
 
-        begin, state = record(lambda: self.forward.begin(buffers, cache, end, self.skip), reset)
+        begin, state = record(lambda: self.forward.begin(inputs, cache, end, self.skip), reset)
 
         def begin_again() -> None:
             reset()
@@ -171,7 +172,7 @@ class DraftSpec:
 
         def finish() -> None:
             scores, _ = self.forward.finish(state, vocabulary=self.vocabulary)
-            draft_token(scores[:, 0], buffers, self.columns, outputs, self.rule)
+            draft_token(scores[:, -1], buffers, self.columns, outputs, self.rule)
 
         finishing, _ = record(finish, begin_again)
         return DraftGraphs(begin, finishing, state)
@@ -185,6 +186,7 @@ class Drafts:
         self._tensors = functools.cache(
             lambda rows, num_candidates: (DraftBuffers(device, rows), DraftOutputs(device, rows, num_candidates))
         )
+        self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
         self.refused: set[DraftRule] = set()
 
     def run(
@@ -193,22 +195,25 @@ class Drafts:
         """The chain after the tokens of `request`; None: it goes token by token."""
         if task.rule.kind.has_rules:  # they go by the tokens noted
             task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
-        num_rows, first, max_depth = len(request.starts), max(request.starts), max(task.caps)
+        num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
+        first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
         tensors = self._tensors(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
         assert task.choosing is not None
         history = self._histories.of(cache, request.first_row, task.choosing)
         draft = DraftSpec(forward, task.rule, request.skip, vocabulary, history, *tensors)
-        draft.buffers.send_task(task, request, cache)
-        known: dict[int, DraftGraphs] = {}
+        opening = self._send(draft.buffers, task, request, cache)
+        known: dict[tuple[int, int], DraftGraphs] = {}
 
         def graphs_at(depth: int) -> DraftGraphs:
-            end = bucket(first + depth + 1)
-            if end not in known:
-                key = draft.key(end, cache_key(forward, cache, request.first_row))
-                known[end] = self._graphs.get(key, lambda record: draft.record(record, cache.without_lease(), end))
-            return known[end]
+            inputs, end = draft.buffers if depth else opening, bucket(first + depth + 1)
+            if (inputs.width, end) not in known:
+                key = draft.key(inputs.width, end, cache_key(forward, cache, request.first_row))
+                known[inputs.width, end] = self._graphs.get(
+                    key, lambda record: draft.record(record, inputs, cache.without_lease(), end)
+                )
+            return known[inputs.width, end]
 
         try:
             return run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile)
@@ -216,6 +221,18 @@ class Drafts:
             self.refused.add(task.rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
+
+    def _send(self, buffers: DraftBuffers, task: DraftTask, request: PassRequest, cache: SlotCache) -> PassBuffers:
+        """What the first pass reads: of several columns the chain goes on after the last one."""
+        width = len(request.tokens[0])
+        if width == 1:
+            buffers.send_task(task, request, cache)
+            return buffers
+        last = [start + width - 1 for start in request.starts]
+        buffers.send_task(task, replace(request, tokens=[row[-1:] for row in request.tokens], starts=last), cache)
+        opening = self._openings(buffers.rows, width)
+        opening.send_request(request, cache)
+        return opening
 
 
 def run_draft(

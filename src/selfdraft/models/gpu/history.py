@@ -44,6 +44,9 @@ class History:
         """Know all of these texts but their last tokens."""
         news: list[list[int]] = []
         for row, text in enumerate(choosing.texts, start=first_row):
+            if text is None:
+                news.append([])
+                continue
             if not self._known[row]:
                 self._begin(row, text, choosing)
             known, end = self._known[row], len(text.tokens) - 1

@@ -78,10 +78,23 @@ class GraphRunner(EagerRunner):
         make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
         make_forwards: Callable[[Decoder], Sequence[Forward]] = forwards_for,
         max_bytes: int = MAX_BYTES,
+        launches: Launches | None = None,
     ) -> None:
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
-        self._launches, self.lock = Launches(), lock_of(model.device)
+        self._launches, self.lock = launches or Launches(), lock_of(model.device)
+        self._others: list[GraphRunner] = []
         super().__init__(model)
+
+    def another(self, model: Any) -> GraphRunner:
+        other = type(self)(
+            model,
+            make_recorder=self._make_recorder,
+            make_forwards=self._make_forwards,
+            max_bytes=self._max_bytes,
+            launches=self._launches,
+        )
+        self._others.append(other)
+        return other
 
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
@@ -119,7 +132,7 @@ class GraphRunner(EagerRunner):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        forward = self._forward_for(len(request.starts), 1)
+        forward = self._forward_for(len(request.starts), len(request.tokens[0]))
         if forward is None or task.rule in self._drafts.refused:
             return None
         self._passes.forget_ahead()
@@ -202,7 +215,8 @@ class GraphRunner(EagerRunner):
 
     @property
     def record_seconds(self) -> float:
-        return self._recorded_before + self.graphs.record_seconds
+        own = self._recorded_before + self.graphs.record_seconds
+        return own + sum(other.record_seconds for other in self._others)
 
     @property
     def graph_keys(self) -> Sequence[Any]:

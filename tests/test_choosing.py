@@ -1,0 +1,166 @@
+"""Choosing on the device: the same tokens as the engine's own sampler, whatever the settings of each row."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from selfdraft import GenerateOptions  # noqa: E402
+from selfdraft.engine.sampling import Sampler  # noqa: E402
+from selfdraft.kernels import choose_reference  # noqa: E402
+from selfdraft.noise import gumbel  # noqa: E402
+from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn  # noqa: E402
+
+DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
+VOCAB = 2100  # a block of the kernels, and a little more
+PATHS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(find_spec("triton") is None, reason="no Triton"))]
+by_path = pytest.mark.parametrize("path", PATHS)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def chooser(path: str) -> Any:
+    if path == "torch":
+        return choose_reference
+    from selfdraft.kernels import choose
+
+    return choose
+
+
+def random_scores(num: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return (torch.randn(num, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3).to(DEVICE, dtype)
+
+
+def columns_of(samplers: Sequence[Sampler], sites: Sequence[tuple[int, int, int]], **more: Any) -> Columns:
+    """Three columns a row: a chain of two, and a sibling of the second."""
+    rows = [sampler.choosing([site], ()) for sampler, site in zip(samplers, sites, strict=True)]
+    settings = torch.tensor([row.settings[0] for row in rows], device=DEVICE)
+    square = torch.tensor([[0, 1, 1]] * len(rows), device=DEVICE)
+    sees = torch.tensor([[1, 3, 5]] * len(rows), device=DEVICE)
+    indices = torch.tensor([site[1] for site in sites], device=DEVICE)
+    return Columns(settings, indices, square, torch.zeros_like(square), sees, torch.zeros_like(indices[:1]), **more)
+
+
+def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count: int, salt: int = 0) -> Drawn:
+    kinds = [sampler.kind for sampler in samplers]
+    kind = ChoiceKind(True, salt, any(kind.has_top_k for kind in kinds), any(kind.has_top_p for kind in kinds))
+    return chooser(path).draw(scores, columns_of(samplers, SITES[: len(samplers)]), kind, count)
+
+
+SITES = [(4, 9, 2), (0, 0, 0)]
+WARPINGS: list[dict[str, Any]] = [
+    dict(zip(("temperature", "top_k", "top_p", "min_p"), values, strict=True))
+    for values in itertools.product((0.8, 1.7), (0, 1, 40, 5000), (1.0, 0.9, 0.0), (0.0, 0.05))
+]
+
+
+@by_path
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_draws_as_the_sampler_does(path, dtype):
+    """Rows of one pass with settings of their own; a few at random, as the interpreter is slow."""
+    cases = WARPINGS if path == "torch" or HAS_GPU else WARPINGS[:: 11 if dtype == torch.float32 else 17]
+    for number, options in enumerate(cases):
+        scores = random_scores(6, dtype, number)
+        samplers = [Sampler(GenerateOptions(**options, seed=2**40 + 7)), Sampler(GenerateOptions(temperature=0.9))]
+        found = drawn_by(path, scores, samplers, 3)
+        for column in range(6):
+            sampler, (sequence, index, _) = samplers[column // 3], SITES[column // 3]
+            place = torch.tensor([sequence], device=DEVICE), torch.tensor([index + (column % 3 > 0)], device=DEVICE)
+            values, tokens = sampler.best(sampler.warp(scores[column : column + 1]), 3, *place)
+            is_real = values[0] > -torch.inf
+            assert torch.equal(found.tokens[column][is_real], tokens[0][is_real])
+            assert torch.allclose(found.values[column], values[0], rtol=1e-12, atol=1e-5)
+        peak = scores.float().softmax(-1).amax(-1)
+        assert torch.allclose(found.peak, peak, rtol=1e-4)
+
+
+@by_path
+def test_noise_goes_by_the_round_where_it_is_salted(path):
+    scores = torch.zeros(6, VOCAB, device=DEVICE)
+    samplers = [Sampler(GenerateOptions(temperature=1.0, seed=5))] * 2
+    found = drawn_by(path, scores, samplers, 1, salt=3)
+    for row, (sequence, index, round_) in enumerate(SITES):
+        sequences, indices, rounds = (torch.tensor([part], device=DEVICE) for part in (sequence, index, round_))
+        noise = gumbel(5, sequences, indices, VOCAB, rounds, 3)
+        assert found.tokens[row * 3, 0] == noise.argmax()
+        value = float(noise.max())
+        assert abs(float(found.values[row * 3, 0]) - value) <= 2 * abs(value) * torch.finfo(torch.float64).eps
+
+
+@by_path
+def test_a_row_without_temperature_takes_its_best(path):
+    scores = random_scores(6, torch.bfloat16)
+    samplers = [Sampler(GenerateOptions(temperature=0.7)), Sampler(GenerateOptions())]
+    assert torch.equal(drawn_by(path, scores, samplers, 1).tokens[3:, 0], scores[3:].float().argmax(-1))
+
+
+@by_path
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 2, "top_p": 0.99}], ids=str)
+def test_what_ties_with_the_last_is_kept(path, options):
+    """Scores in half precision tie often; which of them stay does not depend on any order."""
+    scores = torch.full((3, VOCAB), -8.0, device=DEVICE, dtype=torch.bfloat16)
+    scores[:, [5, 900, 2050]] = 2.0
+    sampler = Sampler(GenerateOptions(temperature=1.0, **options))
+    drawn = drawn_by(path, scores, [sampler], 4)
+    assert all(set(row.tolist()) == {5, 900, 2050} for row in drawn.tokens[:, :3])
+    assert (drawn.values[:, 3] == -torch.inf).all()
+
+
+@by_path
+@pytest.mark.parametrize("has_biases", [False, True], ids=["", "biases"])
+@pytest.mark.parametrize("is_masked", [False, True], ids=["", "mask"])
+def test_rules_are_the_samplers(path, has_biases, is_masked):
+    """Words of two texts, each with tokens of its own path; at index 0 the pass's first token is the prompt's last."""
+    bias = {5: 2.0, 17: -3.5} if has_biases else {}
+    options = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.25, "min_new_tokens": 10}
+    sampler = Sampler(GenerateOptions(**options, logit_bias=bias, max_new_tokens=20), eos_tokens=(11, 12))
+    prompts, generated = [[1, 2, 3, 9], [7, 5]], [[17, 17, 5, 2, 4, 4, 4, 8, 20], []]
+    words = torch.zeros(3, VOCAB, dtype=torch.int32, device=DEVICE)  # the first row is another text's
+    biases = torch.zeros(3, VOCAB, device=DEVICE)
+    for row, (prompt, text) in enumerate(zip(prompts, generated, strict=True), start=1):
+        words[row, prompt] = WORD_PROMPT
+        words[row, [11, 12]] |= WORD_EOS
+        for token in text[:-1]:
+            words[row, token] += 1
+        for token, value in bias.items():
+            biases[row, token] = value
+    allowed = torch.randint(-(2**31), 2**31, (2, 3, 66), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    path_tokens = torch.tensor([[20, 4, 30], [5, 6, 7]], device=DEVICE)
+    more = {"words": words, "biases": biases if has_biases else None, "allowed": allowed.to(DEVICE)}
+    columns = columns_of([sampler] * 2, [(0, 9, 0), (1, 0, 0)], **more)
+    columns = Columns(**{**vars(columns), "path": path_tokens, "first_row": torch.ones_like(columns.first_row)})
+    scores = random_scores(6, torch.float32)
+    found = chooser(path).processed(scores, columns, ChoiceKind(has_rules=True, is_masked=is_masked))
+    token = torch.arange(VOCAB)
+    for column in range(6):
+        row, own = column // 3, [[], [1], [2]][column % 3]
+        prefix = [*prompts[row], *generated[row], *(int(path_tokens[row, place]) for place in own)]
+        index = torch.tensor([len(prefix) - len(prompts[row])], device=DEVICE)
+        expected = sampler.apply_prefix_rules(scores[column : column + 1], [prefix], index)[0]
+        if is_masked:
+            is_allowed = (allowed[row, column % 3][token // 32] >> (token % 32) & 1) == 1
+            expected = expected.masked_fill(~is_allowed.to(DEVICE), -torch.inf)
+        assert torch.allclose(found[column], expected, rtol=1e-6, atol=1e-6)
+
+
+@by_path
+def test_what_is_impossible_is_never_chosen(path):
+    scores = torch.full((3, VOCAB), -torch.inf, device=DEVICE)
+    scores[0, 2099] = -50.0
+    scores[1, [3, 4]] = torch.tensor([torch.nan, 1.0], device=DEVICE)
+    scores[2, 8] = 0.0
+    if path == "torch":
+        scores = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+    for options in ({}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.5}):
+        drawn = drawn_by(path, scores, [Sampler(GenerateOptions(temperature=1.0, **options))], 2)
+        assert drawn.tokens[:, 0].tolist() == [2099, 4, 8]
+        assert (drawn.values[:, 1] == -torch.inf).all()
