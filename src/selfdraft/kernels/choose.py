@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ..passes import SETTINGS, WORD_COUNT, WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
+from .quick import quick
 
 _BLOCK, _WARPS = 2048, 8
 _LEVELS = {torch.bfloat16: 4, torch.float16: 5, torch.float32: 8}
@@ -46,6 +47,7 @@ def _loaded(scores_ptr, column, token, size):
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
+@quick
 @triton.jit(do_not_specialize=["size", "width", "num_rows", "num_words", "num_path", "num_mask_words"])
 def _rules(
     scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, first_row_ptr,
@@ -131,6 +133,7 @@ def _warmed(x, temperature):
     return tl.div_rn(x, tl.where(temperature > 0, temperature, 1.0).to(tl.float32))
 
 
+@quick
 @triton.jit(do_not_specialize=["size", "width"])
 def _peaks(scores_ptr, settings_ptr, peaks_ptr, size, width, BLOCK: tl.constexpr):
     """The best score of each block, divided by the temperature."""
@@ -194,6 +197,7 @@ def _top_p(settings_ptr, row):
     return wanted, wanted < 1.0
 
 
+@quick
 @triton.jit(do_not_specialize=["size", "width", "num_columns"])
 def _sum(
     scores_ptr, settings_ptr, peaks_ptr, counts_ptr, counted_ptr, sums_ptr, begun_ptr, size, width, num_columns,
@@ -299,6 +303,7 @@ def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
     return -tl.log(-tl.log((bits.to(tl.float64) + 0.5) / 4294967296.0))
 
 
+@quick
 @triton.jit(do_not_specialize=["size", "width", "num_columns"])
 def _draw_blocks(
     scores_ptr, settings_ptr, indices_ptr, depths_ptr, peaks_ptr, counts_ptr, counted_ptr, masses_ptr, massed_ptr,
@@ -344,6 +349,7 @@ def _draw_blocks(
         value = tl.where(token == winner, float("-inf"), value)
 
 
+@quick
 @triton.jit
 def _draw_columns(
     values_ptr, tokens_ptr, softmax_ptr, best_ptr, choice_ptr, peak_ptr, num_blocks,
