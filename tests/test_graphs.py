@@ -436,23 +436,24 @@ def method_name(method: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=method_name)
-def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], short_buckets: None) -> None:
+def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Short and long texts, over bucket borders."""
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 64)  # as many as a cache has at least
     engine = new_engine(pico("llama"))
     graphs = engine._runner.graphs
-    engine.prepare(40, **method)
+    engine.prepare(90, **method)
     captures, size = graphs.num_captures, graphs.num_bytes
     assert captures > 0
     drafted = [one.graphs for one in engine._parts._host.draft_runners.values()]
     drafts = [one.num_captures for one in drafted]
     assert bool(drafts) == (method.get("drafter") == "model")
-    for prompt, count in ((TEXTS[0], 27), ([7], 10)):
+    for prompt, count in ((TEXTS[0] * 4, 27), ([7], 10)):
         found = engine.generate(prompt, max_new_tokens=count, **method)
         plain = Engine(pico("llama")).generate(prompt, max_new_tokens=count, strategy="off")
         assert found.tokens == plain.tokens
         assert (graphs.num_captures, graphs.num_bytes) == (captures, size)
     assert [one.num_captures for one in drafted] == drafts
-    engine.prepare(40, **method)
+    engine.prepare(90, **method)
     assert graphs.num_captures == captures
 
 
@@ -499,7 +500,7 @@ def test_a_strategy_without_known_plans_gets_its_passes(monkeypatch: pytest.Monk
     assert [key.width for key in keys] == [1, 2, 4, 6, 8, 12, 16]
     assert not any(key.skip for key in engine._runner.graphs._entries)
     engine.prepare(64, tree="siblings")
-    assert max(key.width for key in engine._runner.graphs._entries) == 32
+    assert max(key.width for key in engine._runner.graphs._entries) == 63
 
 
 def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
@@ -868,13 +869,15 @@ def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
     """The first and the last of three rows draft: their chains are those of either alone."""
     host = Host(new_runner(pico("llama")))
     drafter = Model(Model.Options(source=pico("llama", num_hidden_layers=2)), host)
-    rule = Rule.of(engine_for("llama")._method({"lookahead": "fixed"}), Plan(), Sampler(GenerateOptions()))
+    sampler = Sampler(GenerateOptions())
+    rule = Rule.of(engine_for("llama")._method({"lookahead": "fixed"}), Plan(), sampler)
     texts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
 
     def drafted(*ids: int) -> Any:
         rows = DraftRows(0, ids, tuple(texts[number] for number in ids))
         session = drafter.open(host.runner, host.runner.new_cache(1, 64), rows)
-        chain = session.chain(DraftTask(rule, [4] * len(ids), [(0, 0, 0)] * len(ids), ids, 0))
+        sites = [(0, 0, 0)] * len(ids)
+        chain = session.chain(DraftTask(rule, [4] * len(ids), sites, ids, sampler.choosing(sites, ())))
         assert chain is not None
         return [[[row[number] for row in chain.candidates] for number in range(len(ids))], drafter._batches[-1]]
 
@@ -936,6 +939,20 @@ def test_forward_hooks_run_eagerly(caplog: pytest.LogCaptureFixture) -> None:
     engine.generate([1, 2, 3], max_new_tokens=8, strategy="off")
     assert engine.runner.fallback_reason is None
     assert engine.runner.graphs.num_graphs > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "num_texts", "limit"), [(new_runner, 1, 62), (new_runner, 2, 31), (EagerRunner, 1, 31)]
+)
+def test_one_text_on_recorded_passes_fills_them(make: Callable[..., Any], num_texts: int, limit: int) -> None:
+    """63 columns at most; several texts or eager passes would pay for them."""
+    settings = {"siblings": {"table": "1:20"}, "fixed": {"tokens": 6}}
+    engine = new_engine(pico("llama"), lambda model, *_: make(model), settings=settings)
+    options: dict[str, Any] = {"tree": "siblings", "lookahead": "fixed", "max_new_tokens": 8}
+    found = engine.generate(list(PROMPTS[:num_texts]), **options)
+    assert {len(one.steps[0].draft.tokens) for one in found} == {limit}
+    plain = Engine(pico("llama")).generate(list(PROMPTS[:num_texts]), max_new_tokens=8, strategy="off")
+    assert tokens_of(found) == tokens_of(plain)
 
 
 def test_a_shortlist_shorter_than_the_candidates() -> None:

@@ -70,6 +70,7 @@ class GraphRunner(EagerRunner):
 
     saves_by_reuse = False
     recorded_widths = WIDTHS
+    graphs: Graphs
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class GraphRunner(EagerRunner):
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
         self._launches, self.lock = launches or Launches(), lock_of(model.device)
         self._others: list[GraphRunner] = []
+        self._recorded_before = 0.0
         super().__init__(model)
 
     def another(self, model: Any) -> GraphRunner:
@@ -99,7 +101,8 @@ class GraphRunner(EagerRunner):
     def _begin(self) -> None:
         """Nothing is recorded of the model as it is now."""
         super()._begin()
-        self._recorded_before = self.record_seconds if "graphs" in vars(self) else 0.0
+        if "graphs" in vars(self):
+            self._recorded_before += self.graphs.record_seconds
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
