@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from ..chains import Choice, DraftedChain, DraftTask, Draw
 from ..kernels.top import distribution, top
 from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site, Text
-from ..protocols import Choice, DraftedChain, DraftRows, DraftSession, DraftTask, Draw, Lookahead, Path, Runner, Tree
+from ..protocols import DraftRows, DraftSession, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...chains import Choice, DraftedChain, DraftRule, DraftTask
 from ...kernels.top import draw, processed, runs_triton
 from ...passes import Columns, DraftStats, PassRequest
-from ...protocols import Choice, DraftedChain, DraftRule, DraftTask
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
