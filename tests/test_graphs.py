@@ -22,6 +22,7 @@ from cases import MODES, SETTINGS, Case, name, pairwise
 from learned import profile
 from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
+from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import Rule, grow
@@ -40,7 +41,7 @@ from selfdraft.models.gpu.memory import Device, PassBuffers
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import PassOutput, PassRequest
-from selfdraft.protocols import DraftRows, DraftTask, Host
+from selfdraft.protocols import DraftRows, Host
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft, Plan
 from tape import Tape, TapeRecorder

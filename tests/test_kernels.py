@@ -15,6 +15,7 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
+from selfdraft.chains import Choice  # noqa: E402
 from selfdraft.engine.accept import Coupled  # noqa: E402
 from selfdraft.engine.draft import Rule  # noqa: E402
 from selfdraft.engine.sampling import Sampler  # noqa: E402
@@ -32,7 +33,6 @@ from selfdraft.models.gpu.draft import DraftOutputs, feed  # noqa: E402
 from selfdraft.models.gpu.memory import Device, DraftBuffers  # noqa: E402
 from selfdraft.options import GenerateOptions  # noqa: E402
 from selfdraft.passes import Columns, DraftStats, Outline  # noqa: E402
-from selfdraft.protocols import Choice  # noqa: E402
 from selfdraft.types import PAD  # noqa: E402
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")

@@ -70,6 +70,7 @@ class AcceptsAll:
     """Broken on purpose: what was drafted is kept, whatever the target says."""
 
     keeps_scores = False
+    draft_salt = target_salt = 0
     candidates = Coupled.candidates
 
     @staticmethod

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from selfdraft.chains import Choice
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.sampling import Sampler
 from selfdraft.kernels.top import distribution, top
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import DraftStats, Drawn, NoiseKey, Outline
-from selfdraft.protocols import Choice
 
 ROWS = 4
 

@@ -25,13 +25,13 @@ from transformers import (
 
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
+from selfdraft.chains import Choice, Draw
 from selfdraft.engine import accept
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, check_processors
 from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
 from selfdraft.passes import DraftStats, PassRequest
-from selfdraft.protocols import Choice, Draw
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..protocols import DraftedChain, DraftTask, Host, Path
+from ..chains import DraftedChain, DraftTask
+from ..protocols import Host, Path
 from ..types import Reuse, StepRecord
 
 

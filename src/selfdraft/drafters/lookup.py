@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..chains import DraftedChain, DraftTask, nothing_to_draw
 from ..errors import OptionError
 from ..options import check, setting
 from ..passes import DraftStats
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner, nothing_to_draw
+from ..protocols import Cache, DraftRows, Host, Proposal, Runner
 from ..types import PAD, StepRecord
 from .base import PlainDrafter, PlainSession
 

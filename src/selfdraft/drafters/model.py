@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
+from ..chains import DraftedChain, DraftTask
 from ..errors import OptionError
 from ..models.checks import unwrapped
 from ..models.load import loading
 from ..options import setting
 from ..passes import PassRequest
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Host, Proposal, Runner
+from ..protocols import Cache, DraftRows, Host, Proposal, Runner
 from ..types import PAD
 from .base import PlainDrafter, PlainSession
 

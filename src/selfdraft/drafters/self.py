@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from ..chains import DraftedChain, DraftTask
 from ..options import setting
 from ..passes import PassRequest, Tokens
-from ..protocols import Cache, DraftedChain, DraftRows, DraftTask, Proposal, Runner
+from ..protocols import Cache, DraftRows, Proposal, Runner
 from ..types import Reuse, SkipSet
 from .base import PlainDrafter, PlainSession
 

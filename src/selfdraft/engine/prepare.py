@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ..chains import DraftTask
 from ..options import GenerateOptions
 from ..passes import PassRequest
-from ..protocols import DraftRows, DraftTask, Runner
+from ..protocols import DraftRows, Runner
 from ..types import Plan
 from .draft import Rule
 from .method import Method

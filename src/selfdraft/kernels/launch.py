@@ -10,8 +10,8 @@ read. Three rules keep this safe:
 - Before `wait` a kernel reads only what was written before the pass began: weights, old keys, the places of tokens.
   Every recording begins a pass with a kernel launched the usual way (the embedding), which waits for all before it.
 
-Products call `let_next_start` at their end (earlier, the next one's programs take room from those that still have
-work), small kernels at their beginning.
+Small kernels call `let_next_start` at their beginning, products at their end: earlier, the programs of the next one
+would take room from those that still have work.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def options(device: torch.device) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program of a product takes: `rows` of the matrix, `columns` at a time, one of `num_splits` parts.
+    """What one program of a product takes: `rows` of the matrix, `columns` at a time.
 
-    `ahead`: columns of its rows that it fetches before it waits.
+    All columns are cut into `num_splits` parts, one program each. `ahead`: columns that it fetches before it waits.
     """
 
     rows: int
@@ -86,8 +86,8 @@ class Tile:
 
     def part(self, size: int) -> int:
         """Columns of a split: whole steps."""
-        num_steps: int = triton.cdiv(triton.cdiv(size, self.columns), self.num_splits)
-        return num_steps * self.columns
+        num_steps = -(-size // self.columns)
+        return -(-num_steps // self.num_splits) * self.columns
 
     def options(self, x: torch.Tensor, num_matrices: int = 1) -> dict[str, Any]:
         """As many stages as the device has room for (the last one needs none); none of this changes a result."""

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from .launch import Tile, fetch_ahead, let_next_start, token_tile, wait
+from .quick import quick
 
 _PROCESSORS = 132
 """Of an H100 or H200. Not the device's own: results are the same on all of them."""
@@ -23,6 +24,7 @@ _LARGE = 1 << 23
 _MAX_SPLITS = 16
 
 
+@quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows,

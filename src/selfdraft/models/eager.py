@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..chains import DraftedChain, DraftTask
 from ..passes import PassOutput, PassRequest
-from ..protocols import DraftedChain, DraftTask
 from .cache import SlotCache
 from .checks import check_ready
 from .decoder import Decoder

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...chains import Choice, DraftedChain, DraftRule, DraftTask
 from ...kernels.top import draw, processed, runs_triton
 from ...passes import Columns, DraftStats, PassRequest
-from ...protocols import Choice, DraftedChain, DraftRule, DraftTask
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
@@ -122,10 +122,10 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
     outputs.progress.copy_(depth[:1] * 2 + goes_on.any())
     buffers.tokens.copy_(torch.where(tokens == PAD, buffers.tokens, tokens))
     known["active"].copy_(goes_on)
-    is_noted = (depth < known["path"].shape[1])[:, None]
-    place = depth.clamp(max=known["path"].shape[1] - 1)[:, None]
-    known["path"].scatter_(1, place, torch.where(is_noted, tokens, known["path"].gather(1, place)))
-    known["on_path"].copy_(torch.where(is_noted[:, 0], known["on_path"] * 2 + 1, known["on_path"]))
+    path, has_room = known["path"], depth < known["path"].shape[1]
+    place, is_noted = depth.clamp(max=path.shape[1] - 1)[:, None], has_room[:, None] & (tokens != PAD)
+    path.scatter_(1, place, torch.where(is_noted, tokens, path.gather(1, place)))
+    known["on_path"].copy_(torch.where(has_room, known["on_path"] * 2 + 1, known["on_path"]))
     for counter in ("starts", "indices", "depth"):
         known[counter].add_(1)
 

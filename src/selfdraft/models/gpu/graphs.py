@@ -61,7 +61,7 @@ class GraphKey(NamedTuple):
     def work(self) -> Hashable:
         """What decides which kernels run. Skip sets are compositions of the same ones if they leave the same sorts."""
         sorts = () if self.forward is None else self.forward.sorts(self.skip)
-        return self._replace(skip=SkipSet(), cache=()), sorts
+        return self._replace(skip=SkipSet()), sorts
 
 
 class Recording(Protocol):

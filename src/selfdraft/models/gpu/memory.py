@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...chains import DraftTask
 from ...passes import SETTINGS, Choosing, Columns, PassRequest
-from ...protocols import DraftTask
 from ..cache import SlotCache
 
 MAX_WIDTH = 63

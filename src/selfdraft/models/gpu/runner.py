@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ...chains import DraftedChain, DraftTask
 from ...kernels.top import runs_triton
 from ...passes import PassOutput, PassRequest
-from ...protocols import DraftedChain, DraftTask
 from ..cache import SlotCache, StoragePool
 from ..decoder import Decoder
 from ..eager import EagerRunner

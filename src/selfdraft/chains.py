@@ -1,0 +1,73 @@
+"""A chain that is drafted at once: what it is drafted by, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from .passes import ChoiceKind, Choosing, DraftStats, Drawn, Site
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a draft chose at one depth."""
+
+    candidates: torch.Tensor  # [rows, candidates] the chain's token, then its siblings, best first, PAD-filled
+    confidence: torch.Tensor  # [rows]
+    wants_more: torch.Tensor  # [rows] bool
+
+
+Draw = Callable[[torch.Tensor, int], Drawn]
+"""The winners [rows, count] of scores [rows, vocabulary] and noise."""
+
+
+def nothing_to_draw(scores: torch.Tensor, count: int) -> Drawn:
+    """The `Draw` of a drafter that has no scores."""
+    raise AssertionError("a drafter without scores draws nothing")
+
+
+class DraftRule(Hashable, Protocol):
+    """How a draft chooses after its scores. Equal rules may share a recording: tensors in, tensors out."""
+
+    @property
+    def kind(self) -> ChoiceKind: ...
+
+    @property
+    def max_candidates(self) -> int: ...
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether what was drawn from must be kept."""
+        ...
+
+    def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
+        """`draw` is asked where there are scores and the rule's kind is drawn."""
+        ...
+
+
+@dataclass(frozen=True)
+class DraftTask:
+    """What a chain is drafted by. Of each row: how many tokens at most, where it chooses, the engine's number."""
+
+    rule: DraftRule
+    caps: Sequence[int]
+    sites: Sequence[Site]
+    sequence_ids: Sequence[int]
+    choosing: Choosing | None  # None: only the host can choose after scores
+    meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether a chain with scores can be drafted without the host."""
+        return self.choosing is not None and not self.rule.keeps_scores
+
+
+@dataclass(frozen=True)
+class DraftedChain:
+    """A chain on the host, depth by depth."""
+
+    candidates: Sequence[Sequence[Sequence[int]]]  # [depth][row] best first, PAD-filled; only PAD: the row had stopped
+    confidences: Sequence[Sequence[float]]  # [depth][row]
