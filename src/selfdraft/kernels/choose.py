@@ -171,7 +171,8 @@ def _draw_blocks(
         best = best_of(peaks_ptr, column, num_blocks, BLOCKS)
         is_kept &= warm - best >= tl.log(min_p.to(tl.float32))
     value = warm.to(tl.float64)
-    if temperature > 0:
+    # Most blocks hold nothing that is kept: noise is the dearest part of a choice.
+    if (temperature > 0) & (tl.max(is_kept.to(tl.int32), axis=0) > 0):
         index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
         value += _gumbel(settings_ptr, row, index, token, SALT)
     value = tl.where(is_kept, value, float("-inf"))

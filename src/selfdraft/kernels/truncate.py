@@ -147,10 +147,12 @@ def _sum(
             place = begun_ptr + ((LEVEL - 1) * num_columns + column) * 2
             tl.store(place, begun.to(tl.int64))
             tl.store(place + 1, total.to(tl.int64, bitcast=True))
-    digit = tl.minimum((order - begun) >> (28 - 4 * LEVEL), 15).to(tl.int32)
-    digit = tl.where(order >= begun, digit, -1)
     each = tl.arange(0, 16)
-    sums = tl.sum(tl.where(digit[:, None] == each[None, :], weight[:, None], 0.0), axis=0)
+    sums = tl.zeros([16], tl.float32)
+    if tl.max(order, axis=0) >= begun:  # most blocks are below the threshold as soon as it is roughly known
+        digit = tl.minimum((order - begun) >> (28 - 4 * LEVEL), 15).to(tl.int32)
+        digit = tl.where(order >= begun, digit, -1)
+        sums = tl.sum(tl.where(digit[:, None] == each[None, :], weight[:, None], 0.0), axis=0)
     tl.store(sums_ptr + ((LEVEL * num_columns + column) * num_blocks + block) * 16 + each, sums)
 
 
