@@ -1,9 +1,10 @@
 """What top-k, top-p and min-p keep, found without sorting the vocabulary.
 
-The few tokens that can be kept at all are listed first: a token below the k-th largest of the maxima of small blocks is
-not among the k best, and one less likely than (1 - p) / vocabulary is not in the nucleus. Their threshold is then found
-bit by bit: does what reaches it suffice? Where the list would be too long, all scores are looked at, which is slow and
-gives the same. Probabilities are added up as whole numbers: no sum depends on an order.
+The few tokens that can be kept at all are listed first. A token below the k-th largest of the maxima of small blocks
+is not among the k best; one below maxima that hold p together is not in the nucleus, nor is one less likely than
+(1 - p) / vocabulary. The threshold among those listed is found bit by bit: does what reaches it suffice? Where the list
+would be too long, all scores are looked at, which is slow and gives the same. Probabilities are added up as whole
+numbers: no sum depends on an order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..passes import SETTINGS, ChoiceKind, Columns
 from .quick import quick
 
 BLOCK, WARPS = 2048, 8
-_SMALL_BLOCK, _MAX_LISTED, _CHUNK = 128, 4096, 4096
+_SMALL_BLOCK, _MAX_LISTED, _CHUNK = 128, 4096, 1024
 _BITS = {torch.bfloat16: 16, torch.float16: 20, torch.float32: 32}
 """Of float32 numbers that were of this type: the others are the same in all."""
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (
@@ -69,22 +70,29 @@ def warmed(x, settings_ptr, row):
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "num_small"])
-def _maxima(scores_ptr, maxima_ptr, size, num_small, SMALL: tl.constexpr, BLOCK: tl.constexpr):
-    """The best score of each small block."""
+@triton.jit(do_not_specialize=["size", "width", "num_small"])
+def _maxima(
+    scores_ptr, settings_ptr, maxima_ptr, sums_ptr, size, width, num_small, SMALL: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The best score of each small block, and the sum of what its scores weigh beside it."""
     block, column = tl.program_id(0), tl.program_id(1)
+    row = column // width
     x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
+    x = tl.reshape(x, [BLOCK // SMALL, SMALL])
+    maxima = tl.max(x, axis=1)
+    highest = warmed(tl.maximum(maxima, -1e30), settings_ptr, row)
+    sums = tl.sum(tl.exp(warmed(x, settings_ptr, row) - highest[:, None]), axis=1)
     each = block * (BLOCK // SMALL) + tl.arange(0, BLOCK // SMALL)
-    maxima = tl.max(tl.reshape(x, [BLOCK // SMALL, SMALL]), axis=1)
     tl.store(maxima_ptr + column * num_small + each, maxima, mask=each < num_small)
+    tl.store(sums_ptr + column * num_small + each, sums, mask=each < num_small)
 
 
 @triton.jit
-def _kth(order, k, BITS: tl.constexpr):
-    """The largest number that at least k of `order` reach; 0 where there are fewer."""
+def _reaching(order, weights, goal, BITS: tl.constexpr):
+    """The largest number such that the weights of those that reach it come to the goal; 0 where they never do."""
     found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
     for _ in range(BITS):
-        found = tl.where(tl.sum((order >= found + bit).to(tl.int32), axis=0) >= k, found + bit, found)
+        found = tl.where(tl.sum(tl.where(order >= found + bit, weights, 0.0), axis=0) >= goal, found + bit, found)
         bit = bit >> 1
     return found
 
@@ -92,23 +100,30 @@ def _kth(order, k, BITS: tl.constexpr):
 @quick
 @triton.jit(do_not_specialize=["size", "width", "num_small"])
 def _bounds(
-    maxima_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, size, width, num_small,
+    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, size, width, num_small,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, SMALLS: tl.constexpr,
 ):  # fmt: skip
     """The best score of a column, and one that all that may be kept reach."""
     column, each = tl.program_id(0), tl.arange(0, SMALLS)
     row = column // width
     maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
-    best = tl.maximum(tl.max(maxima, axis=0), -1e30)
+    order, best = order_of(maxima), tl.maximum(tl.max(maxima, axis=0), -1e30)
     temperature = _warmth(settings_ptr, row)
     bound = tl.zeros([], tl.uint32)
     if HAS_TOP_K:
         k = setting(settings_ptr, row, _TOP_K)
-        bound = tl.where(k > 0, _kth(order_of(maxima), tl.maximum(k, 1), BITS), bound)
+        found = _reaching(order, tl.full([SMALLS], 1.0, tl.float32), tl.maximum(k, 1).to(tl.float32), BITS)
+        bound = tl.where(k > 0, found, bound)
     if HAS_TOP_P:
         p = real(settings_ptr, row, _TOP_P)
         depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
-        bound = tl.where(p < 1.0, tl.maximum(bound, order_of(best - depth.to(tl.float32))), bound)
+        found = order_of(best - depth.to(tl.float32))
+        weights = tl.exp(warmed(maxima, settings_ptr, row) - warmed(best, settings_ptr, row))
+        sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
+        # A little more than p: the sums are rounded. Top-k can only make the nucleus smaller.
+        goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
+        found = tl.maximum(found, _reaching(order, weights, goal, BITS))
+        bound = tl.where(p < 1.0, tl.maximum(bound, found), bound)
     tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
     tl.store(bounds_ptr + column, bound.to(tl.int64))
     tl.store(counts_ptr + column, 0)
@@ -225,16 +240,17 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
     def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=scores.device)
 
-    maxima = empty(num_columns, num_small, dtype=torch.float32)
+    maxima, sums = (empty(num_columns, num_small, dtype=torch.float32) for _ in range(2))
     best, counts = empty(num_columns, dtype=torch.float32), empty(num_columns, dtype=torch.int32)
     bounds, least = (empty(num_columns, dtype=torch.int64) for _ in range(2))
     tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p, "BITS": _BITS[scores.dtype]}
     kernel: Any = _maxima
-    kernel[(num_blocks, num_columns)](scores, maxima, size, num_small, SMALL=_SMALL_BLOCK, BLOCK=BLOCK, num_warps=WARPS)
+    blocks: dict[str, Any] = {"SMALL": _SMALL_BLOCK, "BLOCK": BLOCK, "num_warps": WARPS}
+    kernel[(num_blocks, num_columns)](scores, columns.settings, maxima, sums, size, width, num_small, **blocks)
     kernel = _bounds
     smalls = triton.next_power_of_2(num_small)
     kernel[(num_columns,)](
-        maxima, columns.settings, best, bounds, counts, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
+        maxima, sums, columns.settings, best, bounds, counts, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
     )
     if kind.has_top_k or kind.has_top_p:
         listed = empty(num_columns, _MAX_LISTED, dtype=torch.float32)
@@ -245,6 +261,6 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
         kernel = _thresholds
         room: dict[str, Any] = {"MAX_LISTED": _MAX_LISTED, "CHUNK": _CHUNK}
         kernel[(num_columns,)](
-            scores, listed, counts, columns.settings, best, least, size, width, **tops, **room, num_warps=WARPS
+            scores, listed, counts, columns.settings, best, least, size, width, **tops, **room, num_warps=4
         )
     return Truncation(best, least)
