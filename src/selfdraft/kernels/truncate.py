@@ -20,7 +20,7 @@ from ..passes import SETTINGS, ChoiceKind, Columns
 from .quick import quick
 
 BLOCK, WARPS = 2048, 8
-_SMALL_BLOCK, _MAX_LISTED, _CHUNK = 128, 4096, 1024
+_SMALL_BLOCK, _MAX_LISTED = 128, 4096
 _BITS = {torch.bfloat16: 16, torch.float16: 20, torch.float32: 32}
 """Of float32 numbers that were of this type: the others are the same in all."""
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (
@@ -193,24 +193,22 @@ def _threshold(
 @quick
 @triton.jit(do_not_specialize=["size", "width"])
 def _thresholds(
-    scores_ptr, listed_ptr, counts_ptr, settings_ptr, best_ptr, least_ptr, size, width,
-    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, MAX_LISTED: tl.constexpr, CHUNK: tl.constexpr,
+    source_ptr, counts_ptr, settings_ptr, best_ptr, least_ptr, size, width,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr,
+    MAX_LISTED: tl.constexpr, IS_LIST: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
+    """Of the columns whose list is complete (IS_LIST, and this is it), or of the others: then of all scores."""
     column = tl.program_id(0)
     row, count, best = column // width, tl.load(counts_ptr + column), tl.load(best_ptr + column)
-    temperature = _warmth(settings_ptr, row).to(tl.float32)
-    if (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0):
-        tl.store(least_ptr + column, 0)  # all is kept
-    elif count <= MAX_LISTED:
+    keeps_all = (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0)
+    if keeps_all:
+        tl.store(least_ptr + column, 0)
+    elif (count <= MAX_LISTED) == IS_LIST:
+        stride = MAX_LISTED if IS_LIST else size
         least = _threshold(
-            listed_ptr, column, count, MAX_LISTED, settings_ptr, row, best, temperature,
-            HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
+            source_ptr, column, count if IS_LIST else size, stride, settings_ptr, row, best,
+            _warmth(settings_ptr, row).to(tl.float32), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
         )  # fmt: skip
-        tl.store(least_ptr + column, least.to(tl.int64))
-    else:
-        least = _threshold(
-            scores_ptr, column, size, size, settings_ptr, row, best, temperature, HAS_TOP_K, HAS_TOP_P, BITS, CHUNK
-        )
         tl.store(least_ptr + column, least.to(tl.int64))
 
 
@@ -259,8 +257,19 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
             scores, bounds, counts, listed, size, MAX_LISTED=_MAX_LISTED, BLOCK=BLOCK, num_warps=WARPS
         )
         kernel = _thresholds
-        room: dict[str, Any] = {"MAX_LISTED": _MAX_LISTED, "CHUNK": _CHUNK}
-        kernel[(num_columns,)](
-            scores, listed, counts, columns.settings, best, least, size, width, **tops, **room, num_warps=4
-        )
+        for source, is_list, chunk, num_warps in ((listed, True, 1024, 4), (scores, False, 8192, 32)):
+            kernel[(num_columns,)](
+                source,
+                counts,
+                columns.settings,
+                best,
+                least,
+                size,
+                width,
+                **tops,
+                MAX_LISTED=_MAX_LISTED,
+                IS_LIST=is_list,
+                CHUNK=chunk,
+                num_warps=num_warps,
+            )
     return Truncation(best, least)
