@@ -40,7 +40,8 @@ from selfdraft.models.gpu.graphs import Graphs, RecordingError
 from selfdraft.models.gpu.memory import Device, PassBuffers
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import PassOutput, PassRequest
+from selfdraft.passes import SETTINGS as SETTINGS_OF_ROWS
+from selfdraft.passes import ChoiceKind, Choosing, PassOutput, PassRequest
 from selfdraft.protocols import DraftRows, Host
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft, Plan
@@ -608,6 +609,20 @@ def test_plain_decoding_runs_ahead_of_the_host(slots: int, num_borders: int, mon
     runner, eager = new_runner(pico("llama")), EagerRunner(pico("llama"))
     assert run_plain(runner, 60) == run_plain(eager, 60)
     assert runner.num_hits == 59 - num_borders
+
+
+def test_only_allowed_tokens_are_chosen() -> None:
+    """A mask for each column, replayed with another one; the scores stay as they are."""
+    runner, nothing = new_runner(pico("llama")), [0] * len(SETTINGS_OF_ROWS)
+    cache, size = runner.new_cache(1, 64), runner.vocab_size
+    for allowed in ([3, 17], [40, 5]):
+        mask = torch.zeros(1, 2, -(-size // 32), dtype=torch.int32)
+        for column, token in enumerate(allowed):
+            mask[0, column, token // 32] = 1 << token % 32
+        choosing = Choosing(ChoiceKind(is_masked=True), [nothing], [0], allowed=mask)
+        output = runner.forward(PassRequest([[5, 6]], [0], choosing=choosing), cache)
+        assert output.choices() == [allowed]
+        assert bool(output.scores.isfinite().all())
 
 
 def test_what_was_run_ahead_in_vain_is_forgotten() -> None:
