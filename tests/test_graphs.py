@@ -625,6 +625,17 @@ def test_only_allowed_tokens_are_chosen() -> None:
         assert bool(output.scores.isfinite().all())
 
 
+def test_a_pass_ahead_that_chose_otherwise_is_not_taken() -> None:
+    runner = new_runner(pico("llama"))
+    cache = runner.new_cache(1, 64)
+    tokens = runner.forward(PassRequest([[5]], [0], run_ahead=True), cache).choices()
+    mask = torch.zeros(1, 1, -(-runner.vocab_size // 32), dtype=torch.int32)
+    mask[0, 0, 0] = 1 << 7
+    choosing = Choosing(ChoiceKind(is_masked=True), [[0] * len(SETTINGS_OF_ROWS)], [0], allowed=mask)
+    assert runner.forward(PassRequest(tokens, [1], choosing=choosing), cache).choices() == [[7]]
+    assert runner.num_hits == 0
+
+
 def test_what_was_run_ahead_in_vain_is_forgotten() -> None:
     pair = Pair("llama", ([5],))
     runner = pair.runners[1]

@@ -147,6 +147,10 @@ class PassRequest:
     run_ahead: bool = False  # the caller reads `choices()` alone and will probably ask for the pass after them next
     choosing: Choosing | None = None  # None: the best
 
+    @property
+    def kind(self) -> ChoiceKind:
+        return ChoiceKind() if self.choosing is None else self.choosing.kind
+
 
 @dataclass(frozen=True)
 class PassOutput:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ...kernels.top import draw, processed, top
-from ...passes import SETTINGS, PassOutput, PassRequest
+from ...passes import SETTINGS, ChoiceKind, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
@@ -117,17 +117,21 @@ class Ahead:
     address: int
     first_row: int
     starts: list[int]
+    kind: ChoiceKind
 
     @classmethod
     def of(
         cls, graph: PassGraph, chooser: Chooser | None, choices: Choices, request: PassRequest, cache: SlotCache
     ) -> Ahead:
         starts = [start + 1 for start in request.starts]
-        return cls(graph, chooser, choices, weakref.ref(cache), cache.address, request.first_row, starts)
+        place = (weakref.ref(cache), cache.address, request.first_row, starts)
+        return cls(graph, chooser, choices, *place, request.kind)
 
     def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
         is_same_place = self.cache() is cache and self.address == cache.address and self.first_row == request.first_row
-        return is_same_place and self.starts == list(request.starts) and self.choices() == request.tokens
+        if not is_same_place or self.kind != request.kind or self.starts != list(request.starts):
+            return False
+        return self.choices() == request.tokens
 
 
 class Passes:
