@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from selfdraft.models.eager import EagerRunner  # noqa: E402
 from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
 from selfdraft.models.gpu.forward import prove  # noqa: E402
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
+from selfdraft.models.gpu.memory import Device, PassBuffers  # noqa: E402
 from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
@@ -63,7 +65,7 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
     """What the second half of a pass takes over from the first."""
     if not isinstance(state, Midway):
         return []
-    return [state.stream, *([] if state.branch is None else [state.branch]), *state.streams.values()]
+    return [state.stream, *([] if state.branch is None else [state.branch])]
 
 
 def record_again(device: torch.device) -> Any:
@@ -131,6 +133,30 @@ def test_passes_are_the_eager_runners(runners):
             assert error(found.captured[point], states) < TOLERANCE, (name, point)
     assert fused.fallback_reason is None
     assert fused.graphs.num_captures > 0
+
+
+def scores_of(fused: FusedForward, cache: Any, skip: SkipSet, start: int, capture: tuple[str, ...] = ()) -> Any:
+    """Of two tokens a row; the buffers are the same each time."""
+    buffers = BUFFERS.setdefault(fused, PassBuffers(Device(torch.device(DEVICE)), 2, 2))
+    buffers.send_request(PassRequest([[3, 4], [5, 6]], [start, start - 1]), cache)
+    return fused.finish(fused.begin(buffers, cache, 64, skip, capture))[0].clone()
+
+
+BUFFERS: WeakKeyDictionary[FusedForward, PassBuffers] = WeakKeyDictionary()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_fixed_places_and_kept_launches_change_no_bit(kind):
+    """What captures works in memory of its own. Each set twice, so that what is kept runs, after other sets, too."""
+    runner = runner_of(model_of(kind))
+    fused, cache = runner._forwards[0], runner.new_cache(2, 64)
+    sets = [SkipSet.of([1], [0, 2]), SkipSet(), SkipSet.of([0, 1, 2], [1]), SkipSet.of([0], [0, 1, 2])]
+    for start, skip in enumerate(sets * 2 if HAS_GPU else [*sets, sets[0]], start=3):
+        expected = scores_of(fused, cache, skip, start, ("norm",))
+        assert torch.equal(scores_of(fused, cache, skip, start), expected), skip
+    if HAS_GPU:
+        assert len(fused._spaces[BUFFERS[fused]][64]._ready) > 2 * 6, "nothing was kept"
 
 
 @pytest.mark.parametrize("tree", ["chain", "siblings"])
