@@ -60,6 +60,9 @@ def add_norm(
     num_tokens, size = stream.shape
     total = stream if branch is None else room("stream", stream.shape, stream.dtype, stream.device)
     out = room("normed", stream.shape, stream.dtype, stream.device)
+    block = triton.next_power_of_2(size)
+    # A number each thread at least: two that read the same one could read it before and after it is written in place.
+    num_warps = max(1, min(4 if size < 4096 else 8, block // 32))
     kernel: Any = _add_norm
     kernel[(num_tokens,)](
         stream,
@@ -70,9 +73,9 @@ def add_norm(
         eps,
         num_tokens,
         SIZE=size,
-        BLOCK=triton.next_power_of_2(size),
+        BLOCK=block,
         NUM_PARTS=0 if branch is None else len(branch) if branch.ndim == 3 else 1,
-        num_warps=4 if size < 4096 else 8,
+        num_warps=num_warps,
         **launch.options(stream.device),
     )
     return total, out
