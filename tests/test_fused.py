@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from selfdraft import Engine  # noqa: E402
 from selfdraft.errors import SelfTestError  # noqa: E402
+from selfdraft.kernels import attention, gated, linear, norm, quick  # noqa: E402
 from selfdraft.models.eager import EagerRunner  # noqa: E402
 from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
 from selfdraft.models.gpu.forward import prove  # noqa: E402
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
+from selfdraft.models.gpu.memory import PassBuffers  # noqa: E402
 from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
@@ -63,7 +66,7 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
     """What the second half of a pass takes over from the first."""
     if not isinstance(state, Midway):
         return []
-    return [state.stream, *([] if state.branch is None else [state.branch]), *state.streams.values()]
+    return [state.stream, *([] if state.branch is None else [state.branch])]
 
 
 def record_again(device: torch.device) -> Any:
@@ -131,6 +134,57 @@ def test_passes_are_the_eager_runners(runners):
             assert error(found.captured[point], states) < TOLERANCE, (name, point)
     assert fused.fallback_reason is None
     assert fused.graphs.num_captures > 0
+
+
+class Collecting:
+    """Stands for a quick kernel where there is an interpreter alone: launches are collected and run again."""
+
+    def __init__(self, interpreted: Any) -> None:
+        self._interpreted = interpreted
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*values: Any, **options: Any) -> None:
+            launches, is_run = quick._collected.get() or ([], True)
+            run = lambda *_: self._interpreted[grid](*values, **options)  # noqa: E731
+            launches.append((run, (1, 1, 1), ()))
+            if is_run:
+                run()
+
+        return launch
+
+
+@pytest.fixture
+def collects(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not HAS_GPU:
+        current = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 0)
+        monkeypatch.setattr(quick, "driver", SimpleNamespace(active=current))
+        for module, name in KERNELS:
+            monkeypatch.setattr(module, name, Collecting(getattr(module, name)))
+
+
+KERNELS = ((attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear"), (norm, "_add_norm"))
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("collects")
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_fixed_places_and_kept_launches_change_no_bit(kind):
+    """What is captured works in memory of its own, by launches of its own."""
+    runner = runner_of(model_of(kind))
+    fused, cache, buffers = runner._forwards[0], runner.new_cache(2, 64), PassBuffers(runner._device, 2, 2)
+
+    def scores(start: int, skip: SkipSet, capture: tuple[str, ...] = ()) -> torch.Tensor:
+        buffers.send_request(PassRequest([[3, 4], [5, 6]], [start, start - 1]), cache)
+        return fused.finish(fused.begin(buffers, cache, 64, skip, capture))[0].clone()
+
+    sets = [SkipSet.of([1], [0, 2]), SkipSet(), SkipSet.of([0, 1, 2], [1]), SkipSet.of([0], [0, 1, 2])]
+    ready = []
+    for start, skip in enumerate(sets, start=3):
+        expected = scores(start, skip, ("norm",))
+        assert torch.equal(scores(start, skip), expected), skip
+        ready.append(len(fused._spaces[buffers][64]._ready))
+    num_branches = 2 if ready[0] == 6 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
+    assert ready == [6 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
 
 
 @pytest.mark.parametrize("tree", ["chain", "siblings"])

@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from selfdraft.kernels import quick as module
-from selfdraft.kernels.quick import QuickKernel, quick
+from selfdraft.kernels.quick import NotCompiledError, QuickKernel, collected, quick, relaunch
 
 DRIVER = SimpleNamespace(active=SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 77))
 
@@ -89,6 +89,33 @@ def test_each_device_has_its_own(jit: Compiling, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(DRIVER.active, "get_current_device", lambda device=device: device)
         kernel[(1,)](torch.zeros(64), 5, 48, 0.5, BLOCK=16)
     assert (len(jit.compiled), [number for number, _ in jit.runs]) == (2, [0, 1])
+
+
+def test_collected_launches_run_again_with_the_stream_of_then(jit: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x = QuickKernel(jit), torch.zeros(64)
+    with collected() as launches:
+        kernel[(3,)](x, 5, 48, 0.5, BLOCK=16)
+        kernel[(4, 2)](x, 6, 48, 0.5, BLOCK=16)
+    kernel[(5,)](x, 7, 48, 0.5, BLOCK=16)
+    assert (len(launches), len(jit.runs)) == (2, 2)
+    monkeypatch.setattr(DRIVER.active, "get_current_stream", lambda device: 78)
+    relaunch(launches)
+    rest = (100, ("packed", 0), None, None, None, x.data_ptr())
+    assert [run for _, run in jit.runs[2:]] == [
+        (3, 1, 1, 78, *rest, 5, 48, 0.5, 16),
+        (4, 2, 1, 78, *rest, 6, 48, 0.5, 16),
+    ]
+
+
+def test_what_is_only_collected_does_not_run(jit: Compiling) -> None:
+    kernel, x = QuickKernel(jit), torch.zeros(64)
+    with collected(is_run=False) as launches, pytest.raises(NotCompiledError):
+        kernel[(3,)](x, 5, 48, 0.5, BLOCK=16)
+    assert (launches, jit.compiled) == ([], [])
+    kernel[(3,)](x, 5, 48, 0.5, BLOCK=16)
+    with collected(is_run=False) as launches:
+        kernel[(3,)](x, 5, 48, 0.5, BLOCK=16)
+    assert (len(launches), jit.runs) == (1, [])
 
 
 def test_versions_that_are_not_known_launch_as_ever() -> None:

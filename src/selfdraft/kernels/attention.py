@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .launch import let_next_start, wait
+from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
 SPLIT = 32
@@ -206,15 +206,15 @@ def _join(
     tl.store(place, (mixed / total).to(out_ptr.dtype.element_ty))
 
 
-def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int) -> torch.Tensor:
+def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
     """`qkv` [rows * width, (heads + 2 kv heads) * dim] -> [rows * width, heads * dim]; keys and values are stored."""
     num_rows, width = place.depths.shape
     group = heads.num_heads // heads.num_kv_heads
     num_splits = triton.cdiv(place.end, SPLIT)
     shape = (num_rows, num_splits, width, heads.num_heads)
-    partial = torch.empty(*shape, heads.dim, dtype=torch.float32, device=qkv.device)
-    weights = torch.empty(*shape, 2, dtype=torch.float32, device=qkv.device)
-    out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
+    partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
+    weights = room("weights", (*shape, 2), torch.float32, qkv.device)
+    out = room("mixed", (len(qkv), heads.num_heads * heads.dim), qkv.dtype, qkv.device)
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, width * heads.num_kv_heads, num_rows)](
         qkv,

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Tile, fetch_ahead, let_next_start, token_tile, wait
+from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, token_tile, wait
 from .quick import quick
 
 TILE = Tile(32, 128, 2, 3)
@@ -67,11 +67,11 @@ def _gated(
     tl.store(out_ptr + tokens[:, None] * num_rows + rows[None, :], out, mask=mask)
 
 
-def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
     """silu(x @ gate.T) * (x @ up.T): [tokens, size] -> [tokens, rows]; `weight` holds gate and up, [2 * rows, size]."""
     num_tokens, size = x.shape
     num_rows = weight.shape[0] // 2
-    out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
+    out = room("gated", (num_tokens, num_rows), x.dtype, x.device)
     num_tile_tokens = token_tile(num_tokens)
     kernel: Any = _gated
     kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, TILE.rows))](

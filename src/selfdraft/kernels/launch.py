@@ -6,7 +6,7 @@ read. Three rules keep this safe:
 
 - Every program of every kernel launched with these options calls `wait`, whichever path it takes. Then the end of one
   kernel means the end of all before it.
-- Everything is written after `wait`; torch gives memory that an earlier kernel still reads to a later one.
+- Everything is written after `wait`: memory that an earlier kernel still reads is given to a later one.
 - Before `wait` a kernel reads only what was written before the pass began: weights, old keys, the places of tokens.
   Every recording begins a pass with a kernel launched the usual way (the embedding), which waits for all before it.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -28,6 +28,16 @@ try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 except ImportError:  # a Triton without it
     gdc_launch_dependents = gdc_wait = None
+
+
+class Room(Protocol):
+    """Memory for the result `name` of a kernel. `fresh`: its own; what a recording repeats may reuse it each time."""
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor: ...
+
+
+def fresh(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Tile, fetch_ahead, let_next_start, token_tile, wait
+from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, token_tile, wait
 from .quick import quick
 
 _PROCESSORS = 132
@@ -63,26 +63,34 @@ def _linear(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[:, None] & is_row[None, :])
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
     """[tokens, size] -> [tokens, rows]; `weight` [rows, size]."""
     tile = whole_tile(*weight.shape)
-    return multiply(x, weight, bias, tile, x.dtype)[0]
+    return multiply(x, weight, bias, tile, x.dtype, room)[0]
 
 
-def linear_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def linear_parts(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh
+) -> torch.Tensor:
     """[tokens, size] -> [splits, tokens, rows] in float32: to be added up."""
     tile = split_tile(*weight.shape)
-    return multiply(x, weight, bias, tile, torch.float32)
+    return multiply(x, weight, bias, tile, torch.float32, room, "parts")
 
 
 def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tile: Tile, dtype: torch.dtype
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    tile: Tile,
+    dtype: torch.dtype,
+    room: Room = fresh,
+    name: str = "whole",
 ) -> torch.Tensor:
     """[splits, tokens, rows], the product of each part of the columns; the bias is in the first."""
     (num_tokens, size), num_rows = x.shape, len(weight)
     part, num_tile_tokens = tile.part(size), token_tile(num_tokens)
     num_splits = triton.cdiv(size, part)
-    out = torch.empty(num_splits, num_tokens, num_rows, dtype=dtype, device=x.device)
+    out = room(name, (num_splits, num_tokens, num_rows), dtype, x.device)
     kernel: Any = _linear
     kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, tile.rows), num_splits)](
         x,

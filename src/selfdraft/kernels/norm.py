@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .launch import let_next_start, wait
+from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
 
@@ -50,15 +50,19 @@ def _add_norm(
 
 
 def add_norm(
-    stream: torch.Tensor, branch: torch.Tensor | None, weight: torch.Tensor, eps: float
+    stream: torch.Tensor, branch: torch.Tensor | None, weight: torch.Tensor, eps: float, room: Room = fresh
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`stream + branch` and its RMS norm; each [tokens, size].
 
     A branch may come in parts, [parts, tokens, size] in float32: their sum, rounded to the stream's dtype, is added.
+    The room of the sum may be that of the stream.
     """
     num_tokens, size = stream.shape
-    total = stream if branch is None else torch.empty_like(stream)
-    out = torch.empty_like(stream)
+    total = stream if branch is None else room("stream", stream.shape, stream.dtype, stream.device)
+    out = room("normed", stream.shape, stream.dtype, stream.device)
+    block = triton.next_power_of_2(size)
+    # A number each thread at least: two that read the same one could read it before and after it is written in place.
+    num_warps = max(1, min(4 if size < 4096 else 8, block // 32))
     kernel: Any = _add_norm
     kernel[(num_tokens,)](
         stream,
@@ -69,9 +73,9 @@ def add_norm(
         eps,
         num_tokens,
         SIZE=size,
-        BLOCK=triton.next_power_of_2(size),
+        BLOCK=block,
         NUM_PARTS=0 if branch is None else len(branch) if branch.ndim == 3 else 1,
-        num_warps=4 if size < 4096 else 8,
+        num_warps=num_warps,
         **launch.options(stream.device),
     )
     return total, out

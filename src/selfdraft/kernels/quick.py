@@ -2,11 +2,14 @@
 
 A new skip set is a hundred and more launches, and Triton's own way to each takes 20 to 40 us. What decides which
 compiled kernel runs is the same here as there: types, alignment, small whole numbers, constants. The first launch of a
-key is Triton's own.
+key is Triton's own. Launches can be collected, and launched again with no key at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -17,6 +20,14 @@ from triton.runtime.jit import JITFunction
 
 KNOWN = "3.6."
 """Versions of Triton whose compiled kernels are called as below: they promise nothing about that."""
+
+Launch = tuple[Any, tuple[int, int, int], tuple[Any, ...]]
+"""What runs, its grid, and what it is passed after the stream: addresses, so whoever keeps it keeps the tensors."""
+_collected: ContextVar[tuple[list[Launch], bool] | None] = ContextVar("collected", default=None)
+
+
+class NotCompiledError(Exception):
+    """A kernel that is only to be collected has never run for such arguments."""
 
 
 class QuickKernel:
@@ -34,14 +45,18 @@ class QuickKernel:
         device = driver.active.get_current_device()
         key, passed = self._key(device, values, options)
         compiled = self._compiled.get(key)
-        if compiled is None:
-            self._compiled[key] = self._compile(grid, values, options)
-            return
-        run, function, metadata, constants = compiled
-        first, second, third = (*grid, 1, 1)[:3]
-        stream = driver.active.get_current_stream(device)
-        # The three after the metadata are for profilers.
-        run(first, second, third, stream, function, metadata, None, None, None, *passed, *constants)
+        launches, is_run = _collected.get() or (None, True)
+        if compiled is not None:
+            launch = _launch_of(compiled, grid, passed)
+            if is_run:
+                relaunch([launch])
+        elif is_run:
+            compiled = self._compiled[key] = self._compile(grid, values, options)
+            launch = _launch_of(compiled, grid, passed)
+        else:
+            raise NotCompiledError(self.jit)
+        if launches is not None:
+            launches.append(launch)
 
     def _key(self, device: int, values: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], list[Any]]:
         """What decides which compiled kernel runs, and the values as they are passed: tensors by address."""
@@ -61,6 +76,34 @@ class QuickKernel:
         compiled = self.jit[grid](*values, **options)
         constants = tuple(options[param.name] for param in self.jit.params[len(values) :])
         return compiled.run, compiled.function, compiled.packed_metadata, constants
+
+
+def _launch_of(compiled: tuple[Any, ...], grid: tuple[int, ...], passed: list[Any]) -> Launch:
+    run, function, metadata, constants = compiled
+    first, second, third = (*grid, 1, 1)[:3]
+    # The three after the metadata are for profilers.
+    return run, (first, second, third), (function, metadata, None, None, None, *passed, *constants)
+
+
+def relaunch(launches: Iterable[Launch]) -> None:
+    """On the current stream."""
+    stream = driver.active.get_current_stream(driver.active.get_current_device())
+    for run, grid, arguments in launches:
+        run(*grid, stream, *arguments)
+
+
+@contextmanager
+def collected(is_run: bool = True) -> Iterator[list[Launch]]:
+    """The launches of quick kernels inside, in order; unless `is_run` they are not launched.
+
+    Where kernels are not quick, it stays empty.
+    """
+    launches: list[Launch] = []
+    token = _collected.set((launches, is_run))
+    try:
+        yield launches
+    finally:
+        _collected.reset(token)
 
 
 def _fits(value: float) -> bool:

@@ -171,7 +171,7 @@ class DraftSpec:
             begin.replay()
 
         def finish() -> None:
-            scores, _ = self.forward.finish(state, vocabulary=self.vocabulary)
+            scores, _ = self.forward.finish(state, self.vocabulary)
             draft_token(scores[:, -1], buffers, self.columns, outputs, self.rule)
 
         finishing, _ = record(finish, begin_again)

@@ -16,8 +16,7 @@ from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
 from ..placement import Placement
 from ..sublayer import Halfway, SubLayer
-from .graphs import power_of_two
-from .memory import Device, PassBuffers
+from .memory import Device, PassBuffers, power_of_two
 
 _PROOF_SLOTS = 64
 HEAD_START = 10
@@ -32,7 +31,8 @@ def head_start(sublayers: Sequence[SubLayer]) -> int:
 class Forward(Hashable, Protocol):
     """One pass in two parts, so that a draft can begin the next token before it is known whether it is wanted.
 
-    Nothing may be read on the host. `finish` may be called several times with one state.
+    Nothing may be read on the host. `finish` may be called several times with one state, if what `begin` did is done
+    again before each: it may use up the state's tensors.
     """
 
     holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
@@ -42,16 +42,16 @@ class Forward(Hashable, Protocol):
         """Of the sub-layers that run: those of one sort run the same kernels."""
         ...
 
-    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Any:
-        """The embedding and the first few sub-layers; slots 0 to `end - 1` are read.
+    def begin(
+        self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
+    ) -> Any:
+        """The embedding and the first few sub-layers; slots 0 to `end - 1` are read. `finish` returns `capture`.
 
         One that holds the cache works in the rows from `buffers.host["header"][3]` on, as they are now.
         """
         ...
 
-    def finish(
-        self, state: Any, capture: Sequence[str] = (), vocabulary: int | None = None
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def finish(self, state: Any, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Scores [rows, width, vocabulary], or of its first `vocabulary` tokens only, and captured states."""
         ...
 
@@ -84,16 +84,19 @@ class ModuleForward:
     def sorts(self, skip: SkipSet) -> frozenset[str]:
         return frozenset(part.name[0] for part in self._decoder.active_sublayers(skip))
 
-    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Halfway:
+    def begin(
+        self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
+    ) -> tuple[Halfway, Sequence[str]]:
         first_row = int(buffers.host["header"][3])
         placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, first_row)
         num_first = head_start(self._decoder.active_sublayers(skip))
-        return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first)
+        return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first), capture
 
     def finish(
-        self, state: Halfway, capture: Sequence[str] = (), vocabulary: int | None = None
+        self, state: tuple[Halfway, Sequence[str]], vocabulary: int | None = None
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        output = self._decoder.finish(replace(state, step=state.step.fork()), capture)
+        halfway, capture = state
+        output = self._decoder.finish(replace(halfway, step=halfway.step.fork()), capture)
         return output.scores[..., :vocabulary], output.captured
 
     def settle(self) -> None:

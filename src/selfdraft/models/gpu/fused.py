@@ -2,20 +2,24 @@
 
 A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
 weights are the model's own (models/joined.py has joined them). Each branch is added to the stream by the norm that
-follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels.
+follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels. Narrow passes
+work in fixed places (workspace.py), where any skip set is a composition of the same launches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 
 from ...kernels.attention import Heads, Place, attend
 from ...kernels.gated import gated
+from ...kernels.launch import Room, fresh
 from ...kernels.linear import linear, linear_parts
 from ...kernels.norm import add_norm
 from ...types import SkipSet
@@ -24,7 +28,8 @@ from ..decoder import Decoder
 from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm
 from ..sublayer import SubLayer
 from .forward import head_start
-from .memory import PassBuffers
+from .memory import PassBuffers, Rooms
+from .workspace import Fixed, Fresh, Workspace
 
 DTYPES = (torch.bfloat16, torch.float16)
 MAX_POSITIONS = 1 << 17
@@ -42,16 +47,14 @@ class Midway:
     """
 
     place: Place
+    space: Workspace
     rest: Sequence[SubLayer]
+    skips: bool
+    capture: Sequence[str]
     stream: torch.Tensor
     branch: torch.Tensor | None = None
     name: str = "embedding"
     streams: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    def normed(self, norm: JoinedNorm) -> tuple[Midway, torch.Tensor]:
-        """With the branch added, and what `norm` makes of it."""
-        stream, normed = add_norm(self.stream, self.branch, norm.weight, norm.eps)
-        return replace(self, stream=stream, branch=None, streams={**self.streams, self.name: stream}), normed
 
 
 class FusedForward:
@@ -65,26 +68,51 @@ class FusedForward:
         self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
+        self._shared = Rooms()
+        self._spaces: WeakKeyDictionary[PassBuffers, dict[int, Fixed]] = WeakKeyDictionary()
 
     def sorts(self, skip: SkipSet) -> frozenset[tuple[Any, ...]]:
         return frozenset(_sort(part.run) for part in self._decoder.active_sublayers(skip))
 
-    def begin(self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet) -> Midway:
-        sublayers = self._decoder.active_sublayers(skip)
+    def begin(
+        self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
+    ) -> Midway:
+        sublayers, table = self._decoder.active_sublayers(skip), self._decoder.embedding
         place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
-        stream = F.embedding(buffers.tokens.flatten(), self._decoder.embedding)
-        return _run(Midway(place, sublayers, stream), head_start(sublayers))
+        tokens = buffers.tokens.flatten()
+        is_fixed = len(tokens) <= NARROW and not capture
+        space: Workspace = self._fixed(buffers, end) if is_fixed else Fresh()
+        stream = space.room("stream", (len(tokens), table.shape[1]), table.dtype, table.device)
+        torch.index_select(table, 0, tokens, out=stream)
+        return _run(Midway(place, space, sublayers, bool(skip), capture, stream), head_start(sublayers))
 
-    def finish(
-        self, state: Midway, capture: Sequence[str] = (), vocabulary: int | None = None
-    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def finish(self, state: Midway, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         head: Any = self._decoder.head
-        state, normed = _run(state, len(state.rest)).normed(self._decoder.final_norm)
+        state = _run(state, len(state.rest))
+        stream, normed = _normed(state.space, "norm", self._decoder.final_norm, state.stream, state.branch)
         shape = (*state.place.depths.shape, -1)
-        streams = {**state.streams, "norm": normed}
-        captured = {point: streams[self._decoder.last_point(point, streams)].view(shape) for point in capture}
+        streams = {**state.streams, state.name: stream, "norm": normed}
+        captured = {point: streams[self._decoder.last_point(point, streams)].view(shape) for point in state.capture}
         bias = None if head.bias is None else head.bias[:vocabulary]
+        if state.skips and isinstance(state.space, Fixed):
+            state.space.complete(lambda space: self._launch_all(replace(state, space=space), normed))
         return _product(normed, head.weight[:vocabulary], bias).view(shape), captured
+
+    def _fixed(self, buffers: PassBuffers, end: int) -> Fixed:
+        """Of these inputs and slots alone: others may be recorded between the two halves of a pass."""
+        spaces = self._spaces.setdefault(buffers, {})
+        if end not in spaces:
+            spaces[end] = Fixed(self._shared)
+        return spaces[end]
+
+    def _launch_all(self, state: Midway, normed: torch.Tensor) -> None:
+        """Every launch of any skip set: each sub-layer, and each norm after nothing or after a branch of each sort."""
+        sublayers = self._decoder.sublayers
+        branches = [_branch(state.space, sublayer, normed, state.place) for sublayer in sublayers]
+        norms: dict[str, Any] = {one.name: one.run.norm for one in sublayers}  # type: ignore[attr-defined]
+        for name, norm in {**norms, "norm": self._decoder.final_norm}.items():
+            for branch in (None, *{_where(one): one for one in branches}.values()):
+                _normed(state.space, name, norm, state.stream, branch)
 
     def settle(self) -> None:
         """A product that cuBLAS splits over the inner dimension, of nothing.
@@ -97,28 +125,53 @@ class FusedForward:
 
 def _run(state: Midway, count: int) -> Midway:
     """The next `count` sub-layers; the branch of the last one is left for whoever goes on."""
+    stream, branch, name, streams = state.stream, state.branch, state.name, dict(state.streams)
     for sublayer in state.rest[:count]:
         part: Any = sublayer.run
-        state, normed = state.normed(part.norm)
-        state = replace(state, branch=_branch(part, normed, state.place), name=sublayer.name)
-    return replace(state, rest=state.rest[count:])
+        stream, normed = _normed(state.space, sublayer.name, part.norm, stream, branch)
+        streams[name] = stream
+        branch, name = _branch(state.space, sublayer, normed, state.place), sublayer.name
+    return replace(state, rest=state.rest[count:], stream=stream, branch=branch, name=name, streams=streams)
 
 
-def _branch(part: JoinedAttention | JoinedMLP, normed: torch.Tensor, place: Place) -> torch.Tensor:
-    if isinstance(part, JoinedMLP):
-        return _branch_product(gated(normed, part.gate_up, part.gate_up_bias), part.down, part.down_bias)
+def _normed(
+    space: Workspace, name: str, norm: JoinedNorm, stream: torch.Tensor, branch: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The stream with the branch added, and what the norm before `name` makes of it."""
+    return space.launch(
+        (name, _where(branch)), partial(add_norm, stream, branch, norm.weight, norm.eps, room=space.room)
+    )
+
+
+def _where(branch: torch.Tensor | None) -> tuple[int, int]:
+    """What tells the branches of one workspace apart."""
+    return (0, 0) if branch is None else (branch.data_ptr(), len(branch))
+
+
+def _branch(space: Workspace, sublayer: SubLayer, normed: torch.Tensor, place: Place) -> torch.Tensor:
+    part: Any = sublayer.run
+    run: Any = _mlp if isinstance(part, JoinedMLP) else _attention
+    branch: torch.Tensor = space.launch(sublayer.name, partial(run, part, normed, place, space.room))
+    return branch
+
+
+def _mlp(part: JoinedMLP, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
+    return _branch_product(gated(normed, part.gate_up, part.gate_up_bias, room), part.down, part.down_bias, room)
+
+
+def _attention(part: JoinedAttention, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    mixed = attend(_product(normed, part.qkv, part.qkv_bias), place, heads, part.layer)
-    return _branch_product(mixed, part.out, part.out_bias)
+    mixed = attend(_product(normed, part.qkv, part.qkv_bias, room), place, heads, part.layer, room)
+    return _branch_product(mixed, part.out, part.out_bias, room)
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return (linear if len(x) <= NARROW else F.linear)(x, weight, bias)
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room = fresh) -> torch.Tensor:
+    return linear(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
 
 
-def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room) -> torch.Tensor:
     """The last product of a sub-layer: in parts that the next norm adds, or whole."""
-    return (linear_parts if len(x) <= NARROW else F.linear)(x, weight, bias)
+    return linear_parts(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
 
 
 def _sort(part: Any) -> tuple[Any, ...]:

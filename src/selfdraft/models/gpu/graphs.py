@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 
 from ...types import SkipSet
-from .memory import MAX_WIDTH, recording
+from .memory import MAX_WIDTH, power_of_two, recording
 
 T = TypeVar("T")
 MAX_BYTES = 2 << 30
@@ -27,11 +27,6 @@ WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
 def bucket(num_slots: int) -> int:
     """Slots that a recorded pass reads: a power of two."""
     return max(MIN_SLOTS, power_of_two(num_slots))
-
-
-def power_of_two(number: int) -> int:
-    """The next one up from `number`."""
-    return 1 << (number - 1).bit_length()
 
 
 @functools.cache

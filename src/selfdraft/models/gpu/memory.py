@@ -27,6 +27,11 @@ Ints = npt.NDArray[np.int64]
 _is_recording: ContextVar[bool] = ContextVar("is_recording", default=False)
 
 
+def power_of_two(number: int) -> int:
+    """The next one up from `number`."""
+    return 1 << (number - 1).bit_length()
+
+
 def reads_are_free(tensor: torch.Tensor) -> bool:
     """Whether a shortcut may read `tensor` on the host: a wait on a GPU, impossible in what is recorded."""
     return tensor.device.type == "cpu" and not _is_recording.get()
@@ -125,6 +130,22 @@ class Packed:
     def send(self) -> None:
         self.data.copy_(self._mirror, non_blocking=True)
         self._sent.set()
+
+
+class Rooms:
+    """Memory by name that stays where it is: results of one name and size class share it."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    @torch.inference_mode(False)
+    def __call__(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Not filled; the same for the same arguments."""
+        size = math.prod(shape)
+        key = (name, dtype, device, power_of_two(size))
+        if key not in self._rooms:
+            self._rooms[key] = torch.empty(key[-1], dtype=dtype, device=device)
+        return self._rooms[key][:size].view(*shape)
 
 
 class PassBuffers(Packed):

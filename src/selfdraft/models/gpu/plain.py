@@ -8,9 +8,8 @@ host has read them: if they are what is asked for next, that pass is there alrea
 from __future__ import annotations
 
 import functools
-import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,9 +19,9 @@ from ...passes import SETTINGS, ChoiceKind, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
-from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width, power_of_two
+from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
 from .history import Histories, History
-from .memory import Device, PassBuffers, Readback
+from .memory import Device, PassBuffers, Readback, Rooms
 
 Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
@@ -142,7 +141,7 @@ class Passes:
         self._buffers = functools.cache(
             lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
         )
-        self._kept: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
+        self._room = Rooms()
         self._ahead: Ahead | None = None
         self.num_hits = 0
 
@@ -201,8 +200,7 @@ class Passes:
             kept: dict[str, torch.Tensor] = {}
 
             def run() -> None:
-                state = forward.begin(buffers, cache, end, request.skip)
-                scores, captured = forward.finish(state, capture)
+                scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
                 outbox.choices.copy_(best_token(scores))
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
@@ -241,7 +239,7 @@ class Passes:
 
     def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         """A copy that stays where it is; for what only pads, anything."""
-        kept = self._room("allowed", (rows, width, allowed.shape[-1]), allowed.dtype)
+        kept = self._room("allowed", (rows, width, allowed.shape[-1]), allowed.dtype, allowed.device)
         kept[: allowed.shape[0], : allowed.shape[1]].copy_(allowed)
         return kept
 
@@ -278,17 +276,9 @@ class Passes:
 
     def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """A copy outside of the recordings' memory."""
-        kept = self._room(name, value.shape, value.dtype)
+        kept = self._room(name, value.shape, value.dtype, value.device)
         kept.copy_(value)
         return kept
-
-    def _room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Passes of one size class share it."""
-        size = math.prod(shape)
-        key = (name, dtype, power_of_two(size))
-        if key not in self._kept:
-            self._kept[key] = self._device.zeros(key[2], dtype=dtype)
-        return self._kept[key][:size].view(*shape)
 
 
 def best_token(scores: torch.Tensor) -> torch.Tensor:
