@@ -130,11 +130,17 @@ def _key(settings_ptr, row, stream: tl.constexpr, index, SALT: tl.constexpr):
 
 
 @triton.jit
-def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
-    """The noise of these tokens, float64."""
+def uniform(settings_ptr, row, index, number, SALT: tl.constexpr):
+    """As `noise.uniform_at`."""
     first, second = _key(settings_ptr, row, 0, index, SALT), _key(settings_ptr, row, 1, index, SALT)
-    bits = _mix(_mix(token.to(tl.uint32) ^ first) ^ second)
-    return -tl.log(-tl.log((bits.to(tl.float64) + 0.5) / 4294967296.0))
+    bits = _mix(_mix(number.to(tl.uint32) ^ first) ^ second)
+    return (bits.to(tl.float64) + 0.5) / 4294967296.0
+
+
+@triton.jit
+def gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
+    """The noise of these tokens, float64."""
+    return -tl.log(-tl.log(uniform(settings_ptr, row, index, token, SALT)))
 
 
 @quick
@@ -173,7 +179,7 @@ def _draw_blocks(
     value = warm.to(tl.float64)
     if temperature > 0:
         index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
-        value += _gumbel(settings_ptr, row, index, token, SALT)
+        value += gumbel(settings_ptr, row, index, token, SALT)
     value = tl.where(is_kept, value, float("-inf"))
     for rank in tl.static_range(COUNT):
         best_value = tl.max(value, axis=0)
@@ -241,11 +247,17 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
         BLOCKS=triton.next_power_of_2(num_blocks),
         num_warps=WARPS,
     )
-    values = torch.empty(num_columns, count, dtype=torch.float64, device=device)
-    tokens = torch.empty(num_columns, count, dtype=torch.int64, device=device)
-    peak = torch.empty(num_columns, dtype=torch.float32, device=device)
-    column_kernel: Any = _draw_columns
-    column_kernel[(num_columns,)](
+    return draw_columns(block_values, block_tokens, softmax)
+
+
+def draw_columns(block_values: torch.Tensor, block_tokens: torch.Tensor, softmax: torch.Tensor) -> Drawn:
+    """What the winners [columns, blocks, count] of blocks come to."""
+    num_columns, num_blocks, count = block_values.shape
+    values = torch.empty(num_columns, count, dtype=torch.float64, device=softmax.device)
+    tokens = torch.empty(num_columns, count, dtype=torch.int64, device=softmax.device)
+    peak = torch.empty(num_columns, dtype=torch.float32, device=softmax.device)
+    kernel: Any = _draw_columns
+    kernel[(num_columns,)](
         block_values,
         block_tokens,
         softmax,
