@@ -153,8 +153,8 @@ def _tested(targets: Targets, sampler: Sampler) -> list[list[int]]:
     numbers = []
     for draft in drafts:
         padding = [0] * (width - 1 - len(draft.tokens))
-        parents = [parent - ROOT for parent in draft.parents]
-        numbers.append([[0, *part, *padding] for part in (draft.depths, draft.tokens, parents)])
+        columns_before = [parent - ROOT for parent in draft.parents]
+        numbers.append([[0, *part, *padding] for part in (draft.depths, draft.tokens, columns_before)])
     depths, tokens, parents = torch.tensor(numbers, device=scores.device).unbind(1)
     settings = torch.tensor(of_drafts(sampler.settings(targets.sites), drafts), device=scores.device)
     columns = Columns(settings, targets.noise.indices, depths, tokens, parents, depths[0, :1])

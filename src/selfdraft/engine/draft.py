@@ -171,8 +171,8 @@ class GroupDraft:
                 break
             last = torch.where(tokens == PAD, last, tokens)
         scores = torch.stack(self._scores) if self._scores else None
-        candidates = [column.tolist() for column in self._candidates]
-        return DraftedChain(candidates, torch.stack(self._confidences).tolist(), scores)
+        confidences = torch.stack(self._confidences).tolist()
+        return DraftedChain([column.tolist() for column in self._candidates], confidences, scores)
 
     def _draft_token(self, last: torch.Tensor, noise: NoiseKey, depth: int, ids: torch.Tensor) -> Choice:
         proposal = self._session.propose(last)
