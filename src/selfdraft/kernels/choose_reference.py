@@ -84,8 +84,10 @@ def warped(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Te
         scores = _keep_best(scores, numbers.whole("top_k"))
     if kind.has_top_p:
         scores = _keep_nucleus(scores, numbers.real("top_p"))
-    bar = numbers.real("min_p").float().log()
-    return scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
+    if kind.has_min_p:
+        bar = numbers.real("min_p").float().log()
+        scores = scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
+    return scores
 
 
 def _keep_best(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

@@ -77,11 +77,8 @@ class _Walks:
     def _keep(self, column: int, is_kept: torch.Tensor) -> None:
         self.at = torch.where(is_kept, column, self.at)
         self.num_kept = self.num_kept + is_kept
-        self.kept = torch.where(
-            is_kept[:, None] & (torch.arange(self.kept.shape[1], device=self.at.device) == self.num_kept[:, None]),
-            column,
-            self.kept,
-        )
+        place = torch.arange(self.kept.shape[1], device=self.at.device)
+        self.kept = torch.where(is_kept[:, None] & (place == self.num_kept[:, None]), column, self.kept)
         depth = self.num_kept.clamp(max=self._draft.shape[1] - 1)
         self.left = torch.where(is_kept[:, None], self._target[:, column].double().softmax(-1), self.left)
         self._offered = torch.where(is_kept[:, None], self._draft[self._rows, depth].double(), self._offered)
