@@ -24,6 +24,7 @@ from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
+from selfdraft.engine import accept
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import Rule, grow
 from selfdraft.engine.sampling import Sampler
@@ -827,6 +828,48 @@ def test_a_recorded_draft_is_the_draft_token_by_token(
     assert tokens_of(found) == tokens_of(expected)
     assert recorded._runner.graphs.num_graphs > 0
     assert not recorded._runner._drafts.refused
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "fixed", "lookahead": "fixed"},
+        {"strategy": "fixed", "tree": "siblings", "top_p": 0.9},
+        {"strategy": "fixed", "tree": "siblings", "presence_penalty": 0.5, "repetition_penalty": 1.2, "top_k": 20},
+        {"drafter": "model", "lookahead": "fixed", "tree": "siblings"},
+        {"drafter": "lookup", "tree": "siblings", "min_p": 0.02, "temperature": 0.3},
+        {"drafter": "ngram-pool"},
+        {"strategy": "fixed", "settings": {"self": {"vocabulary": 50}}},
+    ],
+    ids=lambda options: "-".join(map(str, options)) + str(options.get("drafter", "")),
+)
+def test_recorded_rejection_is_that_of_the_eager_runner(options: dict[str, Any], short_buckets: None) -> None:
+    """The same drafts and texts at the same seed, in a batch; drafts are kept, refused in part and refused at once."""
+    recorded, eager = new_engine(pico("llama")), new_engine(pico("llama"), make_runner)
+    options = {"temperature": 0.8, "seed": 2**40 + 3, "acceptance": "rejection", "max_new_tokens": 20, **options}
+    with mock.patch.object(accept, "_tested", wraps=accept._tested) as on_host:
+        found = recorded.generate(list(PROMPTS), **options)
+        assert on_host.call_count == 0
+        expected = eager.generate(list(PROMPTS), **options)
+        assert on_host.call_count > 0
+    assert tokens_of(found) == tokens_of(expected)
+    for one, other in zip(itertools.chain(*drafts_of(found)), itertools.chain(*drafts_of(expected)), strict=True):
+        assert (one.tokens, one.parents, one.num_drawn) == (other.tokens, other.parents, other.num_drawn)
+    kept = {len(step.verdict.nodes) for generation in found for step in generation.steps if step.draft.tokens}
+    assert min(kept) == 0 < max(kept)
+    assert not recorded._runner._drafts.refused
+
+
+def test_rejection_in_groups_that_draft_one_after_the_other() -> None:
+    """What an earlier group drew from is still there when all are verified."""
+    plans = [Plan(SkipSet.parse("a1-2,m2"), max_draft_tokens=3), Plan(SkipSet.parse("a3"), max_draft_tokens=4)]
+
+    def texts(engine: Engine) -> list[Any]:
+        strategy = engine._method({}).strategy
+        with mock.patch.object(strategy, "plan", lambda sequence_id, _: plans[sequence_id % 2]):
+            return tokens_of(engine.generate(list(PROMPTS), temperature=1.1, acceptance="rejection", max_new_tokens=20))
+
+    assert texts(new_engine(pico("llama"))) == texts(new_engine(pico("llama"), make_runner))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -26,14 +27,17 @@ from transformers import (
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.chains import Choice, Draw
-from selfdraft.engine import accept
+from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, check_processors
+from selfdraft.kernels import reject_reference
+from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
 from selfdraft.passes import DraftStats, PassRequest
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
+from tape import TapeRecorder
 
 TINY_VOCAB = 8
 NUM_DRAWS = 2048
@@ -67,19 +71,33 @@ SETTINGS = {
 }
 
 
-@functools.cache
-def tiny_engine() -> Engine:
+def new_engine() -> Engine:
     """A draft that is often wrong: `test_draft_and_target_disagree` says how often."""
     model = flat(pico("llama", vocab_size=TINY_VOCAB))
     return Engine(model, strategy="fixed", lookahead="fixed", settings=SETTINGS)
 
 
-def texts(options: Mapping[str, Any], num_tokens: int, **method: Any) -> list[tuple[int, ...]]:
+tiny_engine = functools.cache(new_engine)
+
+
+def recorded_engine() -> Engine:
+    """A new one: what it has recorded stays as it was then."""
+    with mock.patch.object(
+        engine_module, "make_runner", lambda model, *_: GraphRunner(model, make_recorder=TapeRecorder)
+    ):
+        return new_engine()
+
+
+ENGINES = {"eager": tiny_engine, "recorded": recorded_engine}
+on_both = pytest.mark.parametrize("engine", ENGINES)
+
+
+def texts(options: Mapping[str, Any], num_tokens: int, engine: str = "eager", **method: Any) -> list[tuple[int, ...]]:
     """NUM_DRAWS independent texts: the rows of batches, each row its own sequence."""
-    rows = 256
+    rows, made = 256, ENGINES[engine]()
     found: list[tuple[int, ...]] = []
     for first in range(0, NUM_DRAWS, rows):
-        batch = tiny_engine().generate([PROMPT] * rows, max_new_tokens=num_tokens, sequence=first, **options, **method)
+        batch = made.generate([PROMPT] * rows, max_new_tokens=num_tokens, sequence=first, **options, **method)
         found.extend(generation.tokens for generation in batch)
     return found
 
@@ -138,6 +156,11 @@ def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance
     assert share_of_texts(options, acceptance=acceptance, **METHODS[name]) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_recorded_texts_have_the_targets_distribution(name: str) -> None:
+    assert share_of_texts(OPTIONS[1], acceptance="rejection", engine="recorded", **METHODS[name]) > 1e-3
+
+
 @torch.inference_mode()
 def test_draft_and_target_disagree() -> None:
     """Total variation between both distributions after the prompt and its continuations, on average."""
@@ -172,15 +195,23 @@ def test_what_is_mixed_beforehand_gives_the_same_noise(seed: int) -> None:
 class TestPlantedDefects:
     """Mistakes that published code makes: the distribution test sees each of them."""
 
-    def test_bonus_token_without_temperature(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def try_children(walks: Any, target_probs: torch.Tensor, tests: torch.Tensor) -> Any:
-            kept, rest = original(walks, target_probs, tests)
-            is_bonus = torch.tensor([not walk.children for walk in walks])[:, None]
-            return kept, torch.where(is_bonus, rest**0.6, rest)  # as if drawn at temperature 1 instead of 0.6
+    @on_both
+    def test_bonus_token_without_temperature(self, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+        def last_word(self: Any) -> torch.Tensor:
+            is_bonus = self.num_kept == self._columns.settings[:, -2]  # all nodes of a chain
+            # As if drawn at temperature 1 instead of 0.6.
+            self.left = torch.where(is_bonus[:, None], self.left**0.6, self.left)
+            return original(self)
 
-        original = accept.try_children
-        monkeypatch.setattr(accept, "try_children", try_children)
-        assert share_of_texts({"temperature": 0.6}, acceptance="rejection") < 1e-9
+        original = reject_reference._Walks.last_word
+        monkeypatch.setattr(reject_reference._Walks, "last_word", last_word)
+        assert share_of_texts({"temperature": 0.6}, acceptance="rejection", engine=engine) < 1e-9
+
+    @on_both
+    def test_the_last_word_drawn_from_all_of_the_target(self, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+        """And not from what the refused token left of it."""
+        monkeypatch.setattr(reject_reference, "normalised", lambda probs, otherwise: otherwise)
+        assert share_of_texts({"temperature": 1.0}, acceptance="rejection", engine=engine) < 1e-9
 
     @pytest.mark.parametrize("acceptance", ACCEPTANCES)
     def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
@@ -195,7 +226,10 @@ class TestPlantedDefects:
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
-    def test_a_drafted_token_withdrawn_for_its_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @on_both
+    def test_a_drafted_token_withdrawn_for_its_own_probability(
+        self, monkeypatch: pytest.MonkeyPatch, engine: str
+    ) -> None:
         def choose(self: Rule, stats: DraftStats, draw: Draw) -> Choice:
             choice = original(self, stats, draw)
             assert stats.scores is not None
@@ -204,7 +238,7 @@ class TestPlantedDefects:
 
         original = Rule.__call__
         monkeypatch.setattr(Rule, "__call__", choose)
-        assert share_of_texts({"temperature": 1.0}, acceptance="rejection") < 1e-9
+        assert share_of_texts({"temperature": 1.0}, acceptance="rejection", engine=engine) < 1e-9
 
 
 def test_the_distribution_test_sees_an_ignored_temperature() -> None:

@@ -40,7 +40,7 @@ class DraftRule(Hashable, Protocol):
 
     @property
     def keeps_scores(self) -> bool:
-        """Whether what was drawn from must be kept."""
+        """Whether what was drawn from must be kept: the scores after the rules, before temperature."""
         ...
 
     def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
@@ -62,7 +62,7 @@ class DraftTask:
     @property
     def runs_on_device(self) -> bool:
         """Whether a chain with scores can be drafted without the host."""
-        return self.choosing is not None and not self.rule.keeps_scores
+        return self.choosing is not None
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,4 @@ class DraftedChain:
 
     candidates: Sequence[Sequence[Sequence[int]]]  # [depth][row] best first, PAD-filled; only PAD: the row had stopped
     confidences: Sequence[Sequence[float]]  # [depth][row]
+    scores: torch.Tensor | None = None  # [depths, rows, vocabulary] what was drawn from, if the rule keeps it

@@ -13,6 +13,8 @@ from .passes import Salt
 
 _MASK = 0xFFFFFFFF
 _STREAMS = (0x243F6A88, 0x85A308D3)
+DRAW, TEST, REST = 1, 2, 3
+"""Salts: noise that draws a draft, tests it, and draws what is left. They must not know of each other."""
 
 
 def gumbel(
@@ -22,17 +24,11 @@ def gumbel(
     return gumbel_at(_keys(seed, sequences, indices, *salts), tokens)
 
 
-def uniform(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
+def uniform_at(keys: tuple[torch.Tensor, torch.Tensor], numbers: torch.Tensor | int) -> torch.Tensor:
     """A number strictly between 0 and 1 for each of `numbers`, float64, from integers bit-equal on every device.
 
-    Other `salts` give other numbers for the same place.
+    Other keys [n] give other numbers.
     """
-    return _uniform(_keys(seed, sequences, indices, *salts), numbers)
-
-
-def _uniform(keys: tuple[torch.Tensor, torch.Tensor], numbers: torch.Tensor | int) -> torch.Tensor:
     first, second = keys[0][:, None], keys[1][:, None]
     if isinstance(numbers, int):
         numbers = torch.arange(numbers, device=first.device)
@@ -66,7 +62,7 @@ def keys_of(seed: int, sequence: int) -> tuple[int, int]:
 
 def gumbel_at(keys: tuple[torch.Tensor, torch.Tensor], tokens: torch.Tensor | int) -> torch.Tensor:
     """As `gumbel`, with keys [n] that are mixed already."""
-    return -torch.log(-torch.log(_uniform(keys, tokens)))
+    return -torch.log(-torch.log(uniform_at(keys, tokens)))
 
 
 def mixed(key: torch.Tensor, *parts: Salt) -> torch.Tensor:

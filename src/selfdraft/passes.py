@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .types import SkipSet
+from .types import Draft, SkipSet
 
 Tokens = torch.Tensor | Sequence[Sequence[int]]
 """[rows, width]: numbers on the host, or a tensor on any device."""
@@ -57,6 +57,7 @@ class ChoiceKind(NamedTuple):
     has_min_p: bool = False
     has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
     is_masked: bool = False  # only allowed tokens
+    is_tested: bool = False  # a draft, token by token (`rejection`): what comes of it are verdicts, not choices
 
     @property
     def is_best(self) -> bool:
@@ -66,7 +67,7 @@ class ChoiceKind(NamedTuple):
 
 SETTINGS = (
     *("key", "second_key", "round", "temperature", "top_k", "top_p", "min_p"),
-    *("repetition", "presence", "frequency", "min_new_tokens", "unused"),
+    *("repetition", "presence", "frequency", "min_new_tokens", "num_nodes", "num_drawn"),
 )
 """The numbers a row chooses by, each an int64; what is not whole is written as the bits of a float64."""
 
@@ -90,6 +91,12 @@ class Choosing:
     biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
     eos_tokens: Sequence[int] = ()
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
+    drawn_from: Sequence[torch.Tensor | None] = ()  # [row] `Draft.scores`, where drafts are tested
+
+    def testing(self, drafts: Sequence[Draft]) -> Choosing:
+        """The same rows, which test these drafts."""
+        kind, settings = self.kind._replace(is_tested=True), of_drafts(self.settings, drafts)
+        return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
 
     def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
         """Its rows at these places among `num_rows`; the others do not choose."""
@@ -99,6 +106,11 @@ class Choosing:
             settings[place], indices[place] = self.settings[row], self.indices[row]
             texts[place] = self.texts[row] if self.texts else None
         return replace(self, settings=settings, indices=indices, texts=texts if self.texts else ())
+
+
+def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
+    """The settings of rows with the sizes of their drafts."""
+    return [[*row[:-2], len(draft.tokens), draft.num_drawn] for row, draft in zip(settings, drafts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,7 @@ class PassOutput:
     scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
+    read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

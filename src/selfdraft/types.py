@@ -160,8 +160,8 @@ class Draft:
     chain_length: int = 0
     confidences: tuple[float, ...] = ()  # of the chain: how sure the draft was of its best token at each depth
     num_draft_steps: int = 0
-    num_drawn: int = 0  # nodes 0 to num_drawn - 1 were drawn from `scores`, the others are guesses without them
-    scores: torch.Tensor | None = field(default=None, compare=False, repr=False)  # [chain_length, vocabulary], warped
+    num_drawn: int = 0  # nodes 0 to num_drawn - 1 were drawn from `scores` (before temperature), the others guessed
+    scores: torch.Tensor | None = field(default=None, compare=False, repr=False)  # [chain_length, vocabulary or less]
     reuse: Reuse | None = field(default=None, compare=False, repr=False)
 
     @classmethod

@@ -253,7 +253,8 @@ class ModelSession(PlainSession):
         if chain is None or len(places) == num_rows:
             return chain
         candidates = [[column[place] for place in places] for column in chain.candidates]
-        return DraftedChain(candidates, [[column[place] for place in places] for column in chain.confidences])
+        confidences = [[column[place] for place in places] for column in chain.confidences]
+        return DraftedChain(candidates, confidences, None if chain.scores is None else chain.scores[:, places])
 
 
 def _spread(task: DraftTask, places: Sequence[int], num_rows: int) -> DraftTask:

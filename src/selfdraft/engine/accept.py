@@ -12,13 +12,12 @@ from functools import cached_property
 
 import torch
 
-from ..noise import uniform
-from ..passes import NoiseKey, PassOutput, Site
+from ..kernels.reject_reference import walk
+from ..models.gpu.memory import reads_are_free
+from ..noise import DRAW, REST
+from ..passes import Columns, NoiseKey, PassOutput, Site, of_drafts
 from ..types import ROOT, Draft, Verdict
 from .sampling import Ranked, Sampler
-
-_DRAW, _TEST, _REST = 1, 2, 3
-"""Salts: noise that draws the draft, tests it, and draws what is left. They must not know of each other."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Targets:
     output: PassOutput
     prefixes: Sequence[Sequence[int]]  # committed text of each row, as processors see it
     sites: Sequence[Site]  # of the first token each row may emit
-    are_chosen: bool = False  # whether `choices` are the target's own, and not only the best raw scores
+    are_chosen: bool = False  # whether `choices` are the target's own, or there are verdicts; else the best raw scores
 
     @property
     def scores(self) -> torch.Tensor:
@@ -108,41 +107,27 @@ class Coupled:
 
 
 class Rejection:
-    """Speculative sampling by rejection (Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+    """Speculative sampling by rejection (Leviathan et al., arXiv:2211.17192); kernels/reject_reference.py says how.
 
-    A drawn token x is kept with probability min(1, p(x) / q(x)), where q is the draft's distribution and p the
-    target's; otherwise p becomes max(p - q, 0), normalised, and q loses x. Siblings are drawn without replacement, so
-    each is tested likewise with what is left of p and q (SpecInfer, arXiv:2305.09781); the last word is a draw
-    from the p that remains. A guess without a distribution is a point mass: kept with p(x), else p loses x. The text
-    has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
+    The text has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
     """
 
     keeps_scores = True
-    draft_salt, target_salt = _DRAW, _REST
+    draft_salt, target_salt = DRAW, REST
 
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """Draws from the draft without replacement, in order."""
         # The round is part of the key: what an earlier round learned from this noise must not steer it now.
-        return sampler.best(warped, count, noise.sequences, noise.indices, noise.rounds, _DRAW)
+        return sampler.best(warped, count, noise.sequences, noise.indices, noise.rounds, DRAW)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
         if sampler.is_greedy or (targets.are_chosen and not any(draft.tokens for draft in targets.drafts)):
             return Coupled.accept(targets, sampler)
-        walks = [Walk(draft) for draft in targets.drafts]
-        rows = list(range(len(walks)))
-        while rows:
-            scores, noise = _scores_at(targets, sampler, walks, rows)
-            open_walks = [walks[row] for row in rows]
-            num_tests = max(len(walk.children) for walk in open_walks)
-            tests = uniform(sampler.options.seed, noise.sequences, noise.indices, num_tests, noise.rounds, _TEST)
-            kept, rest = try_children(open_walks, sampler.warp(scores).double().softmax(-1), tests)
-            drawn = sampler.best(rest.log(), 1, noise.sequences, noise.indices, noise.rounds, _REST)[1][:, 0].tolist()
-            for walk, child, token in zip(open_walks, kept, drawn, strict=True):
-                walk.end(token) if child is None else walk.follow(child)
-            rows = [row for row in rows if not walks[row].is_over]
-        return [walk.verdict for walk in walks]
+        read = targets.output.read_verdicts
+        found = _tested(targets, sampler) if read is None else read()
+        return [_verdict(draft, numbers) for draft, numbers in zip(targets.drafts, found, strict=True)]
 
 
 def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
@@ -155,52 +140,52 @@ def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
     return Verdict(tuple(tokens), tuple(nodes))
 
 
-def try_children(
-    walks: Sequence[Walk], target_probs: torch.Tensor, tests: torch.Tensor
-) -> tuple[list[int | None], torch.Tensor]:
-    """For each row the first child that is kept, if any, and what the tests left of the target's distribution.
-
-    `target_probs` [rows, vocabulary]; `tests` [rows, children]: independent numbers between 0 and 1.
-    """
-    kept: list[int | None] = [None] * len(walks)
-    draft_scores = _draft_scores(walks, target_probs)
-    for rank in range(tests.shape[1]):
-        pending = [row for row, walk in enumerate(walks) if kept[row] is None and rank < len(walk.children)]
-        if not pending:
-            break
-        rows = torch.tensor(pending, device=target_probs.device)
-        children = [walks[row].children[rank] for row in pending]
-        tokens = torch.tensor([walks[row].draft.tokens[child] for row, child in zip(pending, children, strict=True)])
-        tokens = tokens.to(target_probs.device)
-        is_token = torch.nn.functional.one_hot(tokens, target_probs.shape[1])
-        is_drawn = [child < walks[row].draft.num_drawn for row, child in zip(pending, children, strict=True)]
-        drawn_from = draft_scores[rows].softmax(-1)
-        offered = torch.where(torch.tensor(is_drawn, device=rows.device)[:, None], drawn_from, is_token.double())
-        threshold = tests[rows, rank] * offered.gather(1, tokens[:, None])[:, 0]
-        is_kept = threshold < target_probs[rows, tokens]
-        left = _normalised((target_probs[rows] - offered).clamp(min=0.0), target_probs[rows])
-        target_probs = target_probs.index_copy(0, rows, torch.where(is_kept[:, None], target_probs[rows], left))
-        # Taken away as a score, not as a probability: what is left may be too small for the latter.
-        draft_scores = draft_scores.index_copy(0, rows, draft_scores[rows].masked_fill(is_token.bool(), -torch.inf))
-        for row, child, keep in zip(pending, children, is_kept.tolist(), strict=True):
-            kept[row] = child if keep else None
-    return kept, target_probs
+def _verdict(draft: Draft, numbers: Sequence[int]) -> Verdict:
+    """From what `kernels/top.reject` returns for its row."""
+    nodes = tuple(column - 1 for column in numbers[1 : 1 + numbers[0]])
+    return Verdict((*(draft.tokens[node] for node in nodes), numbers[-1]), nodes)
 
 
-def _draft_scores(walks: Sequence[Walk], target_probs: torch.Tensor) -> torch.Tensor:
-    """What the drawn children of each row were drawn from; anything where there are none."""
-    draft_scores = torch.zeros_like(target_probs)
-    for row, walk in enumerate(walks):
-        scores, depth = walk.draft.scores, len(walk.nodes)
-        if scores is not None and depth < len(scores):
-            draft_scores[row] = scores[depth]
-    return draft_scores
+def _tested(targets: Targets, sampler: Sampler) -> list[list[int]]:
+    """As `kernels/top.reject`, after rules that run on the host."""
+    drafts, scores = targets.drafts, _ruled(targets, sampler)
+    rows, width, vocab_size = scores.shape
+    numbers = []
+    for draft in drafts:
+        padding = [0] * (width - 1 - len(draft.tokens))
+        columns_before = [parent - ROOT for parent in draft.parents]
+        numbers.append([[0, *part, *padding] for part in (draft.depths, draft.tokens, columns_before)])
+    depths, tokens, parents = torch.tensor(numbers, device=scores.device).unbind(1)
+    settings = torch.tensor(of_drafts(sampler.settings(targets.sites), drafts), device=scores.device)
+    columns = Columns(settings, targets.noise.indices, depths, tokens, parents, depths[0, :1])
+    num_depths = max(1, *(draft.chain_length for draft in drafts))
+    drawn_from = torch.zeros(rows, num_depths, vocab_size, device=scores.device)
+    for row, draft in enumerate(drafts):
+        if draft.scores is not None:
+            known = drawn_from[row, : len(draft.scores)].fill_(-torch.inf)
+            known[:, : draft.scores.shape[1]] = draft.scores
+    target, draft_scores = (sampler.warp(part.flatten(0, 1)).view(part.shape) for part in (scores, drawn_from))
+    found: list[list[int]] = walk(target, draft_scores, columns, parents, reads_are_free(depths)).tolist()
+    return found
 
 
-def _normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-    """Rows that sum to 1; where rounding left nothing of one, the row of `otherwise`."""
-    total = probs.sum(-1, keepdim=True)
-    return torch.where(total > 0, probs / total.clamp(min=1e-300), otherwise)
+def _ruled(targets: Targets, sampler: Sampler) -> torch.Tensor:
+    """The target's scores after every node, prefix rules applied."""
+    if not sampler.has_prefix_rules:
+        return targets.scores
+    places, prefixes = [], []
+    for row, (draft, prefix) in enumerate(zip(targets.drafts, targets.prefixes, strict=True)):
+        own = [list(prefix)]
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            own.append([*own[parent - ROOT], token])
+        places += [(row, column) for column in range(len(own))]
+        prefixes += own
+    rows, columns = torch.tensor(places, device=targets.scores.device).unbind(1)
+    emitted = [len(prefix) - len(targets.prefixes[row]) for (row, _), prefix in zip(places, prefixes, strict=True)]
+    indices = targets.noise.indices[rows] + torch.tensor(emitted, device=rows.device)
+    scores = targets.scores.float().clone()
+    scores[rows, columns] = sampler.apply_prefix_rules(scores[rows, columns], prefixes, indices)
+    return scores
 
 
 def _scores_at(

@@ -74,6 +74,7 @@ class Rule:
     def of(cls, method: Method, plan: Plan, sampler: Sampler) -> Rule:
         """Where the host goes by the caller's processors, all that matters is whether it draws."""
         kind = sampler.kind or ChoiceKind(is_drawn=not sampler.is_greedy)
+        kind = kind._replace(salt=method.accept.draft_salt if kind.is_drawn else 0)
         return cls(method.lookahead, method.tree_of(plan), method.accept, kind)
 
     @property
@@ -170,7 +171,9 @@ class GroupDraft:
             if not active.any():
                 break
             last = torch.where(tokens == PAD, last, tokens)
-        return DraftedChain([column.tolist() for column in self._candidates], torch.stack(self._confidences).tolist())
+        scores = torch.stack(self._scores) if self._scores else None
+        confidences = torch.stack(self._confidences).tolist()
+        return DraftedChain([column.tolist() for column in self._candidates], confidences, scores)
 
     def _draft_token(self, last: torch.Tensor, noise: NoiseKey, depth: int, ids: torch.Tensor) -> Choice:
         proposal = self._session.propose(last)
@@ -191,9 +194,9 @@ class GroupDraft:
         return self._rule(stats, lambda scores, count: self._draw(scores, count, noise))
 
     def _draw(self, scores: torch.Tensor, count: int, noise: NoiseKey) -> Drawn:
-        warped = self._sampler.warp(scores)
         if self._rule.keeps_scores:
-            self._scores.append(warped)
+            self._scores.append(scores)
+        warped = self._sampler.warp(scores)
         return Drawn(*self._rule.accept.candidates(warped, count, self._sampler, noise), None)
 
     def _prefixes(self) -> list[list[int]]:
@@ -211,8 +214,7 @@ class GroupDraft:
         return [level for level in levels if level]
 
     def _collect(self, chain: DraftedChain) -> list[Draft]:
-        scores = torch.stack(self._scores, 1) if self._scores else None
-        drafts = []
+        scores, drafts = chain.scores, []
         for row, cap in enumerate(self._task.caps):
             levels = self._levels(chain, row)
             branches = [*self._branches.by_row[row], *self._session.branches(row)] if cap else []
@@ -225,7 +227,7 @@ class GroupDraft:
                     self._max_nodes,
                     is_drawn=scores is not None,
                     confidences=[column[row] for column in chain.confidences[:length]],
-                    scores=None if scores is None else scores[row, :length],
+                    scores=None if scores is None else scores[:length, row],
                     reuse=self._session.reuse(row, length),
                 )
             )

@@ -115,10 +115,13 @@ class Sampler:
         kind = self.kind
         if kind is None:
             return None
-        settings = [[*keys_of(self.options.seed, sequence), round_, *self._numbers] for sequence, _, round_ in sites]
         indices = [index for _, index, _ in sites]
         rules = (texts, self.options.logit_bias, self.eos_tokens) if kind.has_rules else ()
-        return Choosing(kind._replace(salt=salt if kind.is_drawn else 0), settings, indices, *rules)
+        return Choosing(kind._replace(salt=salt if kind.is_drawn else 0), self.settings(sites), indices, *rules)
+
+    def settings(self, sites: Sequence[Site]) -> list[list[int]]:
+        """[row] in the order of `SETTINGS`."""
+        return [[*keys_of(self.options.seed, sequence), round_, *self._numbers] for sequence, _, round_ in sites]
 
     @cached_property
     def _numbers(self) -> list[int]:
@@ -126,7 +129,7 @@ class Sampler:
         options = self.options
         penalties = (options.repetition_penalty, options.presence_penalty, options.frequency_penalty)
         warping = [_bits(options.temperature), options.top_k, _bits(options.top_p), _bits(options.min_p)]
-        return [*warping, *map(_bits, penalties), options.min_new_tokens, 0]
+        return [*warping, *map(_bits, penalties), options.min_new_tokens, 0, 0]
 
     def apply_prefix_rules(
         self, scores: torch.Tensor, prefixes: Sequence[Sequence[int]], indices: torch.Tensor

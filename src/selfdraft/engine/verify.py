@@ -31,10 +31,10 @@ def verify(
     ]
     state.cache.reserve(max(starts) + width)
     goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
-    # Where the draft's distributions decide, too, scores are all that is wanted of a pass over a draft.
-    is_host_walk = accept.keeps_scores and not sampler.is_greedy and width > 1
-    texts = [sequence.text for sequence in state.active]
-    choosing = None if is_host_walk else sampler.choosing(state.sites, texts, accept.target_salt)
+    is_tested = accept.keeps_scores and not sampler.is_greedy and width > 1
+    choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
+    if choosing is not None and is_tested:
+        choosing = choosing.testing(drafts)
     request = PassRequest(
         inputs,
         starts,
@@ -46,7 +46,8 @@ def verify(
         choosing=choosing,
     )
     output = runner.forward(request, state.cache)
-    are_chosen = sampler.takes_best or (choosing is not None and output.read_choices is not None)
+    has_chosen = choosing is not None and (output.read_verdicts if is_tested else output.read_choices) is not None
+    are_chosen = sampler.takes_best or has_chosen
     prefixes = [] if are_chosen or not sampler.has_prefix_rules else [sequence.prefix for sequence in state.active]
     return Targets(drafts, output, prefixes, state.sites, are_chosen), output.captured
 

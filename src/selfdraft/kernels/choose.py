@@ -116,11 +116,17 @@ def _key(settings_ptr, row, stream: tl.constexpr, index, SALT: tl.constexpr):
 
 
 @triton.jit
+def uniform(settings_ptr, row, index, number, SALT: tl.constexpr):
+    """As `noise.uniform_at`."""
+    first, second = _key(settings_ptr, row, 0, index, SALT), _key(settings_ptr, row, 1, index, SALT)
+    bits = _mix(_mix(number.to(tl.uint32) ^ first) ^ second)
+    return (bits.to(tl.float64) + 0.5) / 4294967296.0
+
+
+@triton.jit
 def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
     """The noise of these tokens, float64."""
-    first, second = _key(settings_ptr, row, 0, index, SALT), _key(settings_ptr, row, 1, index, SALT)
-    bits = _mix(_mix(token.to(tl.uint32) ^ first) ^ second)
-    return -tl.log(-tl.log((bits.to(tl.float64) + 0.5) / 4294967296.0))
+    return -tl.log(-tl.log(uniform(settings_ptr, row, index, token, SALT)))
 
 
 @quick

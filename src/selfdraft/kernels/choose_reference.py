@@ -65,11 +65,21 @@ def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
 
 def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
     """The `count` winners of scores [columns, vocabulary] after the rules."""
-    numbers, scores = _Numbers(columns), scores.float()
-    peak = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
+    numbers, raw = _Numbers(columns), scores.float()
+    peak = torch.exp(raw.amax(-1) - raw.logsumexp(-1))
+    salts = (numbers.whole("round"), kind.salt) if kind.salt else ()
+    parts = (_indices(columns), *salts)
+    keys = mixed(numbers.whole("key"), *parts), mixed(numbers.whole("second_key"), *parts)
+    noise = torch.where(numbers.real("temperature") > 0, gumbel_at(keys, scores.shape[-1]), 0.0)
+    values, tokens = (warped(scores, columns, kind).double() + noise).topk(count, dim=-1)
+    return Drawn(values, tokens, peak)
+
+
+def warped(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
+    """Temperature, if any, and truncation of scores [columns, vocabulary] after the rules."""
+    numbers = _Numbers(columns)
     temperature = numbers.real("temperature").float()
-    is_drawn = temperature > 0
-    scores = scores / torch.where(is_drawn, temperature, 1.0)
+    scores = scores.float() / torch.where(temperature > 0, temperature, 1.0)
     if kind.has_top_k:
         scores = _keep_best(scores, numbers.whole("top_k"))
     if kind.has_top_p:
@@ -77,12 +87,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     if kind.has_min_p:
         bar = numbers.real("min_p").float().log()
         scores = scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
-    salts = (numbers.whole("round"), kind.salt) if kind.salt else ()
-    parts = (_indices(columns), *salts)
-    keys = mixed(numbers.whole("key"), *parts), mixed(numbers.whole("second_key"), *parts)
-    noise = gumbel_at(keys, scores.shape[-1])
-    values, tokens = (scores.double() + torch.where(is_drawn, noise, 0.0)).topk(count, dim=-1)
-    return Drawn(values, tokens, peak)
+    return scores
 
 
 def _keep_best(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from ..passes import ChoiceKind, Columns, Drawn, Outline
-from . import choose_reference
+from . import choose_reference, reject_reference
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,6 +57,19 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     from . import choose
 
     return choose.draw(scores, columns, kind, count)
+
+
+def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
+    """What is kept of each row's draft: its number of columns, then these columns; in the end the target's last word.
+
+    `scores` [columns, vocabulary] and `drawn_from` [rows, depths, vocabulary] are those after the rules. Returns
+    [rows, 1 + width].
+    """
+    if not runs_triton(scores.device):
+        return reject_reference.reject(scores, drawn_from, columns, kind)
+    from .reject import reject
+
+    return reject(scores, drawn_from, columns, kind)
 
 
 @cache

@@ -57,7 +57,7 @@ def order_of(x):
 
 
 @triton.jit
-def _warmth(settings_ptr, row):
+def warmth(settings_ptr, row):
     """The temperature; 1 instead of 0."""
     temperature = real(settings_ptr, row, _TEMPERATURE)
     return tl.where(temperature > 0, temperature, 1.0)
@@ -66,7 +66,7 @@ def _warmth(settings_ptr, row):
 @triton.jit
 def warmed(x, settings_ptr, row):
     """Divided by the temperature; at 0 as it is."""
-    return tl.div_rn(x, _warmth(settings_ptr, row).to(tl.float32))
+    return tl.div_rn(x, warmth(settings_ptr, row).to(tl.float32))
 
 
 @quick
@@ -108,7 +108,7 @@ def _bounds(
     row = column // width
     maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
     order, best = order_of(maxima), tl.maximum(tl.max(maxima, axis=0), -1e30)
-    temperature = _warmth(settings_ptr, row)
+    temperature = warmth(settings_ptr, row)
     bound = tl.zeros([], tl.uint32)
     if HAS_TOP_K:
         k = setting(settings_ptr, row, _TOP_K)
@@ -207,7 +207,7 @@ def _thresholds(
         stride = MAX_LISTED if IS_LIST else size
         least = _threshold(
             source_ptr, column, count if IS_LIST else size, stride, settings_ptr, row, best,
-            _warmth(settings_ptr, row).to(tl.float32), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
+            warmth(settings_ptr, row).to(tl.float32), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
         )  # fmt: skip
         tl.store(least_ptr + column, least.to(tl.int64))
 

@@ -12,7 +12,8 @@ One plain token (nothing skipped, captured or branched), file by file:
              them runs already (`Ahead`): plain decoding is one pass ahead of the host
 
 The verification of a draft is the same pass, wider and with nothing ahead: column 0 is the last committed token, the
-others are the drafted ones.
+others are the drafted ones. Where drafts are tested by rejection, the recording after it walks each row's tree by what
+the draft drew from (`Choosing.drawn_from`), and verdicts are read instead of choices.
 
 One draft:
     runner   `GraphRunner.draft` takes a `DraftTask` and the request of its first token

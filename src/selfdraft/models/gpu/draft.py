@@ -30,6 +30,8 @@ from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
+MAX_KEPT = 32
+"""Tokens a row that are drafted where the scores they were drawn from are kept."""
 MAX_SPINS = 100_000
 """Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
 
@@ -50,11 +52,13 @@ class DraftGraphs:
 class DraftOutputs:
     """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence.
 
-    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on.
+    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on. `kept` [depths, rows, vocabulary], if the
+    rule keeps it: what each depth was drawn from.
     """
 
-    def __init__(self, device: Device, rows: int, num_candidates: int) -> None:
+    def __init__(self, device: Device, rows: int, num_candidates: int, kept: tuple[int, torch.dtype] | None) -> None:
         self._is_busy = False
+        self.kept = None if kept is None else device.zeros(MAX_KEPT, rows, kept[0], dtype=kept[1])
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
@@ -88,6 +92,15 @@ class DraftOutputs:
         candidates, confidences = self._numbers[:num_depths, :rows, :-1], self._confidences[:num_depths, :rows]
         return DraftedChain(candidates.tolist(), confidences.tolist())
 
+    def keep(self, scores: torch.Tensor, depth: torch.Tensor) -> None:
+        """Recorded."""
+        if self.kept is not None:
+            self.kept.index_copy_(0, (depth[:1] - 1) % MAX_KEPT, scores[None])
+
+    def read_kept(self, num_depths: int, rows: int) -> torch.Tensor | None:
+        """A copy: another group of rows may draft before this one is verified."""
+        return None if self.kept is None else self.kept[:num_depths, :rows].clone()
+
 
 def draft_token(
     scores: torch.Tensor, buffers: DraftBuffers, columns: Columns, outputs: DraftOutputs, rule: DraftRule
@@ -95,6 +108,7 @@ def draft_token(
     """Choose after `scores` [rows, vocabulary], note it, and feed it: one round of the loop in engine/draft.py."""
     known = buffers.tensors
     scores = processed(scores, columns, rule.kind)
+    outputs.keep(scores, known["depth"])
     stats = DraftStats(
         known["depth"], known["indices"], known["nothing"], known["ids"], scores, sequences=known["sequences"]
     )
@@ -181,10 +195,12 @@ class DraftSpec:
 class Drafts:
     """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
 
-    def __init__(self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int) -> None:
-        self._graphs, self._histories, self._vocab_size = graphs, histories, vocab_size
+    def __init__(
+        self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int, dtype: torch.dtype
+    ) -> None:
+        self._graphs, self._histories, self._vocab_size, self._dtype = graphs, histories, vocab_size, dtype
         self._tensors = functools.cache(
-            lambda rows, num_candidates: (DraftBuffers(device, rows), DraftOutputs(device, rows, num_candidates))
+            lambda rows, *more: (DraftBuffers(device, rows), DraftOutputs(device, rows, *more))
         )
         self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
         self.refused: set[DraftRule] = set()
@@ -193,16 +209,19 @@ class Drafts:
         self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
     ) -> DraftedChain | None:
         """The chain after the tokens of `request`; None: it goes token by token."""
-        if task.rule.kind.has_rules:  # they go by the tokens noted
-            task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
+        rule = task.rule
+        if rule.kind.has_rules or rule.keeps_scores:  # which go by the tokens noted, or need room
+            limit = MAX_KEPT if rule.keeps_scores else MAX_WIDTH - 1
+            task = replace(task, caps=[min(cap, limit) for cap in task.caps])
         num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
         first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
-        tensors = self._tensors(padded_rows(forward, num_rows), min(task.rule.max_candidates, num_tokens))
+        kept = (num_tokens, torch.float32 if rule.kind.has_rules else self._dtype) if rule.keeps_scores else None
+        tensors = self._tensors(padded_rows(forward, num_rows), min(rule.max_candidates, num_tokens), kept)
         assert task.choosing is not None
         history = self._histories.of(cache, request.first_row, task.choosing)
-        draft = DraftSpec(forward, task.rule, request.skip, vocabulary, history, *tensors)
+        draft = DraftSpec(forward, rule, request.skip, vocabulary, history, *tensors)
         opening = self._send(draft.buffers, task, request, cache)
         known: dict[tuple[int, int], DraftGraphs] = {}
 
@@ -218,7 +237,7 @@ class Drafts:
         try:
             return run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile)
         except RecordingError as error:
-            self.refused.add(task.rule)
+            self.refused.add(rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
 
@@ -265,4 +284,4 @@ def run_draft(
         if is_over:
             break
     outputs.end()
-    return DraftedChain(candidates, confidences)
+    return DraftedChain(candidates, confidences, outputs.read_kept(len(candidates), rows))

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from ...kernels.top import draw, processed, top
+from ...kernels.top import draw, processed, reject, top
 from ...passes import SETTINGS, ChoiceKind, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
 from .history import Histories, History
-from .memory import Device, PassBuffers, Readback, Rooms
+from .memory import Device, PassBuffers, Readback, Rooms, power_of_two
 
 Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
@@ -45,10 +45,14 @@ class Launches:
 
 
 class Outbox:
-    """The choices [rows, width] of the last pass, and two readbacks: one may still be under way."""
+    """The choices [rows, width] of the last pass, and two readbacks: one may still be under way.
+
+    `verdicts` [rows, 1 + width]: see `kernels/top.reject`.
+    """
 
     def __init__(self, device: Device, rows: int, width: int) -> None:
-        self.choices = device.zeros(rows, width)
+        self.choices, self.verdicts = device.zeros(rows, width), device.zeros(rows, 1 + width)
+        self.verdict_readback = Readback(device, self.verdicts)
         self._readbacks = [Readback(device, self.choices) for _ in range(2)]
 
     def next_readback(self) -> Readback:
@@ -103,6 +107,7 @@ class Chooser:
 
     recording: Recording
     history: History | None
+    is_test: bool
 
 
 @dataclass(frozen=True)
@@ -154,8 +159,13 @@ class Passes:
         is_whole_chain = not (request.skip or request.capture or request.tree)
         if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
             return self._run_plain(forward, request, cache)
-        graph, _ = self._launch(forward, request, cache)
-        return PassOutput(*graph.results(rows, width), self._choices_of(graph, rows, width))
+        graph, chooser = self._launch(forward, request, cache)
+        results, choices = graph.results(rows, width), self._choices_of(graph, rows, width)
+        if chooser is None or not chooser.is_test:
+            return PassOutput(*results, choices)
+        outbox = graph.outbox
+        verdicts = Choices(self._launches, outbox.verdict_readback, rows, outbox.verdicts.shape[1])
+        return PassOutput(*results, choices, verdicts)
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""
@@ -224,18 +234,33 @@ class Passes:
         kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
         (rows, width), history = outbox.choices.shape, self._histories.of(cache, request.first_row, choosing)
         allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
+        drawn_from = self._room_for_drafts(choosing.drawn_from, scores) if kind.is_tested else None
         buffers, _ = self._buffers(rows, width)
 
         def choose() -> None:
             columns = replace(buffers.columns, allowed=allowed)
             columns = columns if history is None else history.seen_by(columns)
             known = processed(scores.flatten(0, 1), columns, kind)
+            if drawn_from is not None:
+                outbox.verdicts.copy_(reject(known, drawn_from, columns, kind))
+                return
             best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
             outbox.choices.copy_(best.view(rows, width))
 
         bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
-        key = GraphKey(("choose", kind, scores.dtype), None, rows, width, 0, SkipSet(), (), bound_to)
-        return Chooser(self._graphs.get(key, lambda record: record(choose)[0]), history)
+        sizes = () if drawn_from is None else (drawn_from.data_ptr(), drawn_from.shape[1], drawn_from.dtype)
+        key = GraphKey(("choose", kind, scores.dtype, *sizes), None, rows, width, 0, SkipSet(), (), bound_to)
+        recording = self._graphs.get(key, lambda record: record(choose)[0])
+        if drawn_from is not None:  # only now: a test uses them up
+            send_drafts(choosing.drawn_from, drawn_from)
+        return Chooser(recording, history, kind.is_tested)
+
+    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], scores: torch.Tensor) -> torch.Tensor:
+        """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
+        known = [draft for draft in drafts if draft is not None]
+        dtype = functools.reduce(torch.promote_types, [draft.dtype for draft in known]) if known else scores.dtype
+        depths = power_of_two(max([1, *map(len, known)]))
+        return self._room("drafts", (len(scores), depths, scores.shape[-1]), dtype, scores.device)
 
     def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         """A copy that stays where it is; for what only pads, anything."""
@@ -279,6 +304,16 @@ class Passes:
         kept = self._room(name, value.shape, value.dtype, value.device)
         kept.copy_(value)
         return kept
+
+
+def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
+    """What each row's draft was drawn from; of a smaller vocabulary, the rest is impossible."""
+    for row, scores in enumerate(drafts):
+        if scores is not None:
+            depths, size = scores.shape
+            room[row, :depths, :size].copy_(scores, non_blocking=True)
+            if size < room.shape[2]:
+                room[row, :depths, size:].fill_(-torch.inf)
 
 
 def best_token(scores: torch.Tensor) -> torch.Tensor:

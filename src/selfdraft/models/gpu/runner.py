@@ -109,7 +109,7 @@ class GraphRunner(EagerRunner):
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
         self._passes = Passes(self._device, self.graphs, self._launches, histories)
-        self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size)
+        self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size, self.decoder.dtype)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
