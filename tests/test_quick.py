@@ -35,8 +35,10 @@ class Compiling:
             self.compiled.append((grid, values, options))
             run = SimpleNamespace(
                 launch=lambda *arguments: self.runs.append((number, arguments)),
-                **{"global_scratch_size": 0, "profile_scratch_size": 0},
-                **{"launch_cooperative_grid": False, "launch_pdl": True},
+                global_scratch_size=0,
+                profile_scratch_size=0,
+                launch_cooperative_grid=False,
+                launch_pdl=True,
             )
             return SimpleNamespace(run=run, function=100 + number, packed_metadata=("packed", number))
 
