@@ -19,10 +19,12 @@ from selfdraft.chains import Choice  # noqa: E402
 from selfdraft.engine.accept import Coupled  # noqa: E402
 from selfdraft.engine.draft import Rule  # noqa: E402
 from selfdraft.engine.sampling import Sampler  # noqa: E402
+from selfdraft.kernels import gated as gated_module  # noqa: E402
 from selfdraft.kernels import launch, top  # noqa: E402
+from selfdraft.kernels import linear as linear_module  # noqa: E402
 from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
 from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
-from selfdraft.kernels.gated import gated  # noqa: E402
+from selfdraft.kernels.gated import gated, gated_tile  # noqa: E402
 from selfdraft.kernels.launch import Tile  # noqa: E402
 from selfdraft.kernels.linear import linear, linear_parts, multiply, split_tile, whole_tile  # noqa: E402
 from selfdraft.kernels.norm import add_norm  # noqa: E402
@@ -95,16 +97,16 @@ def test_linear(dtype, num_tokens, num_rows, size):
         assert error(found, expected + more) < TOLERANCE[dtype]
     for more, parts in ((0, linear_parts(x, weight)), (bias.double(), linear_parts(x, weight, bias))):
         assert parts.dtype == torch.float32
-        assert len(parts) == -(-size // split_tile(num_rows, size).part(size))
+        assert len(parts) == -(-size // split_tile(num_rows).part(size))
         assert error(parts.double().sum(0), expected + more) < 1e-5
 
 
 TILES = [
-    Tile(16, 128, 2, 4, 3),
-    Tile(16, 256, 4, 3),
-    Tile(32, 64, 2, 3, 2),
-    Tile(64, 256, 4, 3),
-    Tile(128, 128, 4, 4, 10),
+    Tile(64, 128, 4, 4, 4),
+    Tile(64, 128, 4, 4),
+    Tile(64, 64, 4, 5, 2),
+    Tile(128, 128, 8, 3),
+    Tile(128, 128, 8, 4, 10),
     Tile(64, 128, 4, 3, 3, ahead=64),
 ]
 
@@ -126,13 +128,15 @@ def test_each_part_of_a_product(dtype, tile, num_tokens):
 
 def test_tiles_of_known_models():
     """Measured shapes; and of no matrix too many parts, or a program without columns."""
-    assert whole_tile(2048, 1536) == Tile(16, 256, 4, 4)
-    assert whole_tile(151936, 1536) == Tile(64, 256, 4, 3)
-    assert split_tile(1536, 1536) == Tile(16, 128, 2, 4, 3)
-    assert split_tile(1536, 8960) == Tile(64, 128, 4, 4, 5)
+    assert split_tile(2048) == Tile(64, 128, 4, 4, 4)
+    assert split_tile(1536) == Tile(64, 128, 4, 4, 5)
+    assert [-(-size // split_tile(1536).part(size)) for size in (1536, 8960)] == [4, 5]
+    assert [whole_tile(151936, count) for count in (32, 33)] == [Tile(64, 128, 4, 4), Tile(128, 128, 8, 3)]
+    assert [gated_tile(8960, count) for count in (32, 33)] == [Tile(64, 64, 4, 5), Tile(128, 64, 8, 4)]
+    assert gated_tile(4864, 64).rows == 64, "38 programs of 128 rows would be too few"
     for num_rows in (8, 576, 1536, 4096, 20000):
         for size in (16, 576, 1536, 14336, 1 << 17):
-            tile = split_tile(num_rows, size)
+            tile = split_tile(num_rows)
             assert 1 <= -(-size // tile.part(size)) <= tile.num_splits <= 16
             assert tile.part(size) % tile.columns == 0
 
@@ -163,11 +167,11 @@ def test_add_norm_of_parts(dtype, num_parts):
 @pytest.mark.parametrize("product", [gated, linear, linear_parts])
 @pytest.mark.parametrize("size", [256, 528])
 def test_a_token_does_not_know_its_neighbours(dtype, product, size):
-    """Bit by bit: one token alone is the same token among sixteen, forty or sixty-four."""
+    """Bit by bit: one token alone is the same token among two to sixty-four, in tiles of each size."""
     x, weight = random(64, size, dtype=dtype), random(80, size, dtype=dtype, seed=1)
     known = (0, 7, 15, 39, 63)
     alone = torch.cat([product(x[i : i + 1], weight) for i in known], dim=-2)
-    for width in (2, 16, 40, 64):
+    for width in (2, 16, 32, 40, 63, 64):
         picks = [i for i in known if i < width]
         assert torch.equal(product(x[:width], weight)[..., picks, :], alone[..., : len(picks), :])
 
@@ -253,6 +257,38 @@ def test_attention(dtype, shape, starts, width, kind):
     assert error(found, expected) < TOLERANCE[dtype]
     assert error(layers.cache[1], cache) < TOLERANCE[dtype]
     assert torch.equal(layers.cache[0], untouched)
+
+
+@by_dtype
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_attention_to_a_product_in_parts(dtype, num_parts):
+    """As to the product that they add up to in order, rounded: bit by bit, also what is stored."""
+    heads = SHAPES["grouped"]
+    both = [Layers(heads, [30, 0], 6, dtype) for _ in range(2)]
+    parts = random(num_parts, *both[0].qkv.shape, dtype=torch.float32, seed=11)
+    whole = parts[0].clone()
+    for part in parts[1:]:
+        whole += part
+    found, expected = (
+        attend(qkv, layers.place(*tree(2)), heads, layer=1)
+        for qkv, layers in zip((parts, whole.to(dtype)), both, strict=True)
+    )
+    assert found.dtype == dtype
+    assert torch.equal(found, expected)
+    assert torch.equal(both[0].cache, both[1].cache)
+
+
+@by_dtype
+def test_more_rows_a_program_change_no_bit(dtype, monkeypatch):
+    """As large matrices have above 32 tokens."""
+    x, weight = random(40, 528, dtype=dtype), random(160, 528, dtype=dtype, seed=1)
+    products = [(linear, linear_module, "whole_tile"), (gated, gated_module, "gated_tile")]
+    few = [product(x, weight) for product, _, _ in products]
+    for product, module, name in products:
+        large = getattr(module, name)(1 << 14, 40)
+        assert large.rows == 128
+        monkeypatch.setattr(module, name, lambda num_rows, num_tokens, large=large: large)
+        assert torch.equal(product(x, weight), few.pop(0))
 
 
 @by_dtype
@@ -477,7 +513,7 @@ def test_feed_is_the_torch_version(num_rows):
     device, count = Device(DEVICE), 3
     states = []
     for _ in range(2):
-        buffers, outputs = DraftBuffers(device, num_rows), DraftOutputs(device, num_rows, count)
+        buffers, outputs = DraftBuffers(device, num_rows), DraftOutputs(device, num_rows, count, None)
         for name, values in {"caps": 3, "active": 1, "depth": 1, "indices": 5, "starts": 9, "tokens": 4}.items():
             buffers.tensors[name].fill_(values)
         buffers.tensors["caps"][-1] = 2

@@ -335,6 +335,25 @@ def test_passes_soak_and_runs(folder: str, few: list[str], tmp_path: Path, capsy
     assert "first token ms" in as_markdown(result)
 
 
+def test_modes(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each prompt in each, compared with plain decoding in the same mode."""
+    file, modes = tmp_path / "result.jsonl", {"greedy": "temperature=0", "warm": "temperature=2 top_p=0.9"}
+    modes["drawn"] = "temperature=2 acceptance=rejection"
+    flags = [part for name, text in modes.items() for part in ("--mode", f"{name}: {text}")]
+    assert main(["bench", folder, *few, "--strategies", "uniform", *flags, "--soak", "2", "--output", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "rejection sampling promises the distribution" in text
+    result = Result.read(file)
+    assert result.prompts_of == {"greedy": 2, "warm": 2, "drawn": 2}
+    uniform = result.arms[1]
+    assert {mode: (found.equal, found.different) for mode, found in uniform.domains.items()} == {
+        "greedy": (2, 0), "warm": (2, 0), "drawn": (0, 0)
+    }  # fmt: skip
+    rows = [line.split()[:2] for line in text.splitlines()]
+    assert all([mode, arm] in rows for mode in modes for arm in ("off", "uniform"))
+    assert "| warm | uniform |" in as_markdown(result)
+
+
 @pytest.mark.usefixtures("broken")
 def test_a_difference_is_the_exit_code(folder: str, few: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", folder, *few, "--strategies", "uniform", "--set", "uniform.ratio=0.6"]) == 1

@@ -33,7 +33,11 @@ class Compiling:
         def launch(*values: Any, **options: Any) -> Any:
             number = len(self.compiled)
             self.compiled.append((grid, values, options))
-            run = lambda *arguments: self.runs.append((number, arguments))  # noqa: E731
+            run = SimpleNamespace(
+                launch=lambda *arguments: self.runs.append((number, arguments)),
+                **{"global_scratch_size": 0, "profile_scratch_size": 0},
+                **{"launch_cooperative_grid": False, "launch_pdl": True},
+            )
             return SimpleNamespace(run=run, function=100 + number, packed_metadata=("packed", number))
 
         return launch
@@ -50,7 +54,7 @@ def test_the_second_launch_of_a_kind_runs_what_the_first_compiled(jit: Compiling
     kernel[(3,)](x, 5, 48, 0.5, BLOCK=16, num_warps=2)
     assert (len(jit.compiled), jit.runs) == (1, [])
     kernel[(4, 2)](y, 9, 48, 0.25, BLOCK=16, num_warps=2)
-    base = (4, 2, 1, 77, 100, ("packed", 0), None, None, None)
+    base = (4, 2, 1, 77, 100, False, True, None, None, ("packed", 0), None, None, None)
     assert jit.runs == [(0, (*base, y.data_ptr(), 9, 48, 0.25, 16))]
     assert len(jit.compiled) == 1
 
@@ -100,7 +104,7 @@ def test_collected_launches_run_again_with_the_stream_of_then(jit: Compiling, mo
     assert (len(launches), len(jit.runs)) == (2, 2)
     monkeypatch.setattr(DRIVER.active, "get_current_stream", lambda device: 78)
     relaunch(launches)
-    rest = (100, ("packed", 0), None, None, None, x.data_ptr())
+    rest = (100, False, True, None, None, ("packed", 0), None, None, None, x.data_ptr())
     assert [run for _, run in jit.runs[2:]] == [
         (3, 1, 1, 78, *rest, 5, 48, 0.5, 16),
         (4, 2, 1, 78, *rest, 6, 48, 0.5, 16),

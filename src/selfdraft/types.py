@@ -107,13 +107,17 @@ def _runs(kind: str, layers: frozenset[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt of a file or a set. `later`: what the user says in later turns; `tokens`: of the first one, if known."""
+    """A prompt of a file or a set. `later`: what the user says in later turns; `tokens`: of the first one, if known.
+
+    `options`: of `generate`, where it is decoded in a mode of its own.
+    """
 
     id: str
     domain: str
     text: str = ""
     later: tuple[str, ...] = ()
     tokens: tuple[int, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

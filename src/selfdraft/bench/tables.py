@@ -49,6 +49,10 @@ def interval(found: Estimate | None) -> str:
     return "-" if found is None else f"{times(found.value)} [{found.low:.2f}, {found.high:.2f}]"
 
 
+def _value(found: Estimate | None) -> float | None:
+    return None if found is None else found.value
+
+
 def size(num_bytes: float | None) -> str:
     if num_bytes is None:
         return "-"
@@ -71,7 +75,7 @@ CELLS: Mapping[str, Cell] = {
     "M": lambda total: number(total.mean_generated_length, ".2f"),
     "r": lambda total: number(total.skip_ratio, ".2f"),
     "c": lambda total: number(total.cost, ".2f"),
-    "x": lambda total: times(total.shown_speedup.value if total.shown_speedup else None),
+    "x": lambda total: times(_value(total.shown_speedup)),
     "expected": lambda total: times(total.expected["by_ratio"]),
     "expected by c": lambda total: times(total.expected["measured"]),
     "attention skipped": lambda total: number(total.skipped_attention, ".0%"),
@@ -119,9 +123,15 @@ PASS_COLUMNS: Mapping[str, Cell] = {
     "first token ms": lambda total: number(total.first_token_seconds and 1000 * total.first_token_seconds, ".1f"),
     "decoding, ms/token": lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f"),
     "bound": lambda total: times(total.bound),
-    "reached": lambda total: number(share(total.speedup.value if total.speedup else None, total.bound), ".0%"),
+    "reached": lambda total: number(share(_value(total.speedup), total.bound), ".0%"),
 }
 """Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
+MODE_COLUMNS: Mapping[str, Cell] = {
+    **{name: CELLS[name] for name in ("ms/token", "speed-up", "accepted", "M", "c", "expected by c")},
+    "kept": lambda total: number(share(_value(total.speedup), total.expected["measured"]), ".0%"),
+    **{name: PASS_COLUMNS[name] for name in ("bound", "reached")},
+    "outputs": outputs,
+}
 
 
 def _joined(values: Sequence[float | None], form: str) -> str:
@@ -174,6 +184,17 @@ def _of_domain(arm: Arm, domain: str) -> str:
     return interval(found.shown_speedup) if found.num_prompts > 1 else times(found.shown_speedup.value)
 
 
+def mode_tables(result: Result) -> list[Table]:
+    """Where prompts were decoded in several modes: each method in each of them. `kept`: of what is expected by c."""
+    rows = [
+        [mode, arm.name, *(cell(arm.domains[mode]) for cell in MODE_COLUMNS.values())]
+        for mode in result.head.question.get("modes", ())
+        for arm in shown_arms(result)
+        if mode in arm.domains
+    ]
+    return [Table("modes", ["mode", "method", *MODE_COLUMNS], rows)] if rows else []
+
+
 def pass_tables(result: Result) -> list[Table]:
     """What single passes take, and how close methods come to the bound that follows."""
     costs = result.all_of.machine.costs
@@ -224,8 +245,9 @@ def notes(result: Result) -> Iterator[str]:
     for arm, _ in totals:
         if arm.kind == "control":
             yield f"{arm.name}: plain decoding once more; its distance from 1.00x shows the noise of this run"
-    is_drawn = any(arm.method.get("acceptance") == "rejection" for arm, _ in totals)
-    if result.head.question.get("temperature") and is_drawn:
+    modes = [{}, *result.head.question.get("modes", {}).values()]
+    rules = {mode.get("acceptance", arm.method.get("acceptance")) for arm, _ in totals for mode in modes}
+    if "rejection" in rules and (result.head.question.get("temperature") or any("temperature" in one for one in modes)):
         yield "rejection sampling promises the distribution, not the text: such outputs are not compared"
     yield from _run_notes(result)
     yield from (f"{arm.name} could not run: {arm.error}" for arm in result.arms if arm.error)
@@ -253,12 +275,12 @@ def _run_notes(result: Result) -> Iterator[str]:
 def as_text(result: Result) -> str:
     paragraphs = [advice(result), *notes(result), LEGEND]
     below = "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in paragraphs)
-    tables = [_terminal_table(result), *pass_tables(result)]
+    tables = [_terminal_table(result), *mode_tables(result), *pass_tables(result)]
     return "\n\n".join([textwrap.fill(heading(result), WIDTH), *map(text_table, tables), below])
 
 
 def as_markdown(result: Result) -> str:
-    tables = map(markdown_table, (main_table(result), domain_table(result), *pass_tables(result)))
+    tables = map(markdown_table, (main_table(result), domain_table(result), *mode_tables(result), *pass_tables(result)))
     said = (advice(result), *notes(result), measured_with(result))
     below = "\n".join("- " + note.replace("*", "\\*") for note in said)  # a star would begin a list
     return "\n\n".join([f"{heading(result)}.", *tables, below])

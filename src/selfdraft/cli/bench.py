@@ -22,11 +22,12 @@ from ..measure.result import Result
 from ..measure.run import Measurement, MeasurePlan
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
+from ..options import typed_call
 from ..progress import Budget
-from ..prompts.arrange import context_prompts, mixed_prompts
+from ..prompts.arrange import context_prompts, in_modes, mixed_prompts
 from ..prompts.sets import select_prompts
 from ..prompts.tokens import encode
-from ..registry import AXES, names_drafts, read_settings
+from ..registry import AXES, find, names_drafts, read_settings
 from ..types import Prompt
 from . import terminal
 from .inputs import (
@@ -42,11 +43,16 @@ from .inputs import (
 from .parsers.measure import PLURALS
 from .soak import Sample, growth, soak
 
+MODE_OPTIONS = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "acceptance",
+)
+
 
 def run(options: argparse.Namespace) -> int:
     budget = Budget(options.seconds)
     check_sampling(options)
-    methods, peers, prompts = _methods(options), _peers(options), _prompts(options)
+    methods, modes, peers, prompts = _methods(options), _modes(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
     watch, engine = Watch(), load_engine(options)
@@ -56,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if profile := engine.knowledge.profile:
         terminal.say(profile.summary)
     plan = MeasurePlan(
-        prompts=[*prompts, *context_prompts(prompts, engine, options.contexts, per_length=2)],
+        prompts=in_modes([*prompts, *context_prompts(prompts, engine, options.contexts, per_length=2)], modes),
         methods=methods,
         peers=peers,
         peer_model=peer_model,
@@ -83,7 +89,7 @@ def _soak(engine: Engine, work: Measurement, num_texts: int) -> Result:
     arms = [arm for arm in work.ours if arm.error is None]
     samples: list[Sample] = []
     try:
-        for sample in soak(engine, arms, prompts, work.plan.max_new_tokens, num_texts):
+        for sample in soak(engine, arms, prompts, work.plan.calls, num_texts):
             samples.append(sample)
             terminal.say(f"soak: {sample['num_generations']}/{num_texts} generations")
     except KeyboardInterrupt:
@@ -131,17 +137,36 @@ def _parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
     return variants
 
 
-def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _modes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """`NAME: temperature=0.8 top_p=0.95` each; an acceptance, too, as it decides how a text is drawn."""
+    modes: dict[str, dict[str, Any]] = {}
+    for text in options.mode:
+        name, words = _named_words("mode", text, "NAME: OPTION=VALUE ...", "warm: temperature=0.8 top_p=0.95")
+        given = dict(word.split("=", 1) for word in words)
+        if name in modes:
+            raise OptionError(f"two modes cannot both be named {name!r}; give --mode {text!r} another name")
+        for option in given.keys() - set(MODE_OPTIONS):
+            raise unknown_name(f"option in --mode {text!r}:", option, MODE_OPTIONS)
+        acceptance = {axis: find(axis, value) and value for axis, value in given.items() if axis in AXES}
+        modes[name] = typed_call({option: value for option, value in given.items() if option not in AXES}) | acceptance
+    return modes
+
+
+def _named_words(flag: str, text: str, form: str, example: str) -> tuple[str, list[str]]:
+    """`NAME: WORD=VALUE ...`."""
     name, colon, rest = (part.strip() for part in text.partition(":"))
     try:
         words = shlex.split(rest)
     except ValueError as error:
-        raise OptionError(f"cannot read --variant {text!r}: {error}") from None
+        raise OptionError(f"cannot read --{flag} {text!r}: {error}") from None
     if not (name and colon and words) or not all("=" in word for word in words):
-        raise OptionError(
-            f"cannot read --variant {text!r}; write NAME: AXIS=METHOD METHOD.OPTION=VALUE ..., for example "
-            '"skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"'
-        )
+        raise OptionError(f'cannot read --{flag} {text!r}; write {form}, for example "{example}"')
+    return name, words
+
+
+def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    example = "skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"
+    name, words = _named_words("variant", text, "NAME: AXIS=METHOD METHOD.OPTION=VALUE ...", example)
     own = [word for word in words if "." in word.partition("=")[0]]
     named = dict(word.split("=", 1) for word in words if word not in own)
     for axis in named.keys() - AXES.keys():
@@ -168,7 +193,7 @@ def _peers(options: argparse.Namespace) -> list[str]:
     asked = _asked(options, "peers")
     if not asked:  # on a CPU a static cache brings nothing but waiting
         usual = [name for name in PEERS if device.type == "cuda" or name != "static"]
-        asked = ["none"] if options.temperature else usual
+        asked = ["none"] if options.temperature or options.mode else usual
     if "none" in asked and len(asked) > 1:
         raise OptionError(f"--peers {' '.join(asked)}: none stands alone; leave it out, or give nothing else")
     for name in asked:

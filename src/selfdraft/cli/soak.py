@@ -16,14 +16,16 @@ Sample = dict[str, Any]
 
 
 def soak(
-    engine: Engine, arms: Sequence[Ours], prompts: Sequence[Sequence[int]], max_new_tokens: int, count: int
+    engine: Engine, arms: Sequence[Ours], prompts: Sequence[Sequence[int]], calls: Sequence[Sample], count: int
 ) -> Iterator[Sample]:
-    """Memory now and then. Lengths are shares of `max_new_tokens`; all are met with every method before the first."""
-    lengths = [max(1, round(max_new_tokens * share)) for share in _SHARES]
-    pairs = list(itertools.product(arms, lengths))
+    """Memory now and then. Lengths are shares of a call's; all are met with every method before the first."""
+    pairs = [
+        (arm, {**call, "max_new_tokens": max(1, round(call["max_new_tokens"] * share))})
+        for arm, share, call in itertools.product(arms, _SHARES, calls)
+    ]
     turns = itertools.chain(pairs, itertools.cycle(pairs))
-    for index, (arm, length) in enumerate(itertools.islice(turns, len(pairs) + count)):
-        arm.generate(prompts[index % len(prompts)], {"max_new_tokens": length})
+    for index, (arm, call) in enumerate(itertools.islice(turns, len(pairs) + count)):
+        arm.generate(prompts[index % len(prompts)], call)
         done = index + 1 - len(pairs)
         if done == 0 or (done > 0 and done * _NUM_SAMPLES // count > (done - 1) * _NUM_SAMPLES // count):
             yield {"num_generations": done, **memory_bytes(engine.device)}

@@ -1,23 +1,21 @@
 """The first half of a gated MLP: two products with one matrix and the activation between them, in one kernel.
 
-Decoding reads every weight once a pass, whatever the number of tokens: up to 16 (or 32) of them fill one tile of the
-tensor cores, so that a wide verification costs what one token costs. Tile shapes and the order of every sum depend on
-the matrix alone: **a token's result does not depend on how many others share its pass.**
+Decoding reads every weight once a pass, whatever the number of tokens: up to 64 of them fill one tile of the tensor
+cores, so that a wide verification costs what one token costs. The order of every sum depends on the matrix alone:
+**a token's result does not depend on how many others share its pass.**
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, token_tile, wait
+from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
-
-TILE = Tile(32, 128, 2, 3)
-"""Measured on an H200 with 1536 x 17920: 16 us a product of up to 16 tokens, 3.5 TB/s."""
 
 
 @quick
@@ -41,7 +39,7 @@ def _gated(
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_token = tokens < num_tokens
     columns = tl.arange(0, COLUMNS)
-    source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
+    source = x_ptr + tokens[None, :] * SIZE + columns[:, None]
     # Rows after the last one are read again and not stored.
     row_ptr = weight_ptr + (rows % num_rows).to(tl.int64) * SIZE
     up_offset = num_rows.to(tl.int64) * SIZE
@@ -49,22 +47,22 @@ def _gated(
         BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         fetch_ahead(row_ptr, AHEAD * BYTES, PDL)
         fetch_ahead(row_ptr + up_offset, AHEAD * BYTES, PDL)
-    gate_rows = row_ptr[None, :] + columns[:, None]
+    gate_rows = row_ptr[:, None] + columns[None, :]
     up_rows = gate_rows + up_offset
-    gate = tl.zeros([TOKENS, ROWS], tl.float32)
-    up = tl.zeros([TOKENS, ROWS], tl.float32)
+    gate = tl.zeros([ROWS, TOKENS], tl.float32)
+    up = tl.zeros([ROWS, TOKENS], tl.float32)
     wait(PDL)
     for start in range(0, SIZE, COLUMNS):
-        x = tl.load(source + start, mask=is_token[:, None], other=0.0)
-        gate = tl.dot(x, tl.load(gate_rows + start), gate, input_precision="ieee")
-        up = tl.dot(x, tl.load(up_rows + start), up, input_precision="ieee")
+        x = tl.load(source + start, mask=is_token[None, :], other=0.0)
+        gate = tl.dot(tl.load(gate_rows + start), x, gate, input_precision="ieee")
+        up = tl.dot(tl.load(up_rows + start), x, up, input_precision="ieee")
     let_next_start(PDL)
     if HAS_BIAS:
-        gate += tl.load(bias_ptr + rows % num_rows)[None, :].to(tl.float32)
-        up += tl.load(bias_ptr + num_rows + rows % num_rows)[None, :].to(tl.float32)
-    mask = is_token[:, None] & (rows < num_rows)[None, :]
+        gate += tl.load(bias_ptr + rows % num_rows)[:, None].to(tl.float32)
+        up += tl.load(bias_ptr + num_rows + rows % num_rows)[:, None].to(tl.float32)
+    mask = is_token[None, :] & (rows < num_rows)[:, None]
     out = (gate * tl.sigmoid(gate) * up).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + tokens[:, None] * num_rows + rows[None, :], out, mask=mask)
+    tl.store(out_ptr + tokens[None, :] * num_rows + rows[:, None], out, mask=mask)
 
 
 def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
@@ -72,9 +70,9 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
     num_tokens, size = x.shape
     num_rows = weight.shape[0] // 2
     out = room("gated", (num_tokens, num_rows), x.dtype, x.device)
-    num_tile_tokens = token_tile(num_tokens)
+    tile, num_tile_tokens = gated_tile(num_rows, num_tokens), token_tile(num_tokens)
     kernel: Any = _gated
-    kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, TILE.rows))](
+    kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, tile.rows))](
         x,
         weight,
         x if bias is None else bias,
@@ -84,9 +82,16 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
         SIZE=size,
         HAS_BIAS=bias is not None,
         TOKENS=num_tile_tokens,
-        ROWS=TILE.rows,
-        COLUMNS=next(step for step in (TILE.columns, 64, 32, 16) if size % step == 0),
-        AHEAD=min(TILE.ahead, size),
-        **TILE.options(x, num_matrices=2),
+        ROWS=tile.rows,
+        COLUMNS=next(step for step in (tile.columns, 64, 32, 16) if size % step == 0),
+        AHEAD=min(tile.ahead, size),
+        **tile.options(x, num_matrices=2),
     )
     return out
+
+
+@cache
+def gated_tile(num_rows: int, num_tokens: int) -> Tile:
+    """Measured on an H200 with 1536 x 17920: 16 us a product of up to 16 tokens, 3.5 TB/s."""
+    rows = row_tile(num_rows, num_tokens)
+    return Tile(rows, 64, rows // 16, 5 if rows == 64 else 4)

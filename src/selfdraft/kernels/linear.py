@@ -1,8 +1,9 @@
 """Products of a few tokens with a matrix: `x @ weight.T + bias`, every weight read once.
 
-A product of up to 16 tokens costs what the matrix costs to read, if enough programs read at once. Where a matrix has
-few rows, its columns are split, too: `linear_parts` leaves the parts to the next norm, which adds them in order.
-Tiles and splits depend on the matrix alone: **a token's result does not depend on how many others share its pass.**
+A product of up to 64 tokens costs little more than the matrix costs to read: 64 of its rows are what the tensor cores
+take at once, with any number of tokens. Where a matrix has few rows, its columns are split, too: `linear_parts` leaves
+the parts to the next kernel, which adds them in order. Steps and splits depend on the matrix alone, and each result is
+one sum over its columns: **a token's result does not depend on how many others share its pass.**
 """
 
 from __future__ import annotations
@@ -14,13 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, token_tile, wait
+from .launch import PROCESSORS, Room, Tile, fetch_ahead, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
 
-_PROCESSORS = 132
-"""Of an H100 or H200. Not the device's own: results are the same on all of them."""
-_LARGE = 1 << 23
-"""Weights from which on a matrix fills the device with one program a processor."""
 _MAX_SPLITS = 16
 
 
@@ -41,40 +38,40 @@ def _linear(
     if AHEAD > 0:
         BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         fetch_ahead(row_ptr + split * PART, tl.minimum(AHEAD, SIZE - split * PART) * BYTES, PDL)
-    weights = row_ptr[None, :] + columns[:, None]
-    source = x_ptr + tokens[:, None] * SIZE + columns[None, :]
-    total = tl.zeros([TOKENS, ROWS], tl.float32)
+    weights = row_ptr[:, None] + columns[None, :]
+    source = x_ptr + tokens[None, :] * SIZE + columns[:, None]
+    total = tl.zeros([ROWS, TOKENS], tl.float32)
     if HAS_BIAS:
         bias = tl.load(bias_ptr + rows, mask=is_row & (split == 0), other=0.0)
     wait(PDL)
     for start in range(0, PART, COLUMNS):
         if IS_EVEN:
-            x = tl.load(source + start, mask=is_token[:, None], other=0.0)
             weight = tl.load(weights + start)
+            x = tl.load(source + start, mask=is_token[None, :], other=0.0)
         else:
             is_column = columns + start < SIZE
-            x = tl.load(source + start, mask=is_token[:, None] & is_column[None, :], other=0.0)
-            weight = tl.load(weights + start, mask=is_column[:, None], other=0.0)
-        total = tl.dot(x, weight, total, input_precision="ieee")
+            weight = tl.load(weights + start, mask=is_column[None, :], other=0.0)
+            x = tl.load(source + start, mask=is_token[None, :] & is_column[:, None], other=0.0)
+        total = tl.dot(weight, x, total, input_precision="ieee")
     let_next_start(PDL)
     if HAS_BIAS:
-        total += bias[None, :].to(tl.float32)
-    place = (split * num_tokens + tokens[:, None]).to(tl.int64) * num_rows + rows[None, :]
-    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[:, None] & is_row[None, :])
+        total += bias[:, None].to(tl.float32)
+    place = (split * num_tokens + tokens[None, :]).to(tl.int64) * num_rows + rows[:, None]
+    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[None, :] & is_row[:, None])
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
     """[tokens, size] -> [tokens, rows]; `weight` [rows, size]."""
-    tile = whole_tile(*weight.shape)
+    tile = whole_tile(len(weight), len(x))
     return multiply(x, weight, bias, tile, x.dtype, room)[0]
 
 
 def linear_parts(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh, name: str = "parts"
 ) -> torch.Tensor:
     """[tokens, size] -> [splits, tokens, rows] in float32: to be added up."""
-    tile = split_tile(*weight.shape)
-    return multiply(x, weight, bias, tile, torch.float32, room, "parts")
+    tile = split_tile(len(weight))
+    return multiply(x, weight, bias, tile, torch.float32, room, name)
 
 
 def multiply(
@@ -113,20 +110,16 @@ def multiply(
 
 
 @cache
-def whole_tile(num_rows: int, size: int) -> Tile:
-    """Of a product that is left whole: QKV, head. As many rows a program as leave two programs a processor."""
-    rows = next((rows for rows in (64, 32) if num_rows >= 2 * _PROCESSORS * rows), 16)
-    return Tile(rows, 256, 4, 4 if rows == 16 else 3)
+def whole_tile(num_rows: int, num_tokens: int) -> Tile:
+    """Of a product that is left whole: the head."""
+    rows = row_tile(num_rows, num_tokens)
+    return Tile(rows, 128, rows // 16, 4 if rows == 64 else 3)
 
 
 @cache
-def split_tile(num_rows: int, size: int) -> Tile:
-    """Of a product that is left in parts: output, down.
+def split_tile(num_rows: int) -> Tile:
+    """Of a product that is left in parts: QKV, output, down. At most one program a processor.
 
-    Small matrices: two programs a processor or a little more. Large ones: at most one, with a large tile each.
+    Measured on an H200 at 1536 x 1536, 2048 x 1536 and 1536 x 8960: with more, 63 tokens take up to half as long again.
     """
-    if num_rows * size < _LARGE:
-        rows, num_warps, num_splits = 16, 2, triton.cdiv(2 * _PROCESSORS, triton.cdiv(num_rows, 16))
-    else:
-        rows, num_warps, num_splits = 64, 4, _PROCESSORS // triton.cdiv(num_rows, 64)
-    return Tile(rows, 128, num_warps, 4, max(1, min(num_splits, _MAX_SPLITS)))
+    return Tile(64, 128, 4, 4, max(1, min(PROCESSORS // triton.cdiv(num_rows, 64), _MAX_SPLITS)))

@@ -75,14 +75,17 @@ class QuickKernel:
     def _compile(self, grid: tuple[int, ...], values: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
         compiled = self.jit[grid](*values, **options)
         constants = tuple(options[param.name] for param in self.jit.params[len(values) :])
-        return compiled.run, compiled.function, compiled.packed_metadata, constants
+        run, leading = compiled.run, (compiled.packed_metadata, None, None, None)  # the last three are for profilers
+        if run.global_scratch_size or run.profile_scratch_size:
+            return run, (compiled.function, *leading), constants
+        how = (run.launch_cooperative_grid, run.launch_pdl, None, None)
+        return run.launch, (compiled.function, *how, *leading), constants
 
 
 def _launch_of(compiled: tuple[Any, ...], grid: tuple[int, ...], passed: list[Any]) -> Launch:
-    run, function, metadata, constants = compiled
+    run, leading, constants = compiled
     first, second, third = (*grid, 1, 1)[:3]
-    # The three after the metadata are for profilers.
-    return run, (first, second, third), (function, metadata, None, None, None, *passed, *constants)
+    return run, (first, second, third), (*leading, *passed, *constants)
 
 
 def relaunch(launches: Iterable[Launch]) -> None:

@@ -29,7 +29,7 @@ Method = Mapping[str, Any]
 class Output:
     """What an arm made of a text: the tokens, and the record as far as it does not depend on the plain text.
 
-    `is_drawn`: with a temperature the text is a draw of its own.
+    `is_drawn`: the text is a draw of its own.
     """
 
     tokens: tuple[int, ...]
@@ -73,7 +73,7 @@ class Ours:
         return skips
 
     def generate(self, prompt: Sequence[int], call: Mapping[str, Any]) -> Generation:
-        return self.engine.generate(prompt, **call, **self._method)
+        return self.engine.generate(prompt, **{**self._method, **call})
 
     def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output:
         """`text`: the record as far as it tells which text it is."""
@@ -91,7 +91,8 @@ class Ours:
             **_skipped(generation, method["drafter"]),
             peak_bytes=peak_bytes(device),
         )
-        return Output(generation.tokens, record, generation, method["acceptance"] == "rejection")
+        acceptance = call.get("acceptance", method["acceptance"])
+        return Output(generation.tokens, record, generation, acceptance == "rejection" and call["temperature"] > 0)
 
     def first_token_seconds(self, prompt: Sequence[int], call: Mapping[str, Any]) -> float:
         """The same call again, left after its first round. A pass that runs ahead is not waited for."""

@@ -17,6 +17,7 @@ from ..errors import OptionError
 from ..progress import Budget, Progress, Steps, no_progress
 from ..prompts.arrange import digest, in_turn
 from ..prompts.tokens import encode, tokens_of
+from ..registry import AXES
 from ..types import FrontierPoint, Prompt, SkipSet
 from ..version import __version__
 from .arms import Ours, Output
@@ -79,14 +80,20 @@ class MeasurePlan:
         num_answers = len(prompt.later)
         return len(tokens_of(prompt, engine, [""] * num_answers)) + num_answers * (self.max_new_tokens + _ROOM)
 
-    def call(self, number: int) -> dict[str, Any]:
+    def call(self, number: int, prompt: Prompt) -> dict[str, Any]:
         """Options of `generate` for a text."""
         options = {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed + number}
-        return options if self.top_p is None else {**options, "top_p": self.top_p}
+        return {**options, **({} if self.top_p is None else {"top_p": self.top_p}), **dict(prompt.options)}
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """One for each mode."""
+        return [self.call(0, prompt) for prompt in {prompt.options: prompt for prompt in self.prompts}.values()]
 
     def question(self, engine: Engine, where: Mapping[str, Any]) -> dict[str, Any]:
         """All that shapes the figures: only a run that asks the same goes on with what another has kept."""
         profile = engine.knowledge.profile
+        modes = {prompt.domain: dict(prompt.options) for prompt in self.prompts if prompt.options}
         return {
             "selfdraft": __version__,
             "fingerprint": engine.knowledge.key.fingerprint,
@@ -101,6 +108,7 @@ class MeasurePlan:
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             **({} if self.top_p is None else {"top_p": self.top_p}),
+            **({"modes": modes} if modes else {}),
             **({} if self.runs == 1 else {"runs": self.runs}),
             **({"with_passes": True} if self.with_passes else {}),
             "seed": self.seed,
@@ -120,7 +128,7 @@ class Measurement:
         progress: Progress = no_progress,
         is_new: bool = False,
     ) -> None:
-        check_greedy(plan.peers, plan.peer_model, plan.temperature)
+        check_greedy(plan.peers, plan.peer_model, max(call["temperature"] for call in plan.calls))
         self._engine, self.plan, self._file = engine, plan.fitting(engine), file
         self._budget, self._progress, self._is_new = budget or Budget(None), progress, is_new
         self._ids_for_peers = {prompt.id for prompt in in_turn(plan.prompts, plan.peer_prompts)}
@@ -186,9 +194,9 @@ class Measurement:
         texts = [list(itertools.islice(itertools.cycle(short), longest)), short] if is_recording else [short]
         num_tokens = plan.max_new_tokens if is_recording else min(plan.max_new_tokens, WARM_UP_TOKENS)
         skips: set[SkipSet] = set()
-        for number, arm in enumerate(self._arms):
-            self._progress(number, len(self._arms), "methods warmed up")
-            skips |= arm.warm_up(texts, num_tokens, plan.call(0))
+        for number, (arm, call) in enumerate(itertools.product(self._arms, plan.calls)):
+            self._progress(number, len(self._arms) * len(plan.calls), "methods warmed up")
+            skips |= arm.warm_up(texts, num_tokens, call)
         if self.ours[0].error:  # nothing could be compared
             raise OptionError(self.ours[0].error)
         return skips
@@ -237,16 +245,19 @@ class Measurement:
             name = f"{prompt.id}/{turn + 1}" if prompt.later else prompt.id
             tokens = encode(prompt, self._engine, answers)
             text = Record("", name, prompt.domain, number, len(tokens), 0, 0.0, turn=turn, run=run)
-            plain, outputs = self._take_turns(text, tokens, prompt.id in self._ids_for_peers)
+            call = self.plan.call(number, prompt)
+            plain, outputs = self._take_turns(text, tokens, call, prompt.id in self._ids_for_peers)
             taken = time.perf_counter()
-            records = [self._judge(output, plain, tokens) for output in outputs]
+            records = [self._judge(output, plain, tokens, call) for output in outputs]
             before, self._last_end = self._last_end, time.perf_counter()
             seconds: dict[str, Any] = {"turn_seconds": self._last_end - before, "judge_seconds": self._last_end - taken}
             yield from (replace(record, **seconds) if record.arm == OFF else record for record in records)
             assert plain.generation is not None
             answers.append(plain.generation.text)
 
-    def _take_turns(self, text: Record, prompt: Sequence[int], with_peers: bool) -> tuple[Output, list[Output]]:
+    def _take_turns(
+        self, text: Record, prompt: Sequence[int], call: Mapping[str, Any], with_peers: bool
+    ) -> tuple[Output, list[Output]]:
         """In an order that is drawn for every text; who must be told the plain text comes last.
 
         Peers' outputs stand first: where a file ends in the middle of a text, one of ours is missing.
@@ -255,18 +266,17 @@ class Measurement:
         free = [arm for arm in running if not arm.must_be_told]
         run = f" {text.run}" if text.run else ""
         random.Random(f"{self.plan.seed} {text.number}{run}").shuffle(free)
-        outputs = {arm.name: self._run(arm, text, prompt) for arm in free}
+        outputs = {arm.name: self._run(arm, text, prompt, call) for arm in free}
         plain = outputs[OFF]
         assert plain is not None
         for arm in self.ours:
             if arm.must_be_told and arm.error is None:
                 arm.tell(plain.tokens)
-                outputs[arm.name] = self._run(arm, text, prompt)
+                outputs[arm.name] = self._run(arm, text, prompt, call)
         found = (outputs[arm.name] for arm in reversed(running))
         return plain, [output for output in found if output is not None]
 
-    def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int]) -> Output | None:
-        call = self.plan.call(text.number)
+    def _run(self, arm: Ours | PeerArm, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output | None:
         output = arm.run(text, prompt, call)
         if output is None:
             return None
@@ -279,12 +289,12 @@ class Measurement:
             record = replace(record, first_token_seconds=arm.first_token_seconds(prompt, call))
         return replace(output, record=record)
 
-    def _judge(self, output: Output, plain: Output, prompt: Sequence[int]) -> Record:
+    def _judge(self, output: Output, plain: Output, prompt: Sequence[int], call: Mapping[str, Any]) -> Record:
         """Not where rejection sampling draws: it promises the distribution, not the text."""
-        if output is plain or (output.is_drawn and self.plan.temperature):
+        if output is plain or output.is_drawn:
             return output.record
-        call = self.plan.call(output.record.number)
-        found = self._engine.compare(prompt, plain.tokens, output.tokens, **call)
+        options = {name: value for name, value in call.items() if name not in AXES}
+        found = self._engine.compare(prompt, plain.tokens, output.tokens, **options)
         gap = found.gap if math.isfinite(found.gap or 0.0) else None  # JSON knows no infinity
         return replace(output.record, verdict=found.verdict, first_difference=found.first_difference, gap=gap)
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,16 @@ def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
 def digest(prompts: Sequence[Prompt]) -> str:
     """Other texts, ids or domains are another question."""
     return hashlib.sha256(json.dumps([list(vars(prompt).values()) for prompt in prompts]).encode()).hexdigest()[:16]
+
+
+def in_modes(prompts: Iterable[Prompt], modes: Mapping[str, Mapping[str, Any]]) -> list[Prompt]:
+    """Each prompt once in every mode, by the options of `generate`; modes are domains then. No modes: as they are."""
+    if not modes:
+        return list(prompts)
+    return [
+        replace(prompt, id=f"{prompt.id}, {mode}", domain=mode, options=tuple(options.items()))
+        for prompt, (mode, options) in itertools.product(prompts, modes.items())
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------- streams
