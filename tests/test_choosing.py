@@ -17,7 +17,7 @@ if not HAS_GPU:
 
 from selfdraft import GenerateOptions  # noqa: E402
 from selfdraft.engine.sampling import Sampler  # noqa: E402
-from selfdraft.kernels import choose_reference  # noqa: E402
+from selfdraft.kernels import choose_reference, top  # noqa: E402
 from selfdraft.noise import gumbel  # noqa: E402
 from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn  # noqa: E402
 
@@ -197,3 +197,26 @@ def test_what_is_impossible_is_never_chosen(path):
         drawn = drawn_by(path, scores, [Sampler(GenerateOptions(temperature=1.0, **options))], 2)
         assert drawn.tokens[:, 0].tolist() == [2099, 4, 8]
         assert (drawn.values[:, 1] == -torch.inf).all()
+
+
+@by_path
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_log_probabilities(path: str, dtype: torch.dtype, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokens from the likeliest to the least likely, by the raw scores, among them a distribution of one token."""
+    monkeypatch.setattr(top, "runs_triton", lambda _: path == "triton")
+    scores = random_scores(5, dtype)
+    scores[4, 9] = 60.0
+    order = scores.argsort(-1, descending=True)
+    tokens = torch.stack([order[row, place] for row, place in enumerate((0, 3, 100, VOCAB - 1, 1))])
+    expected = scores.double().log_softmax(-1)
+    own, values, best = top.logprobs(scores, tokens, count).split((1, count, count), -1)
+    torch.testing.assert_close(own, expected.gather(1, tokens[:, None]), atol=4e-6, rtol=1e-6)
+    torch.testing.assert_close(values, expected.topk(count).values, atol=4e-6, rtol=1e-6)
+    torch.testing.assert_close(values, expected.gather(1, best.long()), atol=4e-6, rtol=1e-6)
+    assert count == 0 or own[0] == values[0, 0]
+    assert all(len(set(row)) == count for row in best.tolist())
+
+
+def test_log_probabilities_of_a_small_vocabulary() -> None:
+    assert top.logprobs(torch.zeros(1, 3), torch.tensor([2]), 20).shape == (1, 7)

@@ -24,7 +24,7 @@ from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
-from selfdraft.engine import accept
+from selfdraft.engine import accept, logprobs
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import Rule, grow
 from selfdraft.engine.sampling import Sampler
@@ -870,6 +870,91 @@ def test_rejection_in_groups_that_draft_one_after_the_other() -> None:
             return tokens_of(engine.generate(list(PROMPTS), temperature=1.1, acceptance="rejection", max_new_tokens=20))
 
     assert texts(new_engine(pico("llama"))) == texts(new_engine(pico("llama"), make_runner))
+
+
+RULES = {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "logit_bias": {30: 2.0}}
+REJECTION = {"strategy": "fixed", "acceptance": "rejection"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "method"),
+    [
+        ({}, {"strategy": "off"}),
+        (DRAWN, {"strategy": "off"}),
+        (DRAWN, {"strategy": "off", "acceptance": "rejection"}),
+        (RULES, {"strategy": "off"}),
+        ({**RULES, **DRAWN}, {"strategy": "off"}),
+        ({}, {"drafter": "lookup"}),
+        ({}, {"lookahead": "fixed"}),
+        (DRAWN, {"lookahead": "fixed"}),
+        (RULES, {"lookahead": "fixed"}),
+        (DRAWN, {"lookahead": "fixed", **REJECTION}),
+        ({}, {"tree": "siblings"}),
+        (DRAWN, {"tree": "siblings"}),
+        ({**RULES, **DRAWN}, {"tree": "siblings"}),
+        (DRAWN, {"tree": "siblings", **REJECTION}),
+    ],
+    ids=lambda options: "-".join(map(str, (*options, *options.values()))) or "greedy",
+)
+def test_log_probabilities_of_recorded_passes_are_those_of_the_eager_runner(
+    mode: dict[str, Any], method: dict[str, Any], short_buckets: None
+) -> None:
+    """All found on the device, also by passes that run ahead; several numbers of tokens on the same recordings."""
+    recorded, eager = new_engine(pico("llama")), new_engine(pico("llama"), make_runner)
+    num_accepted = 0
+    for count, prompts in ((3, PROMPTS), (0, PROMPTS[2:3]), (3, PROMPTS[:1])):
+        options = {"max_new_tokens": 20, "logprobs": count, **mode, **method}
+        with mock.patch.object(logprobs, "_computed", wraps=logprobs._computed) as on_host:
+            found = recorded.generate(list(prompts), **options)
+            assert on_host.call_count == 0
+            expected = eager.generate(list(prompts), **options)
+            assert on_host.call_count > 0
+        assert tokens_of(found) == tokens_of(expected)
+        for one, other in zip(logprobs_of(found), logprobs_of(expected), strict=True):
+            assert one.token == other.token
+            assert [token for token, _ in one.top] == [token for token, _ in other.top]
+            values = [[told.logprob, *(value for _, value in told.top)] for told in (one, other)]
+            assert values[0] == pytest.approx(values[1], abs=1e-4)
+            assert len(one.top) == count
+        num_accepted += sum(generation.stats.num_accepted for generation in found)
+    assert recorded._runner.fallback_reason is None
+    has_plain_rounds = "off" in method.values() or "lookup" in method.values()
+    assert (recorded._runner.num_hits > 0) >= has_plain_rounds
+    assert (num_accepted > 0) == ("off" not in method.values())
+
+
+def logprobs_of(generations: list[Generation]) -> list[Any]:
+    return [one for generation in generations for one in generation.logprobs or ()]
+
+
+def test_greedy_text_without_log_probabilities_is_not_chosen_again() -> None:
+    runner = new_runner(pico("llama"))
+    cache, nothing = runner.new_cache(1, 64), [[0] * len(SETTINGS_OF_ROWS)]
+    plain = Choosing(ChoiceKind(), nothing, [0])
+    output = runner.forward(PassRequest([[5]], [0], choosing=plain), cache)
+    assert (runner.graphs.num_graphs, output.read_logprobs) == (1, None)
+    asked = runner.forward(PassRequest([[5]], [0], choosing=plain.telling(2)), cache)
+    assert runner.graphs.num_graphs == 2
+    assert asked.read_logprobs is not None
+    ((told,),) = asked.read_logprobs()
+    assert told[0] == told[1] >= told[2]
+    assert told[3] == asked.choices()[0][0]
+
+
+def test_log_probabilities_outlive_the_pass_that_runs_ahead() -> None:
+    """As choices do; a pass ahead that tells nothing of them is not taken for one that does."""
+    runner = new_runner(pico("llama"))
+    cache, nothing = runner.new_cache(1, 64), [[0] * len(SETTINGS_OF_ROWS)]
+    choosing = Choosing(ChoiceKind(num_logprobs=2), nothing, [0])
+    request = functools.partial(PassRequest, choosing=choosing)
+    expected = [runner.forward(request([[token]], [0]), cache).read_logprobs() for token in (5, 6)]
+    outputs = [runner.forward(request([[token]], [0], run_ahead=True), cache) for token in (5, 6)]
+    assert expected[0] != expected[1]
+    assert [output.read_logprobs() for output in outputs] == expected
+    tokens = outputs[1].choices()
+    runner.forward(PassRequest([[6]], [0], run_ahead=True), cache)
+    assert runner.forward(request(tokens, [1]), cache).read_logprobs() is not None
+    assert runner.num_hits == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 import selfdraft
 from pico import CONTEXT_LENGTH, FAMILIES, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError, PromptError
-from selfdraft.engine.generate_rules import own_rules, split_warpers
+from selfdraft.engine.generate_rules import Prompts, own_rules, seen_padding, split_warpers
 from selfdraft.engine.inside_generate import engine_of
 from selfdraft.engine.sampling import REFUSED_PROCESSORS, check_processors
 from selfdraft.registry import in_use
@@ -158,6 +158,14 @@ class TestProcessors:
     def test_of_transformers_see_the_padded_text(self, options: dict[str, Any]) -> None:
         found = assert_same(**options)
         assert found.tolist() != LLAMA.generate(**PADDED, max_new_tokens=14).tolist()
+
+    @pytest.mark.parametrize("more", [{}, {"no_repeat_ngram_size": 9}], ids=["own", "called"])
+    def test_whether_padding_is_penalised(self, more: dict[str, Any]) -> None:
+        """As by the transformers in use: not since 5.23. Row 1 is padded with what it would say first."""
+        likely = plain_tokens(PROMPTS[1])[0]
+        ids = torch.where(PADDED["attention_mask"] == 1, PADDED["input_ids"], likely)
+        assert ids.tolist() != PADDED["input_ids"].tolist()
+        assert_same({**PADDED, "input_ids": ids}, repetition_penalty=30.0, **more)
 
     def test_of_the_caller(self) -> None:
         widths = set()
@@ -326,7 +334,27 @@ def test_which_processors_become_rules() -> None:
         ([logits_process.MinLengthLogitsProcessor(12, [5])], None),
         ([penalty, logits_process.NoRepeatNGramLogitsProcessor(2)], None),
     ):
-        assert own_rules(given, frozenset((5, 6)), 8, 30) == options
+        assert own_rules(given, frozenset((5, 6)), Prompts([(), (0, 0)], [[1] * 8, [1] * 6]), 30) == options
+
+
+def test_the_padding_a_penalty_ignores() -> None:
+    """As transformers 5.23 says it, row by row; before, an int or nothing."""
+    paddings = [(), (3, 4), (5,)]
+    prompts = Prompts(paddings, [[1] * 8, [1] * 6, [1] * 7])
+    for ignored, seen in (
+        (None, paddings),
+        (0, paddings),
+        (torch.tensor([0, 2, 1]), [(), (), ()]),
+        (torch.tensor([0, 1, 0]), [(), (4,), (5,)]),
+        (torch.tensor([1, 2, 1]), None),
+        (torch.tensor([0, 2]), None),
+    ):
+        penalty = logits_process.RepetitionPenaltyLogitsProcessor(1.2)
+        penalty.prompt_ignore_length = ignored
+        is_own = own_rules([penalty], frozenset(), prompts, 30) is not None
+        assert is_own == (seen is not None)
+        if seen is not None:
+            assert seen_padding([penalty], paddings) == seen
 
 
 class TestOutput:

@@ -19,7 +19,7 @@ from selfdraft import GenerateOptions  # noqa: E402
 from selfdraft.engine.draft import grow  # noqa: E402
 from selfdraft.engine.sampling import Sampler  # noqa: E402
 from selfdraft.engine.verify import tree_mask  # noqa: E402
-from selfdraft.kernels import reject_reference  # noqa: E402
+from selfdraft.kernels import reject_reference, top  # noqa: E402
 from selfdraft.noise import DRAW, REST, TEST, gumbel, keys_of, mixed, uniform_at  # noqa: E402
 from selfdraft.passes import Columns  # noqa: E402
 from selfdraft.types import ROOT, Draft  # noqa: E402
@@ -139,3 +139,22 @@ def test_verdicts_are_those_of_the_walk_level_by_level(path: str, dtype: torch.d
             num_refused.add(len(draft.children(nodes[-1] if nodes else ROOT)))
     assert is_slow or num_kept >= {0, 1, 2}
     assert is_slow or num_refused >= {0, 1, 4}
+
+
+def test_what_is_said_after_the_columns_that_are_kept() -> None:
+    """Its own token after each that a kept one follows, the last word after the last."""
+    num_kept = set()
+    for number in range(10):
+        case = Case(WARPINGS[number % len(WARPINGS)], number)
+        verdicts = torch.tensor(case.judged_by("torch"))
+        tokens = torch.tensor(
+            [[7, *draft.tokens, *[0] * (case.width - 1 - len(draft.tokens))] for draft in case.drafts]
+        )
+        found = top.said(verdicts, tokens).tolist()
+        assert tokens.shape == (3, case.width) == (len(found), len(found[0]))
+        for row, (draft, numbers) in enumerate(zip(case.drafts, verdicts.tolist(), strict=True)):
+            nodes, last = kept_by(numbers)
+            emitted = [*(draft.tokens[node] for node in nodes), last]
+            assert [found[row][column] for column in (0, *(node + 1 for node in nodes))] == emitted
+            num_kept.add(len(nodes))
+    assert num_kept >= {0, 1, 2}

@@ -58,11 +58,12 @@ class ChoiceKind(NamedTuple):
     has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
     is_masked: bool = False  # only allowed tokens
     is_tested: bool = False  # a draft, token by token (`rejection`): what comes of it are verdicts, not choices
+    num_logprobs: int | None = None  # likeliest tokens told beside a choice, with log-probabilities; None: not even its
 
     @property
     def is_best(self) -> bool:
         """Whether a choice is the largest raw score and nothing else."""
-        return self == ChoiceKind()
+        return self == ChoiceKind(num_logprobs=self.num_logprobs)
 
 
 SETTINGS = (
@@ -97,6 +98,10 @@ class Choosing:
         """The same rows, which test these drafts."""
         kind, settings = self.kind._replace(is_tested=True), of_drafts(self.settings, drafts)
         return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
+
+    def telling(self, num_logprobs: int | None) -> Choosing:
+        """The same choices with their log-probabilities, if any are asked for."""
+        return replace(self, kind=self.kind._replace(num_logprobs=num_logprobs))
 
     def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
         """Its rows at these places among `num_rows`; the others do not choose."""
@@ -172,6 +177,7 @@ class PassOutput:
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
+    read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

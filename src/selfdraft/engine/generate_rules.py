@@ -7,6 +7,7 @@ Prompts lose their left padding, processors and stopping criteria go on seeing i
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -100,6 +101,11 @@ class Prompts:
     def longest(self) -> int:
         return max(map(len, self.tokens))
 
+    @property
+    def width(self) -> int:
+        """Of the batch, padding included."""
+        return len(self.paddings[0]) + len(self.tokens[0])
+
     @classmethod
     def read(cls, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, positions: Any) -> Prompts:
         if attention_mask is None:
@@ -170,12 +176,13 @@ def _rank_of(warper: Any) -> int | None:
 
 
 def own_rules(
-    processors: Sequence[Any], eos_tokens: frozenset[int], width: int, max_new_tokens: int
+    processors: Sequence[Any], eos_tokens: frozenset[int], prompts: Prompts, max_new_tokens: int
 ) -> dict[str, Any] | None:
     """What the sampler does itself instead, as options; None where one of them has to be called.
 
     All or none: what is called comes last, and it counts the rows' leads as text. Banning an end commutes with the
-    others; a bias must come before the repetition penalty, as in the sampler.
+    others; a bias must come before the repetition penalty, as in the sampler. That penalty sees what `seen_padding`
+    says before a text.
     """
     options: dict[str, Any] = {}
     min_new_tokens = 0
@@ -183,10 +190,10 @@ def own_rules(
         if type(processor) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor):
             if frozenset(processor.eos_token_id.flatten().tolist()) != eos_tokens:
                 return None
-            min_new_tokens = max(min_new_tokens, _first_end(processor) - width)
+            min_new_tokens = max(min_new_tokens, _first_end(processor) - prompts.width)
         elif _is_own_bias(processor) and not options:
             options["logit_bias"] = tuple((token, bias) for (token,), bias in processor.sequence_bias.items())
-        elif _is_own_penalty(processor) and "repetition_penalty" not in options:
+        elif _is_own_penalty(processor, prompts.paddings) and "repetition_penalty" not in options:
             options["repetition_penalty"] = processor.penalty
         else:
             return None
@@ -206,9 +213,25 @@ def _is_own_bias(processor: Any) -> bool:
     return all(len(tokens) == 1 and abs(bias) <= MAX_BIAS for tokens, bias in processor.sequence_bias.items())
 
 
-def _is_own_penalty(processor: Any) -> bool:
-    is_whole = type(processor) is RepetitionPenaltyLogitsProcessor and not processor.prompt_ignore_length
-    return is_whole and 1e-3 <= processor.penalty <= 1e3
+def _is_own_penalty(processor: Any, paddings: Sequence[tuple[int, ...]]) -> bool:
+    """One that counts the whole text, and padding or not."""
+    if type(processor) is not RepetitionPenaltyLogitsProcessor or not 1e-3 <= processor.penalty <= 1e3:
+        return False
+    ignored = _ignored(processor, len(paddings))
+    return len(ignored) == len(paddings) and all(map(operator.le, ignored, map(len, paddings)))
+
+
+def _ignored(processor: Any, num_rows: int) -> list[int]:
+    """Tokens at the start of each row that a repetition penalty leaves out; since transformers 5.23, padding is."""
+    length = processor.prompt_ignore_length
+    return length.tolist() if isinstance(length, torch.Tensor) else [length or 0] * num_rows
+
+
+def seen_padding(processors: Sequence[Any], paddings: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Of each row, what its own repetition penalty counts before the text."""
+    penalties = [one for one in processors if type(one) is RepetitionPenaltyLogitsProcessor]
+    ignored = _ignored(penalties[0], len(paddings)) if penalties else [0] * len(paddings)
+    return [padding[length:] for padding, length in zip(paddings, ignored, strict=True)]
 
 
 class RowProcessors:
@@ -253,6 +276,12 @@ def _bind(processor: Any, row: int, num_rows: int) -> Any:
         bound = copy.copy(processor)
         bound.batch_size, bound.generated_ngrams = 1, [processor.generated_ngrams[prompt]]
         return bound
+    if isinstance(processor, RepetitionPenaltyLogitsProcessor):
+        length = processor.prompt_ignore_length
+        if isinstance(length, torch.Tensor) and len(length) == num_rows:
+            bound = copy.copy(processor)
+            bound.prompt_ignore_length = length[row : row + 1]
+            return bound
     return processor
 
 

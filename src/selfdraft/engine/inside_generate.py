@@ -21,7 +21,7 @@ from ..registry import AXES, check_use
 from ..types import Generation
 from .door import check_tokenizer
 from .engine import Engine
-from .generate_rules import Prompts, RowProcessors, StopRules, check_call, own_rules, split_warpers
+from .generate_rules import Prompts, RowProcessors, StopRules, check_call, own_rules, seen_padding, split_warpers
 from .keywords import MethodOptions, check_method, keywords_of
 from .parts import check_part
 from .sampling import check_processors
@@ -85,10 +85,10 @@ class GenerateDecoder:
         room = None if engine.context_length is None else engine.context_length - prompts.longest
         stops = StopRules([*stopping_criteria, *self._stop_string_criteria(stop_strings)], input_ids, room)
 
-        options = self._options(logits_processor, generation_config, stops, input_ids)
+        options = self._options(logits_processor, generation_config, stops, prompts, input_ids.device)
         rows = [
-            RowRules(stops.eos_tokens, stops.for_row(row), _lead(engine, options, row, padding), stops.ends_at)
-            for row, padding in enumerate(prompts.paddings)
+            RowRules(stops.eos_tokens, stops.for_row(row), lead, stops.ends_at)
+            for row, lead in enumerate(_leads(engine, options, logits_processor, prompts))
         ]
         stream = engine.stream_rows(prompts.tokens, rows, options, self._method)
         self._run(stream, input_ids)
@@ -117,15 +117,15 @@ class GenerateDecoder:
         return [StopStringCriteria(tokenizer=self._tokenizer, stop_strings=stop_strings)]
 
     def _options(
-        self, processors: Sequence[Any], config: Any, stops: StopRules, input_ids: torch.Tensor
+        self, processors: Sequence[Any], config: Any, stops: StopRules, prompts: Prompts, device: torch.device
     ) -> GenerateOptions:
         options: dict[str, Any] = {"max_new_tokens": stops.max_new_tokens}
         if config.do_sample:
             processors, warping = split_warpers(processors)
             options |= {**warping, "seed": int(torch.randint(2**63 - 1, (1,))) if self._seed is None else self._seed}
-        rules = own_rules(processors, stops.eos_tokens, input_ids.shape[1], stops.max_new_tokens)
+        rules = own_rules(processors, stops.eos_tokens, prompts, stops.max_new_tokens)
         if rules is None:
-            rules = {"processors": (RowProcessors(processors, len(input_ids), input_ids.device),)}
+            rules = {"processors": (RowProcessors(processors, len(prompts.tokens), device),)}
         return GenerateOptions(**options, **rules)
 
     def _run(self, stream: Stream, input_ids: torch.Tensor) -> None:
@@ -140,11 +140,15 @@ class GenerateDecoder:
         self._streamer.end()
 
 
-def _lead(engine: Engine, options: GenerateOptions, row: int, padding: tuple[int, ...]) -> tuple[int, ...]:
-    """What rules see before the text. Padding counts as seen, as in `generate`, where the model has such a token."""
+def _leads(
+    engine: Engine, options: GenerateOptions, processors: Sequence[Any], prompts: Prompts
+) -> list[tuple[int, ...]]:
+    """What rules see before each text: of its padding what they see in `generate`, where the model has such a token."""
     if options.processors:
-        return RowProcessors.lead(row, padding)
-    return tuple(token for token in padding if 0 <= token < engine.runner.vocab_size)
+        return [RowProcessors.lead(row, padding) for row, padding in enumerate(prompts.paddings)]
+    vocabulary = range(engine.runner.vocab_size)
+    seen = seen_padding(processors, prompts.paddings)
+    return [tuple(token for token in padding if token in vocabulary) for padding in seen]
 
 
 class _Kept:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..kernels.top import logprobs
 from ..types import TokenLogprobs, Verdict
 from .accept import Targets
 
@@ -16,15 +17,24 @@ def emitted_logprobs(
     """Of each row's emitted tokens, with the `count` likeliest; None: not asked for."""
     if count is None:
         return [()] * len(verdicts)
-    parts = [targets.scores[row, verdict.columns] for row, verdict in enumerate(verdicts)]
-    found = iter(logprobs_of(torch.cat(parts), [token for verdict in verdicts for token in verdict.tokens], count))
-    return [tuple(next(found) for _ in verdict.tokens) for verdict in verdicts]
+    read = targets.output.read_logprobs
+    if read is None:
+        found = _computed(targets, verdicts, count)
+    else:
+        found = [[row[column] for column in verdict.columns] for row, verdict in zip(read(), verdicts, strict=True)]
+    return [tuple(map(_of_token, verdict.tokens, row)) for verdict, row in zip(verdicts, found, strict=True)]
 
 
-def logprobs_of(scores: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
-    """`scores` [n, vocabulary]: raw, those that `tokens` [n] were chosen by."""
-    logprobs = torch.log_softmax(scores.float(), dim=-1)
-    own = logprobs.gather(1, torch.tensor(tokens, device=scores.device)[:, None])[:, 0].tolist()
-    best = logprobs.topk(min(count, scores.shape[-1]), dim=-1)
-    tops = (tuple(zip(*row, strict=True)) for row in zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return [TokenLogprobs(*one) for one in zip(tokens, own, tops, strict=True)]
+def _computed(targets: Targets, verdicts: Sequence[Verdict], count: int) -> list[list[list[float]]]:
+    """Where the runner did not choose, now that the tokens are known."""
+    scores = torch.cat([targets.scores[row, verdict.columns] for row, verdict in enumerate(verdicts)])
+    tokens = torch.tensor([token for verdict in verdicts for token in verdict.tokens], device=scores.device)
+    found = iter(logprobs(scores, tokens, count).tolist())
+    return [[next(found) for _ in verdict.tokens] for verdict in verdicts]
+
+
+def _of_token(token: int, numbers: Sequence[float]) -> TokenLogprobs:
+    """`numbers`: see `kernels/top.logprobs`."""
+    own, *best = numbers
+    count = len(best) // 2
+    return TokenLogprobs(token, own, tuple(zip(map(int, best[count:]), best[:count], strict=True)))

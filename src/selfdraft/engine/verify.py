@@ -33,16 +33,15 @@ def verify(
     goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
     is_tested = accept.keeps_scores and not sampler.is_greedy and width > 1
     choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
-    if choosing is not None and is_tested:
-        choosing = choosing.testing(drafts)
+    if choosing is not None:
+        choosing = (choosing.testing(drafts) if is_tested else choosing).telling(sampler.options.logprobs)
     request = PassRequest(
         inputs,
         starts,
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        # A pass ahead overwrites the scores that log-probabilities are read from.
-        run_ahead=width == 1 and goes_on and not capture and choosing is not None and sampler.options.logprobs is None,
+        run_ahead=width == 1 and goes_on and not capture and choosing is not None,
         choosing=choosing,
     )
     output = runner.forward(request, state.cache)

@@ -72,6 +72,30 @@ def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kin
     return reject(scores, drawn_from, columns, kind)
 
 
+def logprobs(scores: torch.Tensor, tokens: torch.Tensor, count: int) -> torch.Tensor:
+    """By the softmax of scores [n, vocabulary]: of `tokens` [n], of the `count` best, then which these are.
+
+    Returns [n, 1 + 2 count] in float64, which holds both.
+    """
+    count = min(count, scores.shape[-1])
+    values, best, peak = top(scores, max(count, 1))
+    values = values.float()
+    total = scores.float().logsumexp(-1, keepdim=True) if peak is None else values[:, :1] - peak.log()[:, None]
+    own = scores.gather(1, tokens[:, None]).float()
+    told = torch.cat((own, values[:, :count]), -1) - total
+    return torch.cat((told.double(), best[:, :count].double()), -1)
+
+
+def said(verdicts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """[rows, width] what `reject` says after each column of its `tokens` that it kept, after the others anything."""
+    num_kept, kept, last = verdicts.tensor_split((1, tokens.shape[1]), dim=1)
+    columns = torch.nn.functional.pad(kept, (1, 0))  # of each emitted token, the one it stands after
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    emitted = torch.where(place < num_kept, tokens.gather(1, columns).roll(-1, 1), last)
+    spare = torch.where(place <= num_kept, columns, tokens.shape[1])
+    return tokens.new_zeros(len(tokens), tokens.shape[1] + 1).scatter(1, spare, emitted)[:, :-1]
+
+
 @cache
 def runs_triton(device: torch.device) -> bool:
     """Whether kernels can be built and run for this device; tried once."""

@@ -8,7 +8,7 @@ One plain token (nothing skipped, captured or branched), file by file:
     graphs   `Graphs` finds the recording by its `GraphKey`, or records it now
     forward  what is recorded: `ModuleForward` runs the model's own modules, `FusedForward` (fused) few kernels
              in fixed places (workspace), whose launches are kept for the next skip set
-    plain    replays it; the best tokens go to the host as `Choices`, read when somebody asks; meanwhile the pass after
+    plain    replays it; the best tokens go to the host as `Sent`, read when somebody asks; meanwhile the pass after
              them runs already (`Ahead`): plain decoding is one pass ahead of the host
 
 The verification of a draft is the same pass, wider and with nothing ahead: column 0 is the last committed token, the

@@ -11,11 +11,12 @@ import functools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
-from ...kernels.top import draw, processed, reject, top
-from ...passes import SETTINGS, ChoiceKind, PassOutput, PassRequest
+from ...kernels.top import draw, logprobs, processed, reject, said, top
+from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import Forward, cache_key, padded_rows
@@ -44,36 +45,44 @@ class Launches:
         self.num_awaited = max(self.num_awaited, self.num_launched if number is None else number)
 
 
-class Outbox:
-    """The choices [rows, width] of the last pass, and two readbacks: one may still be under way.
+class Mail:
+    """A tensor [rows, width, ...] that every pass writes, and two readbacks: one may still be under way."""
 
-    `verdicts` [rows, 1 + width]: see `kernels/top.reject`.
-    """
-
-    def __init__(self, device: Device, rows: int, width: int) -> None:
-        self.choices, self.verdicts = device.zeros(rows, width), device.zeros(rows, 1 + width)
-        self.verdict_readback = Readback(device, self.verdicts)
-        self._readbacks = [Readback(device, self.choices) for _ in range(2)]
+    def __init__(self, device: Device, *shape: int, dtype: torch.dtype = torch.long) -> None:
+        self.tensor = device.zeros(*shape, dtype=dtype)
+        self._readbacks = [Readback(device, self.tensor) for _ in range(2)]
 
     def next_readback(self) -> Readback:
         self._readbacks.reverse()
         return self._readbacks[0]
 
 
-class Choices:
-    """The choices of one pass: sent to the host once, read when somebody asks."""
+class Outbox:
+    """What the host reads of the last pass: its choices [rows, width].
 
-    def __init__(self, launches: Launches, readback: Readback, rows: int, width: int) -> None:
-        self._launches, self._readback, self._size = launches, readback, (rows, width)
+    Where they are asked for: `verdicts` [rows, 1 + width] (see `kernels/top.reject`) instead, and `logprobs(count)` of
+    all tokens chosen [rows, width, 1 + 2 count] (see `kernels/top.logprobs`).
+    """
+
+    def __init__(self, device: Device, rows: int, width: int) -> None:
+        self.choices, self.verdicts = Mail(device, rows, width), Mail(device, rows, 1 + width)
+        self.logprobs = functools.cache(lambda count: Mail(device, rows, width, 1 + 2 * count, dtype=torch.float64))
+
+
+class Sent:
+    """What one pass left in a mail: sent to the host once, read when somebody asks."""
+
+    def __init__(self, launches: Launches, mail: Mail, rows: int, width: int) -> None:
+        self._launches, self._readback, self._size = launches, mail.next_readback(), (rows, width)
         self._is_sent, self._num_launched = False, 0
-        self._values: list[list[int]] | None = None
+        self._values: list[list[Any]] | None = None
 
     def send(self) -> None:
         if not self._is_sent:
             self._readback.start()
             self._is_sent, self._num_launched = True, self._launches.num_launched
 
-    def __call__(self) -> list[list[int]]:
+    def __call__(self) -> list[list[Any]]:
         if self._values is None:
             self.send()
             rows, width = self._size
@@ -108,6 +117,7 @@ class Chooser:
     recording: Recording
     history: History | None
     is_test: bool
+    logprobs: Mail | None
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class Ahead:
 
     graph: PassGraph
     chooser: Chooser | None
-    choices: Choices
+    choices: Sent
     cache: weakref.ref[SlotCache]
     address: int
     first_row: int
@@ -125,7 +135,7 @@ class Ahead:
 
     @classmethod
     def of(
-        cls, graph: PassGraph, chooser: Chooser | None, choices: Choices, request: PassRequest, cache: SlotCache
+        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache
     ) -> Ahead:
         starts = [start + 1 for start in request.starts]
         place = (weakref.ref(cache), cache.address, request.first_row, starts)
@@ -160,12 +170,12 @@ class Passes:
         if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
             return self._run_plain(forward, request, cache)
         graph, chooser = self._launch(forward, request, cache)
-        results, choices = graph.results(rows, width), self._choices_of(graph, rows, width)
+        results, choices = graph.results(rows, width), Sent(self._launches, graph.outbox.choices, rows, width)
+        told = self._send_logprobs(chooser, rows, width)
         if chooser is None or not chooser.is_test:
-            return PassOutput(*results, choices)
-        outbox = graph.outbox
-        verdicts = Choices(self._launches, outbox.verdict_readback, rows, outbox.verdicts.shape[1])
-        return PassOutput(*results, choices, verdicts)
+            return PassOutput(*results, choices, read_logprobs=told)
+        mail = graph.outbox.verdicts
+        return PassOutput(*results, choices, Sent(self._launches, mail, rows, mail.tensor.shape[1]), told)
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""
@@ -180,12 +190,21 @@ class Passes:
         else:
             graph, chooser = self._launch(forward, request, cache)
         self._ahead = None
-        choices = self._choices_of(graph, rows, 1)
+        choices = Sent(self._launches, graph.outbox.choices, rows, 1)
+        told = self._send_logprobs(chooser, rows, 1)
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
             self._ahead = Ahead.of(graph, chooser, choices, request, cache)
-        return PassOutput(*graph.results(rows, 1), choices)
+        return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
+
+    def _send_logprobs(self, chooser: Chooser | None, rows: int, width: int) -> Sent | None:
+        """At once: whoever asked for them reads them, and a pass ahead overwrites them on the device."""
+        if chooser is None or chooser.logprobs is None:
+            return None
+        told = Sent(self._launches, chooser.logprobs, rows, width)
+        told.send()
+        return told
 
     def _run_ahead(self, graph: PassGraph, chooser: Chooser | None, request: PassRequest) -> None:
         """The pass after the choices of this one."""
@@ -211,7 +230,7 @@ class Passes:
 
             def run() -> None:
                 scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
-                outbox.choices.copy_(best_token(scores))
+                outbox.choices.tensor.copy_(best_token(scores))
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
             recording, _ = record(run)
@@ -229,23 +248,22 @@ class Passes:
     def _chooser(self, graph: PassGraph, request: PassRequest, cache: SlotCache) -> Chooser | None:
         """None: the best tokens, which the pass itself has found."""
         choosing = request.choosing
-        if choosing is None or choosing.kind.is_best:
+        if choosing is None or choosing.kind == ChoiceKind():
             return None
         kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
-        (rows, width), history = outbox.choices.shape, self._histories.of(cache, request.first_row, choosing)
+        (rows, width), history = scores.shape[:2], self._histories.of(cache, request.first_row, choosing)
         allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
         drawn_from = self._room_for_drafts(choosing.drawn_from, scores) if kind.is_tested else None
+        count = None if kind.num_logprobs is None else min(kind.num_logprobs, scores.shape[-1])
+        told = None if count is None else outbox.logprobs(count)
         buffers, _ = self._buffers(rows, width)
 
         def choose() -> None:
             columns = replace(buffers.columns, allowed=allowed)
             columns = columns if history is None else history.seen_by(columns)
-            known = processed(scores.flatten(0, 1), columns, kind)
-            if drawn_from is not None:
-                outbox.verdicts.copy_(reject(known, drawn_from, columns, kind))
-                return
-            best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
-            outbox.choices.copy_(best.view(rows, width))
+            tokens = choose_tokens(scores.flatten(0, 1), columns, kind, drawn_from, outbox)
+            if told is not None and count is not None:
+                told.tensor.copy_(logprobs(scores.flatten(0, 1), tokens.flatten(), count).view(rows, width, -1))
 
         bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
         sizes = () if drawn_from is None else (drawn_from.data_ptr(), drawn_from.shape[1], drawn_from.dtype)
@@ -253,7 +271,7 @@ class Passes:
         recording = self._graphs.get(key, lambda record: record(choose)[0])
         if drawn_from is not None:  # only now: a test uses them up
             send_drafts(choosing.drawn_from, drawn_from)
-        return Chooser(recording, history, kind.is_tested)
+        return Chooser(recording, history, kind.is_tested, told)
 
     def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], scores: torch.Tensor) -> torch.Tensor:
         """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
@@ -270,7 +288,7 @@ class Passes:
 
     def _advance(self, graph: PassGraph, history: History | None, first_row: int) -> Recording:
         """Feeds the choices of a pass to the same pass, one slot on."""
-        choices = graph.outbox.choices
+        choices = graph.outbox.choices.tensor
         rows = len(choices)
         buffers, _ = self._buffers(rows, 1)
 
@@ -296,14 +314,26 @@ class Passes:
         bound_to = () if history is None else (history.words.data_ptr(), first_row)
         return self._graphs.get(GraphKey(("advance", bool(bound_to)), None, rows, 1, 0, SkipSet(), (), bound_to), build)
 
-    def _choices_of(self, graph: PassGraph, rows: int, width: int) -> Choices:
-        return Choices(self._launches, graph.outbox.next_readback(), rows, width)
-
     def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """A copy outside of the recordings' memory."""
         kept = self._room(name, value.shape, value.dtype, value.device)
         kept.copy_(value)
         return kept
+
+
+def choose_tokens(
+    scores: torch.Tensor, columns: Columns, kind: ChoiceKind, drawn_from: torch.Tensor | None, outbox: Outbox
+) -> torch.Tensor:
+    """Put into the outbox what is chosen after each column by its raw scores; returns it as [rows, width]; recorded."""
+    choices = outbox.choices.tensor
+    if kind.is_best:
+        return choices  # the pass itself has found them
+    known = processed(scores, columns, kind)
+    if drawn_from is not None:
+        verdicts = outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
+        return said(verdicts, columns.path)
+    best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
+    return choices.copy_(best.view(choices.shape))
 
 
 def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
