@@ -21,6 +21,7 @@ from selfdraft.errors import SelfTestError  # noqa: E402
 from selfdraft.models.eager import EagerRunner  # noqa: E402
 from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
 from selfdraft.models.gpu import fused_prefill  # noqa: E402
+from selfdraft.models.gpu import prefill as gpu_prefill  # noqa: E402
 from selfdraft.models.gpu import runner as gpu_runner  # noqa: E402
 from selfdraft.models.gpu.forward import prove  # noqa: E402
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
@@ -48,6 +49,14 @@ SIZES = {
 def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models would begin a pass with none of them."""
     monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
+
+
+@pytest.fixture(autouse=True)
+def prefills_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes 10 ms and more for every token of every kernel."""
+    if not HAS_GPU:
+        monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 4)
+        monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", (18, 3))
 
 
 class Again:
@@ -178,9 +187,9 @@ def test_a_forward_is_proven_before_it_is_used():
 
 CHUNKS = {
     "one row": (1, 1, 0, (5,), SkipSet()),
-    "a second and a third chunk": (1, 1, 0, (64, 7, 20), SkipSet()),
-    "rows in the middle": (4, 2, 1, (9, 65), SkipSet()),
-    "skipped": (2, 2, 0, (6, 3), SkipSet.of([1], [0, 2])),
+    "a second and a third chunk": (1, 1, 0, (12, 3, 6), SkipSet()),
+    "rows in the middle": (4, 2, 1, (9, 3), SkipSet()),
+    "skipped": (2, 2, 0, (4, 3), SkipSet.of([1], [0, 2])),
     "nothing but the embedding": (1, 1, 0, (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
 }
 

@@ -135,7 +135,7 @@ def attend_masked(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
 def _prove_window(part: JoinedAttention, decoder: Decoder) -> None:
     """Raise unless attention keeps to a window: a model's are longer than what it is proven with."""
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, _PROOF_WINDOW)
-    sizes = (heads.num_heads, heads.num_kv_heads, heads.num_kv_heads)
+    sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
     numbers = torch.arange(16 * sum(sizes) * heads.dim, device=decoder.device).mul(0.7).sin().to(decoder.dtype)
     query, keys, values = torch.split(numbers.view(1, 16, sum(sizes), heads.dim), sizes, dim=2)
     _check(*(function(query[:, 8:], keys, values, heads) for function in (attend, attend_masked)))
