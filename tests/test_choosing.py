@@ -52,7 +52,8 @@ def columns_of(samplers: Sequence[Sampler], sites: Sequence[tuple[int, int, int]
 
 def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count: int, salt: int = 0) -> Drawn:
     kinds = [sampler.kind for sampler in samplers]
-    kind = ChoiceKind(True, salt, any(kind.has_top_k for kind in kinds), any(kind.has_top_p for kind in kinds))
+    truncates = (any(parts) for parts in zip(*(kind[2:5] for kind in kinds), strict=True))
+    kind = ChoiceKind(True, salt, *truncates)
     return chooser(path).draw(scores, columns_of(samplers, SITES[: len(samplers)]), kind, count)
 
 
@@ -113,6 +114,19 @@ def test_what_ties_with_the_last_is_kept(path, options):
     drawn = drawn_by(path, scores, [sampler], 4)
     assert all(set(row.tolist()) == {5, 900, 2050} for row in drawn.tokens[:, :3])
     assert (drawn.values[:, 3] == -torch.inf).all()
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+def test_where_the_list_is_too_long_all_scores_are_looked_at(monkeypatch):
+    from selfdraft.kernels import truncate
+
+    scores = random_scores(3, torch.bfloat16)
+    for options in ({"top_k": 300}, {"top_p": 0.97}, {"top_k": 300, "top_p": 0.9}):
+        samplers, found = [Sampler(GenerateOptions(temperature=1.5, **options))], []
+        for room in (truncate._MAX_LISTED, 64):
+            monkeypatch.setattr(truncate, "_MAX_LISTED", room)
+            found.append(truncate.truncation(scores, columns_of(samplers, SITES[:1]), samplers[0].kind).least)
+        assert torch.equal(*found)
 
 
 @by_path

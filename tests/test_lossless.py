@@ -48,7 +48,9 @@ def assert_lossless(case: Case) -> list[Generation]:
         comparison = engine.compare(PROMPTS[row], expected, generation, sequence=row, **options)
         assert comparison.verdict == "equal", (row, comparison)
         assert generation.finish_reason == expected.finish_reason == "length"
-    assert any(generation.stats.num_draft_steps for generation in found) == (case["strategy"] != "off")
+    has_drafted = any(generation.stats.num_draft_steps for generation in found)
+    if case["strategy"] == "off" or case["drafter"] in ("self", "model"):  # others may find nothing to draft
+        assert has_drafted == (case["strategy"] != "off")
     return found
 
 

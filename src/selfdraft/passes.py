@@ -54,6 +54,7 @@ class ChoiceKind(NamedTuple):
     salt: int = 0  # of the noise, which then goes by the round, too
     has_top_k: bool = False
     has_top_p: bool = False
+    has_min_p: bool = False
     has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
     is_masked: bool = False  # only allowed tokens
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -275,16 +276,14 @@ def grow(
 def within(levels: Sequence[Sequence[int]], confidences: Sequence[float], limit: int) -> Sequence[Sequence[int]]:
     """The levels cut to `limit` tokens in all: each keeps its first ones, as `rejection` demands.
 
-    A level's siblings count if the chain holds up to it and fails there. By the draft's own word that is likeliest at
-    the level where it stopped because it was unsure; that one gets its siblings first, then the next likeliest.
+    A sibling counts if the chain holds up to its level and fails there, by the draft's own word likeliest where it
+    stopped because it was unsure, and if it is the right one: about as 1 / rank squared.
     """
-    room = limit - len(levels)
     if sum(map(len, levels)) <= limit:
         return levels
-    reached = [1.0, *itertools.accumulate(confidences, operator.mul)]
+    reached = itertools.accumulate(confidences, operator.mul, initial=1.0)
     fails = [share * (1 - sure) for share, sure in zip(reached, confidences, strict=False)]
-    kept = [level[:1] for level in levels]
-    for depth in sorted(range(len(levels)), key=lambda depth: -fails[depth]):
-        kept[depth] = levels[depth][: 1 + room]
-        room -= len(kept[depth]) - 1
-    return kept
+    siblings = [(depth, rank) for depth, level in enumerate(levels) for rank in range(1, len(level))]
+    siblings.sort(key=lambda place: -fails[place[0]] / place[1] ** 2)
+    counts = Counter(depth for depth, _ in siblings[: limit - len(levels)])
+    return [level[: 1 + counts[depth]] for depth, level in enumerate(levels)]

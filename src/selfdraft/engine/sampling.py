@@ -107,8 +107,8 @@ class Sampler:
         if options.processors:
             return None
         has_rules, is_drawn = self.has_prefix_rules, not self.is_greedy
-        has_top_k, has_top_p = is_drawn and options.top_k > 0, is_drawn and options.top_p < 1.0
-        return ChoiceKind(is_drawn, 0, has_top_k, has_top_p, has_rules)
+        truncates = (options.top_k > 0, options.top_p < 1.0, options.min_p > 0.0) if is_drawn else (False,) * 3
+        return ChoiceKind(is_drawn, 0, *truncates, has_rules)
 
     def choosing(self, sites: Sequence[Site], texts: Sequence[Text], salt: int = 0) -> Choosing | None:
         """What a device needs to choose for rows at these sites; None: the host chooses."""

@@ -13,23 +13,9 @@ import triton.language as tl
 
 from ..passes import SETTINGS, WORD_COUNT, WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
 from .quick import quick
-from .truncate import (
-    BLOCK,
-    LEVELS,
-    WARPS,
-    best_of,
-    loaded,
-    order_of,
-    real,
-    setting,
-    threshold,
-    truncation,
-    wanted_top_k,
-    wanted_top_p,
-    warmed,
-)
+from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, real, setting, truncation, warmed
 
-_ROUND, _TEMPERATURE, _MIN_P = (tl.constexpr(SETTINGS.index(name)) for name in ("round", "temperature", "min_p"))
+_ROUND, _TEMPERATURE = (tl.constexpr(SETTINGS.index(name)) for name in ("round", "temperature"))
 _REPETITION, _PRESENCE, _FREQUENCY, _MIN_NEW = (
     tl.constexpr(SETTINGS.index(name)) for name in ("repetition", "presence", "frequency", "min_new_tokens")
 )
@@ -138,43 +124,31 @@ def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width", "num_columns"])
+@triton.jit(do_not_specialize=["size", "width"])
 def _draw_blocks(
-    scores_ptr, settings_ptr, indices_ptr, depths_ptr, peaks_ptr, counts_ptr, counted_ptr, masses_ptr, massed_ptr,
-    values_ptr, tokens_ptr, softmax_ptr, size, width, num_columns,
-    COUNT: tl.constexpr, SALT: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, LEVELS: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    scores_ptr, settings_ptr, indices_ptr, depths_ptr, best_ptr, least_ptr,
+    values_ptr, tokens_ptr, softmax_ptr, size, width,
+    COUNT: tl.constexpr, SALT: tl.constexpr, HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The winners of one block, and what its part of the softmax before temperature comes to."""
     block, column, num_blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     row = column // width
     token = block * BLOCK + tl.arange(0, BLOCK)
     x = loaded(scores_ptr, column, token, size)
-    order, place = order_of(x), column * num_blocks + block
+    place = column * num_blocks + block
     highest = tl.maximum(tl.max(x, axis=0), -1e30)
     tl.store(softmax_ptr + place * 2, highest)
     tl.store(softmax_ptr + place * 2 + 1, tl.sum(tl.exp(x - highest), axis=0))
 
     temperature = real(settings_ptr, row, _TEMPERATURE)
-    warm = warmed(x, temperature)
-    is_kept = x > float("-inf")
-    if HAS_TOP_K:
-        k, has_k = wanted_top_k(settings_ptr, row)
-        least = threshold(counts_ptr, counted_ptr, k, has_k, column, num_columns, num_blocks, LEVELS, BLOCKS)
-        is_kept &= order >= least
-    if HAS_TOP_P:
-        p, has_p = wanted_top_p(settings_ptr, row)
-        least = threshold(masses_ptr, massed_ptr, p, has_p, column, num_columns, num_blocks, LEVELS, BLOCKS)
-        is_kept &= order >= least
-    min_p = real(settings_ptr, row, _MIN_P)
-    if min_p > 0:
-        best = best_of(peaks_ptr, column, num_blocks, BLOCKS)
-        is_kept &= warm - best >= tl.log(min_p.to(tl.float32))
+    warm = warmed(x, settings_ptr, row)
+    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS, HAS_MIN_P)
     value = warm.to(tl.float64)
-    if temperature > 0:
+    # Most blocks hold nothing that is kept: noise is the dearest part of a choice.
+    if (temperature > 0) & (tl.max(keeps.to(tl.int32), axis=0) > 0):
         index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
         value += _gumbel(settings_ptr, row, index, token, SALT)
-    value = tl.where(is_kept, value, float("-inf"))
+    value = tl.where(keeps, value, float("-inf"))
     for rank in tl.static_range(COUNT):
         best_value = tl.max(value, axis=0)
         winner = tl.min(tl.where((value == best_value) & (token < size), token, 2147483647), axis=0)
@@ -215,7 +189,10 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     scores = scores.contiguous()
     num_columns, size = scores.shape
     num_blocks, device = triton.cdiv(size, BLOCK), scores.device
-    found, width = truncation(scores, columns, kind), columns.depths.shape[1]
+    width = columns.depths.shape[1]
+    truncated = Truncation(columns.settings, columns.settings)  # nothing is read there
+    if kind.has_top_k or kind.has_top_p or kind.has_min_p:
+        truncated = truncation(scores, columns, kind)
     block_values = torch.empty(num_columns, num_blocks, count, dtype=torch.float64, device=device)
     block_tokens = torch.empty(num_columns, num_blocks, count, dtype=torch.int64, device=device)
     softmax = torch.empty(num_columns, num_blocks, 2, dtype=torch.float32, device=device)
@@ -225,20 +202,18 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
         columns.settings,
         columns.indices,
         columns.depths,
-        *found.tensors,
+        truncated.best,
+        truncated.least,
         block_values,
         block_tokens,
         softmax,
         size,
         width,
-        num_columns,
         COUNT=count,
         SALT=kind.salt,
-        HAS_TOP_K=kind.has_top_k,
-        HAS_TOP_P=kind.has_top_p,
-        LEVELS=LEVELS[scores.dtype],
+        HAS_TOPS=kind.has_top_k or kind.has_top_p,
+        HAS_MIN_P=kind.has_min_p,
         BLOCK=BLOCK,
-        BLOCKS=triton.next_power_of_2(num_blocks),
         num_warps=WARPS,
     )
     values = torch.empty(num_columns, count, dtype=torch.float64, device=device)

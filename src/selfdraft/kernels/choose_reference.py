@@ -74,8 +74,9 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
         scores = _keep_best(scores, numbers.whole("top_k"))
     if kind.has_top_p:
         scores = _keep_nucleus(scores, numbers.real("top_p"))
-    bar = numbers.real("min_p").float().log()
-    scores = scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
+    if kind.has_min_p:
+        bar = numbers.real("min_p").float().log()
+        scores = scores.masked_fill(scores - scores.amax(-1, keepdim=True) < bar, -torch.inf)
     salts = (numbers.whole("round"), kind.salt) if kind.salt else ()
     parts = (_indices(columns), *salts)
     keys = mixed(numbers.whole("key"), *parts), mixed(numbers.whole("second_key"), *parts)

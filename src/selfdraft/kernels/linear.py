@@ -108,7 +108,7 @@ def multiply(
 def whole_tile(num_rows: int, size: int) -> Tile:
     """Of a product that is left whole: QKV, head. As many rows a program as leave two programs a processor."""
     rows = next((rows for rows in (64, 32) if num_rows >= 2 * _PROCESSORS * rows), 16)
-    return Tile(rows, 256, 4, 3)
+    return Tile(rows, 256, 4, 4 if rows == 16 else 3)
 
 
 @cache
@@ -120,5 +120,5 @@ def split_tile(num_rows: int, size: int) -> Tile:
     if num_rows * size < _LARGE:
         rows, num_warps, num_splits = 16, 2, triton.cdiv(2 * _PROCESSORS, triton.cdiv(num_rows, 16))
     else:
-        rows, num_warps, num_splits = 128, 4, _PROCESSORS // triton.cdiv(num_rows, 128)
+        rows, num_warps, num_splits = 64, 4, _PROCESSORS // triton.cdiv(num_rows, 64)
     return Tile(rows, 128, num_warps, 4, max(1, min(num_splits, _MAX_SPLITS)))

@@ -1,7 +1,9 @@
-"""What top-k and top-p keep, found without sorting the vocabulary.
+"""What top-k, top-p and min-p keep, found without sorting the vocabulary.
 
-Digit by digit: tokens are counted (or their probabilities added up) by the next four bits of their scores, and the
-digit in which the sum reaches what is wanted goes on the threshold. So the kept set is exact, whatever its size.
+The few tokens that can be kept at all are listed first: a token below the k-th largest of the maxima of small blocks is
+not among the k best, and one less likely than (1 - p) / vocabulary is not in the nucleus. Their threshold is then found
+bit by bit: does what reaches it suffice? Where the list would be too long, all scores are looked at, which is slow and
+gives the same. Probabilities are added up as whole numbers: no sum depends on an order.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from ..passes import SETTINGS, ChoiceKind, Columns
 from .quick import quick
 
 BLOCK, WARPS = 2048, 8
-LEVELS = {torch.bfloat16: 4, torch.float16: 5, torch.float32: 8}
-"""Digits of four bits that tell all numbers of a type apart once they are float32: the others are the same in all."""
-_TEMPERATURE, _TOP_K, _TOP_P = (tl.constexpr(SETTINGS.index(name)) for name in ("temperature", "top_k", "top_p"))
+_SMALL_BLOCK, _MAX_LISTED, _CHUNK = 128, 4096, 4096
+_BITS = {torch.bfloat16: 16, torch.float16: 20, torch.float32: 32}
+"""Of float32 numbers that were of this type: the others are the same in all."""
+_TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (
+    tl.constexpr(SETTINGS.index(name)) for name in ("temperature", "top_k", "top_p", "min_p")
+)
 _NUM_SETTINGS = tl.constexpr(len(SETTINGS))
+_MASS_UNIT = tl.constexpr(float(1 << 40))
+"""Of the best token's probability."""
 
 
 @triton.jit
@@ -49,176 +56,195 @@ def order_of(x):
 
 
 @triton.jit
-def warmed(x, temperature):
+def _warmth(settings_ptr, row):
+    """The temperature; 1 instead of 0."""
+    temperature = real(settings_ptr, row, _TEMPERATURE)
+    return tl.where(temperature > 0, temperature, 1.0)
+
+
+@triton.jit
+def warmed(x, settings_ptr, row):
     """Divided by the temperature; at 0 as it is."""
-    return tl.div_rn(x, tl.where(temperature > 0, temperature, 1.0).to(tl.float32))
+    return tl.div_rn(x, _warmth(settings_ptr, row).to(tl.float32))
+
+
+@quick
+@triton.jit(do_not_specialize=["size", "num_small"])
+def _maxima(scores_ptr, maxima_ptr, size, num_small, SMALL: tl.constexpr, BLOCK: tl.constexpr):
+    """The best score of each small block."""
+    block, column = tl.program_id(0), tl.program_id(1)
+    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
+    each = block * (BLOCK // SMALL) + tl.arange(0, BLOCK // SMALL)
+    maxima = tl.max(tl.reshape(x, [BLOCK // SMALL, SMALL]), axis=1)
+    tl.store(maxima_ptr + column * num_small + each, maxima, mask=each < num_small)
+
+
+@triton.jit
+def _kth(order, k, BITS: tl.constexpr):
+    """The largest number that at least k of `order` reach; 0 where there are fewer."""
+    found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
+    for _ in range(BITS):
+        found = tl.where(tl.sum((order >= found + bit).to(tl.int32), axis=0) >= k, found + bit, found)
+        bit = bit >> 1
+    return found
+
+
+@quick
+@triton.jit(do_not_specialize=["size", "width", "num_small"])
+def _bounds(
+    maxima_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, size, width, num_small,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, SMALLS: tl.constexpr,
+):  # fmt: skip
+    """The best score of a column, and one that all that may be kept reach."""
+    column, each = tl.program_id(0), tl.arange(0, SMALLS)
+    row = column // width
+    maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
+    best = tl.maximum(tl.max(maxima, axis=0), -1e30)
+    temperature = _warmth(settings_ptr, row)
+    bound = tl.zeros([], tl.uint32)
+    if HAS_TOP_K:
+        k = setting(settings_ptr, row, _TOP_K)
+        bound = tl.where(k > 0, _kth(order_of(maxima), tl.maximum(k, 1), BITS), bound)
+    if HAS_TOP_P:
+        p = real(settings_ptr, row, _TOP_P)
+        depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
+        bound = tl.where(p < 1.0, tl.maximum(bound, order_of(best - depth.to(tl.float32))), bound)
+    tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
+    tl.store(bounds_ptr + column, bound.to(tl.int64))
+    tl.store(counts_ptr + column, 0)
+
+
+@quick
+@triton.jit(do_not_specialize=["size"])
+def _list(scores_ptr, bounds_ptr, counts_ptr, listed_ptr, size, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr):
+    """Scores that reach the column's bound, in any order; how many there are, even if there is no room for all."""
+    block, column = tl.program_id(0), tl.program_id(1)
+    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
+    is_listed = (order_of(x) >= tl.load(bounds_ptr + column).to(tl.uint32)) & (x > float("-inf"))
+    number = is_listed.to(tl.int32)
+    count = tl.sum(number, axis=0)
+    if count > 0:
+        place = tl.atomic_add(counts_ptr + column, count) + tl.cumsum(number, axis=0) - 1
+        tl.store(listed_ptr + column * MAX_LISTED + place, x, mask=is_listed & (place < MAX_LISTED))
+
+
+@triton.jit
+def _reached(
+    source_ptr, column, count, stride, least, threshold, best, temperature, IS_MASS: tl.constexpr, CHUNK: tl.constexpr
+):
+    """How many scores reach both numbers; IS_MASS: their probabilities, in units of `_MASS_UNIT` of the best one's."""
+    total = tl.zeros([], tl.int64)
+    for start in range(0, count, CHUNK):
+        place = start + tl.arange(0, CHUNK)
+        x = loaded(source_ptr + column.to(tl.int64) * (stride - count), column, place, count)
+        order = order_of(x)
+        is_there = (order >= threshold) & (order >= least) & (x > float("-inf"))
+        if IS_MASS:
+            share = (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
+        else:
+            share = tl.full([CHUNK], 1, tl.int64)
+        total += tl.sum(tl.where(is_there, share, 0), axis=0)
+    return total
+
+
+@triton.jit
+def _threshold(
+    source_ptr, column, count, stride, settings_ptr, row, best, temperature,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The number that exactly those reach that top-k, and then top-p, keep."""
+    least = tl.zeros([], tl.uint32)
+    if HAS_TOP_K:
+        k = setting(settings_ptr, row, _TOP_K)
+        found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
+        for _ in range(BITS):
+            reached = _reached(source_ptr, column, count, stride, least, found + bit, best, temperature, False, CHUNK)
+            found = tl.where(reached >= tl.maximum(k, 1), found + bit, found)
+            bit = bit >> 1
+        least = tl.where(k > 0, found, least)
+    if HAS_TOP_P:
+        p = real(settings_ptr, row, _TOP_P)
+        total = _reached(source_ptr, column, count, stride, least, least, best, temperature, True, CHUNK)
+        goal = tl.maximum((p * total.to(tl.float64)).to(tl.int64), 1)
+        found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
+        for _ in range(BITS):
+            reached = _reached(source_ptr, column, count, stride, least, found + bit, best, temperature, True, CHUNK)
+            found = tl.where(reached >= goal, found + bit, found)
+            bit = bit >> 1
+        least = tl.where(p < 1.0, tl.maximum(least, found), least)
+    return least
 
 
 @quick
 @triton.jit(do_not_specialize=["size", "width"])
-def _peaks(scores_ptr, settings_ptr, peaks_ptr, size, width, BLOCK: tl.constexpr):
-    """The best score of each block, divided by the temperature."""
-    block, column = tl.program_id(0), tl.program_id(1)
-    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
-    best = warmed(tl.max(x, axis=0), real(settings_ptr, column // width, _TEMPERATURE))
-    tl.store(peaks_ptr + column * tl.num_programs(0) + block, best)
-
-
-@triton.jit
-def best_of(peaks_ptr, column, num_blocks, BLOCKS: tl.constexpr):
-    block = tl.arange(0, BLOCKS)
-    peaks = tl.load(peaks_ptr + column * num_blocks + block, mask=block < num_blocks, other=float("-inf"))
-    return tl.maximum(tl.max(peaks, axis=0), -1e30)
-
-
-@triton.jit
-def _found(sums_ptr, begun_ptr, wanted, column, num_columns, num_blocks, LEVEL: tl.constexpr, BLOCKS: tl.constexpr):
-    """The threshold as far as the sums up to LEVEL - 1 tell it, and the sum of all that was summed up at first.
-
-    `wanted`: the number of tokens, or the share of that sum.
-    """
-    begun = tl.zeros([], tl.uint32)
-    total = tl.zeros([], tl.float64)
-    digit = tl.arange(0, 16)
-    if LEVEL > 0:
-        block = tl.arange(0, BLOCKS)[:, None]
-        source = sums_ptr + (((LEVEL - 1) * num_columns + column) * num_blocks + block) * 16 + digit[None, :]
-        sums = tl.sum(tl.load(source, mask=block < num_blocks, other=0.0).to(tl.float64), axis=0)
-        is_above = digit[None, :] >= digit[:, None]
-        reached = tl.sum(tl.where(is_above, sums[None, :], 0.0), axis=1)
-        if LEVEL == 1:
-            total = tl.sum(sums, axis=0)
-        else:
-            total = tl.load(begun_ptr + ((LEVEL - 2) * num_columns + column) * 2 + 1).to(tl.float64, bitcast=True)
-            begun = tl.load(begun_ptr + ((LEVEL - 2) * num_columns + column) * 2).to(tl.uint32)
-        goal = tl.where(wanted < 1.0, wanted * total, wanted)
-        count = tl.sum((reached >= tl.maximum(goal, 1e-30)).to(tl.int32), axis=0)
-        begun += tl.maximum(count - 1, 0).to(tl.uint32) << (32 - 4 * LEVEL)
-    return begun, total
-
-
-@triton.jit
-def threshold(
-    sums_ptr, begun_ptr, wanted, is_wanted, column, num_columns, num_blocks, LEVELS: tl.constexpr, BLOCKS: tl.constexpr
-):
-    """What `_sum` found; 0, which all scores reach, where nothing is wanted."""
-    begun, _ = _found(sums_ptr, begun_ptr, wanted, column, num_columns, num_blocks, LEVELS, BLOCKS)
-    return tl.where(is_wanted, begun, 0)
-
-
-@triton.jit
-def wanted_top_k(settings_ptr, row):
-    wanted = setting(settings_ptr, row, _TOP_K)
-    return wanted.to(tl.float64), wanted > 0
-
-
-@triton.jit
-def wanted_top_p(settings_ptr, row):
-    wanted = real(settings_ptr, row, _TOP_P)
-    return wanted, wanted < 1.0
-
-
-@quick
-@triton.jit(do_not_specialize=["size", "width", "num_columns"])
-def _sum(
-    scores_ptr, settings_ptr, peaks_ptr, counts_ptr, counted_ptr, sums_ptr, begun_ptr, size, width, num_columns,
-    LEVEL: tl.constexpr, LEVELS: tl.constexpr, IS_MASS: tl.constexpr, AFTER_TOP_K: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+def _thresholds(
+    scores_ptr, listed_ptr, counts_ptr, settings_ptr, best_ptr, least_ptr, size, width,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, MAX_LISTED: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Add up a block's tokens (IS_MASS: their probabilities) by digit LEVEL of those that agree with the threshold."""
-    block, column, num_blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
-    row = column // width
-    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
-    order = order_of(x)
-    if IS_MASS:
-        wanted, _ = wanted_top_p(settings_ptr, row)
-        best = best_of(peaks_ptr, column, num_blocks, BLOCKS)
-        weight = tl.exp(warmed(x, real(settings_ptr, row, _TEMPERATURE)) - best)
-        if AFTER_TOP_K:
-            k, has_k = wanted_top_k(settings_ptr, row)
-            least = threshold(counts_ptr, counted_ptr, k, has_k, column, num_columns, num_blocks, LEVELS, BLOCKS)
-            weight = tl.where(order >= least, weight, 0.0)
+    column = tl.program_id(0)
+    row, count, best = column // width, tl.load(counts_ptr + column), tl.load(best_ptr + column)
+    temperature = _warmth(settings_ptr, row).to(tl.float32)
+    if (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0):
+        tl.store(least_ptr + column, 0)  # all is kept
+    elif count <= MAX_LISTED:
+        least = _threshold(
+            listed_ptr, column, count, MAX_LISTED, settings_ptr, row, best, temperature,
+            HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
+        )  # fmt: skip
+        tl.store(least_ptr + column, least.to(tl.int64))
     else:
-        wanted, _ = wanted_top_k(settings_ptr, row)
-        weight = tl.where(x > float("-inf"), 1.0, 0.0)
-    begun, total = _found(sums_ptr, begun_ptr, wanted, column, num_columns, num_blocks, LEVEL, BLOCKS)
-    if LEVEL > 0:  # noqa: SIM102 - one is known when the kernel is compiled, the other when it runs
-        if block == 0:
-            place = begun_ptr + ((LEVEL - 1) * num_columns + column) * 2
-            tl.store(place, begun.to(tl.int64))
-            tl.store(place + 1, total.to(tl.int64, bitcast=True))
-    digit = tl.minimum((order - begun) >> (28 - 4 * LEVEL), 15).to(tl.int32)
-    digit = tl.where(order >= begun, digit, -1)
-    each = tl.arange(0, 16)
-    sums = tl.sum(tl.where(digit[:, None] == each[None, :], weight[:, None], 0.0), axis=0)
-    tl.store(sums_ptr + ((LEVEL * num_columns + column) * num_blocks + block) * 16 + each, sums)
-
-
-@dataclass(frozen=True)
-class Search:
-    """The sums [levels, columns, blocks, 16] of one truncation, and what they had told before each level."""
-
-    sums: torch.Tensor
-    begun: torch.Tensor  # [levels, columns, 2] the threshold so far, the bits of the total
-
-
-def _search(
-    scores: torch.Tensor, columns: Columns, peaks: torch.Tensor, is_mass: bool, counted: Search | None = None
-) -> Search:
-    num_columns, size = scores.shape
-    num_blocks, levels, device = triton.cdiv(size, BLOCK), LEVELS[scores.dtype], scores.device
-    search = Search(
-        torch.empty(levels, num_columns, num_blocks, 16, dtype=torch.float32, device=device),
-        torch.empty(levels, num_columns, 2, dtype=torch.int64, device=device),
-    )
-    before = search if counted is None else counted
-    kernel: Any = _sum
-    for level in range(levels):
-        kernel[(num_blocks, num_columns)](
-            scores,
-            columns.settings,
-            peaks,
-            before.sums,
-            before.begun,
-            search.sums,
-            search.begun,
-            size,
-            columns.depths.shape[1],
-            num_columns,
-            LEVEL=level,
-            LEVELS=levels,
-            IS_MASS=is_mass,
-            AFTER_TOP_K=counted is not None,
-            BLOCK=BLOCK,
-            BLOCKS=triton.next_power_of_2(num_blocks),
-            num_warps=WARPS,
+        least = _threshold(
+            scores_ptr, column, size, size, settings_ptr, row, best, temperature, HAS_TOP_K, HAS_TOP_P, BITS, CHUNK
         )
-    return search
+        tl.store(least_ptr + column, least.to(tl.int64))
+
+
+@triton.jit
+def is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr):
+    """Whether truncation keeps these scores; `warm`: divided by the temperature."""
+    keeps = x > float("-inf")
+    if HAS_TOPS:
+        keeps &= order_of(x) >= tl.load(least_ptr + column).to(tl.uint32)
+    if HAS_MIN_P:
+        share = real(settings_ptr, row, _MIN_P).to(tl.float32)
+        keeps &= tl.where(share > 0, warm - tl.load(best_ptr + column) >= tl.log(share), True)
+    return keeps
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """What was found for each column: its best scores by block, and how far top-k and top-p go down."""
-
-    peaks: torch.Tensor  # [columns, blocks] divided by the temperature
-    counts: Search
-    masses: Search
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """As kernels take them."""
-        return self.peaks, self.counts.sums, self.counts.begun, self.masses.sums, self.masses.begun
+    best: torch.Tensor  # [columns] the largest score, divided by the temperature
+    least: torch.Tensor  # [columns] `order_of` the smallest score that is kept
 
 
 def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Truncation:
     """Of scores [columns, vocabulary] after the rules."""
     num_columns, size = scores.shape
-    num_blocks = triton.cdiv(size, BLOCK)
-    peaks = torch.empty(num_columns, num_blocks, dtype=torch.float32, device=scores.device)
-    kernel: Any = _peaks
-    width = columns.depths.shape[1]
-    kernel[(num_blocks, num_columns)](scores, columns.settings, peaks, size, width, BLOCK=BLOCK, num_warps=WARPS)
-    counted = _search(scores, columns, peaks, is_mass=False) if kind.has_top_k else None
-    massed = _search(scores, columns, peaks, is_mass=True, counted=counted) if kind.has_top_p else None
-    none = Search(peaks, columns.settings)
-    return Truncation(peaks, counted or none, massed or none)
+    num_blocks, num_small, width = triton.cdiv(size, BLOCK), triton.cdiv(size, _SMALL_BLOCK), columns.depths.shape[1]
+
+    def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=scores.device)
+
+    maxima = empty(num_columns, num_small, dtype=torch.float32)
+    best, counts = empty(num_columns, dtype=torch.float32), empty(num_columns, dtype=torch.int32)
+    bounds, least = (empty(num_columns, dtype=torch.int64) for _ in range(2))
+    tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p, "BITS": _BITS[scores.dtype]}
+    kernel: Any = _maxima
+    kernel[(num_blocks, num_columns)](scores, maxima, size, num_small, SMALL=_SMALL_BLOCK, BLOCK=BLOCK, num_warps=WARPS)
+    kernel = _bounds
+    smalls = triton.next_power_of_2(num_small)
+    kernel[(num_columns,)](
+        maxima, columns.settings, best, bounds, counts, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
+    )
+    if kind.has_top_k or kind.has_top_p:
+        listed = empty(num_columns, _MAX_LISTED, dtype=torch.float32)
+        kernel = _list
+        kernel[(num_blocks, num_columns)](
+            scores, bounds, counts, listed, size, MAX_LISTED=_MAX_LISTED, BLOCK=BLOCK, num_warps=WARPS
+        )
+        kernel = _thresholds
+        room: dict[str, Any] = {"MAX_LISTED": _MAX_LISTED, "CHUNK": _CHUNK}
+        kernel[(num_columns,)](
+            scores, listed, counts, columns.settings, best, least, size, width, **tops, **room, num_warps=WARPS
+        )
+    return Truncation(best, least)
