@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,14 @@ from selfdraft.errors import SelfTestError  # noqa: E402
 from selfdraft.kernels import attention, gated, linear, norm, quick  # noqa: E402
 from selfdraft.models.eager import EagerRunner  # noqa: E402
 from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
+from selfdraft.models.gpu import fused_prefill  # noqa: E402
+from selfdraft.models.gpu import prefill as gpu_prefill  # noqa: E402
+from selfdraft.models.gpu import runner as gpu_runner  # noqa: E402
 from selfdraft.models.gpu.forward import prove  # noqa: E402
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
+from selfdraft.models.gpu.fused_prefill import FusedPrefill  # noqa: E402
 from selfdraft.models.gpu.memory import PassBuffers  # noqa: E402
+from selfdraft.models.gpu.prefill import Prefill  # noqa: E402
 from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
@@ -46,6 +52,14 @@ SIZES = {
 def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models would begin a pass with none of them."""
     monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
+
+
+@pytest.fixture(autouse=True)
+def prefills_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes 10 ms and more for every token of every kernel."""
+    if not HAS_GPU:
+        monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 4)
+        monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", (18, 3))
 
 
 class Again:
@@ -96,6 +110,7 @@ def runner_of(model: Any) -> GraphRunner:
         model,
         make_recorder=CudaRecorder if HAS_GPU else record_again,
         make_forwards=lambda decoder: (FusedForward(decoder),),
+        make_prefill=FusedPrefill,
     )
 
 
@@ -222,3 +237,79 @@ def test_a_forward_is_proven_before_it_is_used():
     fused._cos = fused._cos * 0.5
     with pytest.raises(SelfTestError, match="differ from the model's"):
         prove(fused, decoder)
+
+
+CHUNKS = {
+    "one row": (1, 1, 0, (5,), SkipSet()),
+    "a second and a third chunk": (1, 1, 0, (12, 3, 6), SkipSet()),
+    "rows in the middle": (4, 2, 1, (9, 3), SkipSet()),
+    "skipped": (2, 2, 0, (4, 3), SkipSet.of([1], [0, 2])),
+    "nothing but the embedding": (1, 1, 0, (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_prefill_is_the_eager_runners(runners, name):
+    """Keys, values and captured states, of every chunk; other rows stay as they are."""
+    num_rows, count, first_row, widths, skip = CHUNKS[name]
+    caches = [runner.new_cache(num_rows, 256) for runner in runners]
+    capture = ("embedding", "a0", "a1", "m1", "m2", "norm")
+    start = 0
+    for width in widths:
+        tokens = (torch.arange(count * width).view(count, width) * 37 + start) % 112
+        request = PassRequest(tokens, [start] * count, first_row, skip, capture, needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        assert found.scores.shape == expected.scores.shape
+        assert set(found.captured) == set(capture)
+        for point, states in expected.captured.items():
+            assert found.captured[point].shape == states.shape
+            assert error(found.captured[point], states) < TOLERANCE, (name, width, point)
+        start += width
+    stored = [cache.storage[..., :start, :] for cache in caches]
+    assert float(stored[0].norm()) > 0 or "a0" not in {part.name for part in runners[0].decoder.active_sublayers(skip)}
+    torch.testing.assert_close(stored[1], stored[0], rtol=TOLERANCE, atol=TOLERANCE)
+    rows = [row for row in range(num_rows) if not first_row <= row < first_row + count]
+    assert not caches[1].storage[:, :, rows].any()
+
+
+def test_rows_that_start_apart_are_read_by_the_modules(runners):
+    caches = [runner.new_cache(2, 128) for runner in runners]
+    for starts in ([0, 0], [6, 4]):
+        request = PassRequest(torch.arange(12).view(2, 6), starts, capture=("norm",), needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        assert error(found.captured["norm"], expected.captured["norm"]) < TOLERANCE
+
+
+def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
+    decoder = EagerRunner(model_of("qwen2")).decoder
+    prefill = FusedPrefill(decoder)
+    prefill.prove()
+    with monkeypatch.context() as patched:
+        patched.setattr(fused_prefill, "attend", without_window)
+        with pytest.raises(SelfTestError, match="differ from the model's"):
+            prefill.prove()
+        patched.setattr(fused_prefill, "_PROOF_WIDTHS", (5, 3))  # shorter than the model's window
+        with pytest.raises(SelfTestError, match="differ from the model's"):
+            prefill.prove()
+    prefill._table = prefill._table[0] * 0.5, prefill._table[1]
+    with pytest.raises(SelfTestError, match="differ from the model's"):
+        prefill.prove()
+
+
+def without_window(query, keys, values, heads):
+    return fused_prefill.attend_masked(query, keys, values, replace(heads, window=None))
+
+
+def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):
+    decoder = EagerRunner(model_of("llama").to(torch.bfloat16)).decoder
+    monkeypatch.setattr(gpu_runner, "runs_triton", lambda device: True)
+    assert isinstance(gpu_runner.prefill_for(decoder), FusedPrefill)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(fused_prefill, "attend", fail)
+    assert type(gpu_runner.prefill_for(decoder)) is Prefill
+    assert "reads prompts without fused kernels: no such kernel" in caplog.text
+    whole = EagerRunner(model_of("llama").float()).decoder
+    assert type(gpu_runner.prefill_for(whole)) is Prefill, "not in half precision"

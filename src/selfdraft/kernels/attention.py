@@ -51,7 +51,7 @@ class Place:
 
 
 @triton.jit
-def _rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
+def rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
     """Both halves of heads [n, dim], rotated to their positions; what pads may stand after the last one."""
     positions = tl.minimum(positions, num_positions - 1)
     half = tl.arange(0, HALF)[None, :]
@@ -143,13 +143,13 @@ def _attend(
         return
     token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
-    query_low, query_high = _rotated(
+    query_low, query_high = rotated(
         qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
     )
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = _rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
+        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         is_own = (depth == own_depth)[:, None]
         place = (start + block) * DIM + depth[:, None] * 0

@@ -60,6 +60,7 @@ class Decoder:
             _layer_shape(self._branch_module(layer, family.attention), self.config) for layer in self._layers
         ]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
+        self._rotary_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._self_test()
         self._attached_to = self._fingerprint()
 
@@ -99,10 +100,11 @@ class Decoder:
     def rotary_table(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin [positions, dim / 2] of half-split rotary, as the model rounds them."""
         assert self._rotary is not None
-        positions = torch.arange(num_positions, device=self.device)[None]
-        cos, sin = self._rotary(self.embedding[:1, None], positions)
-        half = cos.shape[-1] // 2
-        return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+        if num_positions not in self._rotary_tables:
+            positions = torch.arange(num_positions, device=self.device)[None]
+            cos, sin = (part[0, :, : part.shape[-1] // 2] for part in self._rotary(self.embedding[:1, None], positions))
+            self._rotary_tables[num_positions] = cos.contiguous(), sin.contiguous()
+        return self._rotary_tables[num_positions]
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)

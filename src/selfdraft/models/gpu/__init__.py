@@ -20,5 +20,7 @@ One draft:
     draft    a drafted token chooses, notes and feeds the next one on the device, by the task's recorded rule; the next
              pass begins before the host knows whether it is wanted, and the host only reads whether some row goes on
 
+A prompt is not recorded: `Prefill` runs the model's own modules, `FusedPrefill` (fused_prefill) nine launches a layer.
+
 What cannot be recorded runs as in models/eager.py, which is the specification of all of it.
 """
