@@ -58,6 +58,11 @@ class Runner(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
+    def recorded_prefill(self) -> int:
+        """Tokens, all rows together, of a prompt that may be one recorded pass; 0: none is."""
+        ...
+
+    @property
     def is_recording(self) -> bool:
         """Whether passes are recorded and replayed."""
         ...

@@ -65,8 +65,8 @@ def rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, 
 
 
 @triton.jit
-def _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
-    """Where the keys and the values of one row and head begin."""
+def planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
+    """Where the keys and the values of one row and head (or of several heads) begin."""
     num_slots, cache_rows = tl.load(header_ptr + 1), tl.load(header_ptr + 2)
     cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
     plane = num_slots * DIM
@@ -129,7 +129,7 @@ def _attend(
     own_depth = tl.load(depths_ptr + block)
     is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
     is_needless = (row >= tl.load(header_ptr + 4)) | is_needless
-    keys, values = _planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)

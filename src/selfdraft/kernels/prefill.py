@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, rotated
+from .attention import Heads, planes, rotated
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -20,61 +20,50 @@ _BLOCK = 1024
 
 
 @quick
-@triton.jit(do_not_specialize=["width", "start", "first_row", "num_slots", "num_positions"])
+@triton.jit(do_not_specialize=["layer", "width", "num_positions"])
 def _rotate_and_store(
-    qkv_ptr, keys_ptr, values_ptr, cos_ptr, sin_ptr, width, start, first_row, num_slots, num_positions,
+    qkv_ptr, header_ptr, cos_ptr, sin_ptr, layer, width, num_positions,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr,
     ROTATED: tl.constexpr, STORED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """All heads of one token: the queries are rotated where they are, keys and values go to the token's slot."""
+    """All heads of one token: queries and keys are rotated where they are, keys and values go to the token's slot."""
     let_next_start(PDL)
     wait(PDL)
     HALF: tl.constexpr = DIM // 2
-    row, column = tl.program_id(0) // width, tl.program_id(0) % width
+    row, slot = tl.program_id(0) // width, tl.load(header_ptr + 5) + tl.program_id(0) % width
     source = qkv_ptr + tl.program_id(0).to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
-    first_plane = (first_row + row).to(tl.int64) * NUM_KV
-    head = tl.arange(0, ROTATED)
-    position = start + column + head * 0
-    low, high = rotated(source, head * DIM, head < NUM_HEADS + NUM_KV, position, cos_ptr, sin_ptr, num_positions, HALF)
-    half, is_query = tl.arange(0, HALF)[None, :], (head < NUM_HEADS)[:, None]
-    query = source + head[:, None] * DIM + half
-    tl.store(query, low, mask=is_query)
-    tl.store(query + HALF, high, mask=is_query)
-    is_key = ((head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV))[:, None]
-    key = keys_ptr + ((first_plane + head - NUM_HEADS)[:, None] * num_slots + start + column) * DIM + half
-    tl.store(key, low, mask=is_key)
-    tl.store(key + HALF, high, mask=is_key)
-    stored, dims = tl.arange(0, STORED), tl.arange(0, DIM)[None, :]
+    head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    is_rotated = head < NUM_HEADS + NUM_KV
+    low, high = rotated(source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF)
+    place = source + head[:, None] * DIM + half
+    tl.store(place, low, mask=is_rotated[:, None])
+    tl.store(place + HALF, high, mask=is_rotated[:, None])
+    is_key = (is_rotated & (head >= NUM_HEADS))[:, None]
+    keys, _ = planes(header_ptr, qkv_ptr, layer, row, head - NUM_HEADS, NUM_KV, DIM)
+    tl.store(keys[:, None] + slot * DIM + half, low, mask=is_key)
+    tl.store(keys[:, None] + slot * DIM + HALF + half, high, mask=is_key)
+    stored = tl.arange(0, STORED)
     is_value = (stored < NUM_KV)[:, None]
     value = tl.load(source + (NUM_HEADS + NUM_KV + stored)[:, None] * DIM + dims, mask=is_value, other=0.0)
-    place = values_ptr + ((first_plane + stored)[:, None] * num_slots + start + column) * DIM + dims
-    tl.store(place, value, mask=is_value)
+    _, values = planes(header_ptr, qkv_ptr, layer, row, stored, NUM_KV, DIM)
+    tl.store(values[:, None] + slot * DIM + dims, value, mask=is_value)
 
 
 def rotate_and_store(
-    qkv: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    table: tuple[torch.Tensor, torch.Tensor],
-    heads: Heads,
-    start: int,
-    first_row: int,
+    qkv: torch.Tensor, header: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], heads: Heads, layer: int
 ) -> None:
-    """`qkv` [rows, width, heads + 2 kv heads, dim]: keys and values to the slots from `start` on, queries in place.
+    """`qkv` [rows, width, heads + 2 kv heads, dim]: queries and keys in place; keys and values to the layer's slots.
 
-    `keys` and `values` [cache rows, kv heads, slots, dim]; `table`: cos and sin [positions, dim / 2].
+    `header` as in `attention.Place`; its sixth number is the first slot. `table`: cos and sin [positions, dim / 2].
     """
     num_rows, width, _, _ = qkv.shape
     kernel: Any = _rotate_and_store
     kernel[(num_rows * width,)](
         qkv,
-        keys,
-        values,
+        header,
         *table,
+        layer,
         width,
-        start,
-        first_row,
-        keys.shape[2],
         len(table[0]),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,

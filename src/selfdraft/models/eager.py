@@ -60,6 +60,10 @@ class EagerRunner:
         return self.decoder.dtype
 
     @property
+    def recorded_prefill(self) -> int:
+        return 0
+
+    @property
     def is_recording(self) -> bool:
         return False
 

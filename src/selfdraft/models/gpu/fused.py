@@ -8,7 +8,7 @@ work in fixed places (workspace.py), where any skip set is a composition of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -71,8 +71,8 @@ class FusedForward:
         self._shared = Rooms()
         self._spaces: WeakKeyDictionary[PassBuffers, dict[int, Fixed]] = WeakKeyDictionary()
 
-    def sorts(self, skip: SkipSet) -> frozenset[tuple[Any, ...]]:
-        return frozenset(_sort(part.run) for part in self._decoder.active_sublayers(skip))
+    def sorts(self, skip: SkipSet) -> Hashable:
+        return sorts_of(self._decoder.active_sublayers(skip))
 
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
@@ -172,6 +172,10 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, r
 def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room) -> torch.Tensor:
     """The last product of a sub-layer: in parts that the next norm adds, or whole."""
     return linear_parts(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
+
+
+def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:
+    return frozenset(_sort(sublayer.run) for sublayer in sublayers)
 
 
 def _sort(part: Any) -> tuple[Any, ...]:

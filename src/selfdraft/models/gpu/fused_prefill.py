@@ -1,12 +1,14 @@
 """FusedPrefill: a joined model's prefill in nine launches a layer, none of which waits for the host.
 
 Norm, QKV product, rotary and store, attention, output product; norm, gate and up product, SwiGLU, down product. The
-products are the vendor's, attention is torch's flash kernel over the slots of the cache: no mask is built.
+products are the vendor's, attention is torch's flash kernel: no mask is built. A prompt's first tokens see but each
+other, so that they read no cache, and store through an address on the device: one recording serves every cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,54 +19,102 @@ from ...errors import SelfTestError
 from ...kernels.attention import Heads
 from ...kernels.norm import add_norm
 from ...kernels.prefill import gate, rotate_and_store
-from ...passes import PassOutput, PassRequest
+from ...passes import PassRequest
+from ...types import SkipSet
 from ..cache import SlotCache
 from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
 from ..joined import JoinedAttention, JoinedMLP
 from ..sublayer import SubLayer
-from .fused import MAX_POSITIONS
+from .fused import MAX_POSITIONS, sorts_of
+from .graphs import GraphKey, Graphs, Recorder, Recording
+from .memory import Device, PromptBuffers, Rooms
 from .prefill import PREFILL_STEP, Prefill
 
+MAX_TOKENS = 2048
+"""Of what is recorded: beyond, launching takes less than computing."""
+MAX_KEPT = 1 << 15
+"""States, all points together: their memory stays."""
 _PROOF_WIDTHS, _PROOF_WINDOW = (PREFILL_STEP + 6, 5), 3
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Where the tokens of a pass stand: `num_rows` rows of the cache, all from slot `start` on."""
+    """Tokens on the device and what becomes of them.
 
-    cache: SlotCache
-    num_rows: int
-    width: int
-    first_row: int
-    start: int
+    `past`: where something stands before them, keys and values up to their end [layers, 2, rows, end, heads, dim].
+    """
+
+    inputs: PromptBuffers
+    skip: SkipSet
+    capture: tuple[str, ...]
+    past: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PrefillGraph:
+    """What every replay writes."""
+
+    recording: Recording
+    captured: Mapping[str, torch.Tensor]
 
 
 class FusedPrefill(Prefill):
-    """For the models that FusedForward is for. Rows that start at different slots run as the decoder's modules."""
+    """For the models that FusedForward is for. Rows that start at different slots run as the decoder's modules.
 
-    def __init__(self, decoder: Decoder) -> None:
+    A prompt's first chunk is recorded: its attention reads no cache. The states captured of it are written over by the
+    next prompt's.
+    """
+
+    max_recorded = MAX_TOKENS
+
+    def __init__(self, decoder: Decoder, graphs: Graphs | None = None) -> None:
         super().__init__(decoder)
+        self._graphs, self._room, device = graphs, Rooms(), Device(decoder.device)
         self._table = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
+        self._inputs = functools.cache(lambda rows, width: PromptBuffers(device, rows, width))
 
-    def _run(self, tokens: torch.Tensor, request: PassRequest, cache: SlotCache) -> PassOutput:
+    def sorts(self, skip: SkipSet) -> Hashable:
+        return sorts_of(self._decoder.active_sublayers(skip))
+
+    def _run(self, request: PassRequest, width: int, cache: SlotCache) -> Mapping[str, torch.Tensor]:
         if len(set(request.starts)) > 1:
-            return super()._run(tokens, request, cache)
-        decoder, (rows, width) = self._decoder, tokens.shape
-        decoder.check_points(request.capture)
-        sublayers = decoder.active_sublayers(request.skip)
-        known = ("embedding", *(part.name for part in sublayers), "norm")
-        sources = {point: decoder.last_point(point, known) for point in request.capture}
-        chunk = Chunk(cache, rows, width, request.first_row, request.starts[0])
-        streams = self._streams(tokens, sublayers, chunk, frozenset(sources.values()))
-        captured = {point: streams[source].view(rows, width, -1) for point, source in sources.items()}
-        return PassOutput(decoder.embedding.new_empty(rows, 0, decoder.embedding.shape[1]), captured)
+            return super()._run(request, width, cache)
+        rows, capture = len(request.starts), tuple(request.capture)
+        chunk = Chunk(self._inputs(rows, width), request.skip, capture, _past(request, width, cache))
+        chunk.inputs.send_request(request, cache)
+        is_small = rows * width <= MAX_TOKENS and rows * width * len(capture) <= MAX_KEPT
+        if self._graphs is None or chunk.past is not None or not is_small:
+            return self._captured(chunk)
+        key = GraphKey("prefill", self, rows, width, 0, request.skip, capture)
+        graph = self._graphs.get(key, lambda record: self._record(record, chunk))
+        graph.recording.replay()
+        return graph.captured
 
-    def _streams(
-        self, tokens: torch.Tensor, sublayers: Sequence[SubLayer], chunk: Chunk, points: frozenset[str]
-    ) -> dict[str, torch.Tensor]:
+    def _record(self, record: Recorder, chunk: Chunk) -> PrefillGraph:
+        kept: dict[str, torch.Tensor] = {}
+
+        def run() -> None:
+            for name, states in self._captured(chunk).items():
+                kept[name] = self._room(name, states.shape, states.dtype, states.device)
+                kept[name].copy_(states)
+
+        recording, _ = record(run)
+        return PrefillGraph(recording, kept)
+
+    def _captured(self, chunk: Chunk) -> dict[str, torch.Tensor]:
+        """Run it; nothing is read on the host."""
+        decoder = self._decoder
+        sublayers = decoder.active_sublayers(chunk.skip)
+        known = ("embedding", *(part.name for part in sublayers), "norm")
+        sources = {point: decoder.last_point(point, known) for point in chunk.capture}
+        streams = self._streams(sublayers, chunk, frozenset(sources.values()))
+        shape = (*chunk.inputs.tokens.shape, -1)
+        return {point: streams[source].view(shape) for point, source in sources.items()}
+
+    def _streams(self, sublayers: Sequence[SubLayer], chunk: Chunk, points: frozenset[str]) -> dict[str, torch.Tensor]:
         """[tokens, hidden] after each of `points`; the last branch is added only where one of them follows it."""
-        stream: torch.Tensor = F.embedding(tokens.flatten(), self._decoder.embedding)
+        stream: torch.Tensor = F.embedding(chunk.inputs.tokens.flatten(), self._decoder.embedding)
         streams: dict[str, torch.Tensor] = {}
         branch: torch.Tensor | None = None
         name = "embedding"
@@ -83,12 +133,12 @@ class FusedPrefill(Prefill):
         if isinstance(part, JoinedMLP):
             return F.linear(gate(F.linear(normed, part.gate_up, part.gate_up_bias)), part.down, part.down_bias)
         heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-        keys, values = chunk.cache.keys[part.layer], chunk.cache.values[part.layer]
-        qkv = F.linear(normed, part.qkv, part.qkv_bias).view(chunk.num_rows, chunk.width, -1, heads.dim)
-        rotate_and_store(qkv, keys, values, self._table, heads, chunk.start, chunk.first_row)
-        rows, end = slice(chunk.first_row, chunk.first_row + chunk.num_rows), chunk.start + chunk.width
-        seen_keys, seen_values = (plane[rows, :, :end].transpose(1, 2) for plane in (keys, values))
-        mixed = attend(qkv.narrow(2, 0, heads.num_heads), seen_keys, seen_values, heads)
+        qkv = F.linear(normed, part.qkv, part.qkv_bias).view(*chunk.inputs.tokens.shape, -1, heads.dim)
+        rotate_and_store(qkv, chunk.inputs.header, self._table, heads, part.layer)
+        query, keys, values = _split(qkv, heads)
+        if chunk.past is not None:
+            keys, values = chunk.past[part.layer]
+        mixed = attend(query, keys, values, heads)
         return F.linear(mixed.reshape(len(normed), -1), part.out, part.out_bias)
 
     @torch.inference_mode()
@@ -104,6 +154,19 @@ class FusedPrefill(Prefill):
         parts = [part.run for part in decoder.sublayers if isinstance(part.run, JoinedAttention)]
         if any(part.window is not None for part in parts):
             _prove_window(parts[0], decoder)
+
+
+def _split(qkv: torch.Tensor, heads: Heads) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values of [rows, width, all heads, dim]."""
+    return torch.split(qkv, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=2)
+
+
+def _past(request: PassRequest, width: int, cache: SlotCache) -> torch.Tensor | None:
+    start, first = request.starts[0], request.first_row
+    if start == 0:
+        return None
+    assert cache.storage is not None, "layers that differ do not run fused"
+    return cache.storage[:, :, first : first + len(request.starts), :, : start + width].transpose(-2, -3)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
@@ -135,9 +198,9 @@ def attend_masked(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
 def _prove_window(part: JoinedAttention, decoder: Decoder) -> None:
     """Raise unless attention keeps to a window: a model's are longer than what it is proven with."""
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, _PROOF_WINDOW)
-    sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
-    numbers = torch.arange(16 * sum(sizes) * heads.dim, device=decoder.device).mul(0.7).sin().to(decoder.dtype)
-    query, keys, values = torch.split(numbers.view(1, 16, sum(sizes), heads.dim), sizes, dim=2)
+    num_numbers = 16 * (heads.num_heads + 2 * heads.num_kv_heads) * heads.dim
+    numbers = torch.arange(num_numbers, device=decoder.device).mul(0.7).sin().to(decoder.dtype)
+    query, keys, values = _split(numbers.view(1, 16, -1, heads.dim), heads)
     _check(*(function(query[:, 8:], keys, values, heads) for function in (attend, attend_masked)))
 
 

@@ -1,6 +1,8 @@
-"""How a prompt gets into the cache: many tokens at once, no scores. Not recorded: every prompt has its own length."""
+"""How a prompt gets into the cache: many tokens at once, no scores."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +11,22 @@ from ...passes import PassOutput, PassRequest
 from ..cache import SlotCache
 from ..decoder import Decoder
 from ..placement import Placement
+from .memory import power_of_two
 
 PREFILL_STEP = 64
 
 
-class Prefill:
-    """The decoder's own sub-layers, for any family.
+def prefill_width(width: int) -> int:
+    """In whole steps, and at most an eighth more from eight of them on: each width is prepared for itself."""
+    step = max(PREFILL_STEP, power_of_two(width) // 16)
+    return -(-width // step) * step
 
-    In widths of whole steps: libraries prepare products and attention again for every width. What pads is scratch.
-    """
+
+class Prefill:
+    """The decoder's own sub-layers, for any family, operation by operation. What pads a prompt is scratch."""
+
+    max_recorded = 0
+    """Tokens, all rows together, of a prefill that is recorded."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -25,16 +34,20 @@ class Prefill:
     @torch.inference_mode()
     def run(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         """A chain in each row, as the eager runner reads it; `request` asks for no scores."""
-        tokens = torch.as_tensor(request.tokens, device=self._decoder.device)
-        width = tokens.shape[1]
-        padded = F.pad(tokens, (0, -width % PREFILL_STEP))
-        cache.reserve(max(request.starts) + padded.shape[1])
-        output = self._run(padded, request, cache)
-        return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
+        self._decoder.check_points(request.capture)
+        width = len(request.tokens[0])
+        padded = prefill_width(width)
+        cache.reserve(max(request.starts) + padded)
+        captured = self._run(request, padded, cache)
+        embedding = self._decoder.embedding
+        nothing = embedding.new_empty(len(request.starts), 0, embedding.shape[1])
+        return PassOutput(nothing, {point: states[:, :width] for point, states in captured.items()})
 
-    def _run(self, tokens: torch.Tensor, request: PassRequest, cache: SlotCache) -> PassOutput:
-        """Of `tokens` in the place of the request's own."""
-        placement = Placement.chain(request.starts, tokens.shape[1], tokens.device, request.first_row)
+    def _run(self, request: PassRequest, width: int, cache: SlotCache) -> Mapping[str, torch.Tensor]:
+        """The captured states of the request's tokens, padded to `width`."""
+        tokens = torch.as_tensor(request.tokens, device=self._decoder.device)
+        placement = Placement.chain(request.starts, width, tokens.device, request.first_row)
+        padded = F.pad(tokens, (0, width - tokens.shape[1]))
         return self._decoder.forward(
-            tokens, placement, cache, skip=request.skip, capture=request.capture, needs_scores=False
-        )
+            padded, placement, cache, skip=request.skip, capture=request.capture, needs_scores=False
+        ).captured

@@ -1,7 +1,7 @@
 """GraphRunner: finds the route of a pass or a draft. The map of what follows is in the folder's docstring.
 
-A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (prefill, passes
-that resume from known states, models that read values while they run) takes the eager path.
+A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (long
+prompts, passes that resume from known states, models that read values while they run) takes the eager path.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def forwards_for(decoder: Decoder) -> Sequence[Forward]:
     return fused, ModuleForward(decoder)
 
 
-def prefill_for(decoder: Decoder) -> Prefill:
+def prefill_for(decoder: Decoder, graphs: Graphs) -> Prefill:
     """How prompts are read."""
     if not runs_triton(decoder.device):
         return Prefill(decoder)
@@ -66,13 +66,12 @@ def prefill_for(decoder: Decoder) -> Prefill:
 
     if reason_against(decoder) is not None:
         return Prefill(decoder)
-    fused = FusedPrefill(decoder)
     try:
-        fused.prove()
+        FusedPrefill(decoder).prove()
     except Exception as error:
         _LOGGER.warning("%s reads prompts without fused kernels: %s", type(decoder.model).__name__, error)
         return Prefill(decoder)
-    return fused
+    return FusedPrefill(decoder, graphs)
 
 
 @functools.cache
@@ -94,7 +93,7 @@ class GraphRunner(EagerRunner):
         *,
         make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
         make_forwards: Callable[[Decoder], Sequence[Forward]] = forwards_for,
-        make_prefill: Callable[[Decoder], Prefill] = prefill_for,
+        make_prefill: Callable[[Decoder, Graphs], Prefill] = prefill_for,
         max_bytes: int = MAX_BYTES,
         launches: Launches | None = None,
     ) -> None:
@@ -125,7 +124,7 @@ class GraphRunner(EagerRunner):
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
-        self._prefill = self._make_prefill(self.decoder)
+        self._prefill = self._make_prefill(self.decoder, self.graphs)
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
         self._passes = Passes(self._device, self.graphs, self._launches, histories)
@@ -137,15 +136,19 @@ class GraphRunner(EagerRunner):
     # ---------------------------------------------------------------------------------------------------- routes
 
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        try:
+            return self._route(request, cache)
+        except RecordingError as error:
+            self._begin()
+            self._run_eagerly(str(error))
+            return self._route(request, cache)
+
+    def _route(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         forward = self._forward_of(request)
         if forward is not None:
             self.decoder.check_points(request.capture)
             self._settle()
-            try:
-                return self._passes.run(forward, request, cache)
-            except RecordingError as error:
-                self._begin()
-                self._run_eagerly(str(error))
+            return self._passes.run(forward, request, cache)
         self._passes.forget_ahead()
         self._launches.launched()
         if request.needs_scores or request.tree is not None or request.resume is not None:
@@ -223,6 +226,10 @@ class GraphRunner(EagerRunner):
             self._device.wait()
             self._launches.awaited()
         return time.perf_counter()
+
+    @property
+    def recorded_prefill(self) -> int:
+        return self._prefill.max_recorded
 
     @property
     def is_recording(self) -> bool:
