@@ -348,10 +348,10 @@ def test_a_prompt_that_cannot_be_recorded_is_read_by_the_modules(recorder):
         raise RuntimeError("no room")
 
     runners = prompt_runners(lambda device: fail)
-    assert runners[1].recorded_prefill == fused_prefill.MAX_TOKENS
+    assert runners[1].recorded_prompts[-1] == fused_prefill.MAX_TOKENS
     read_prompt(runners, 2, 0, 6)
     assert runners[1].fallback_reason == "RuntimeError: no room"
-    assert runners[1].recorded_prefill == 0
+    assert not runners[1].recorded_prompts
     read_prompt(runners, 2, 0, 6)
 
 

@@ -196,7 +196,7 @@ def test_a_prompt_that_may_be_recorded_is_one_pass(monkeypatch: pytest.MonkeyPat
     """Unless many rows or captured points make it large."""
 
     class Recorded(Prefill):
-        max_recorded = 24
+        recorded_widths = (8, 24)
 
         def run(self, request: PassRequest, cache: Any) -> PassOutput:
             widths.append(len(request.tokens[0]))
@@ -516,6 +516,20 @@ def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     captures = engine._runner.graphs.num_captures
     engine.generate([1, 2, 3], max_new_tokens=40)
     assert engine._runner.graphs.num_captures == captures > 0
+
+
+def test_prompts_are_prepared_width_by_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few tokens as a prompt of the last width may have; with the states that are captured of it alone."""
+    engine = new_engine(pico("llama"), strategy="uniform")
+    method = engine._method({})
+    monkeypatch.setattr(method.strategy, "needs", ("m1",))
+    monkeypatch.setattr(method.strategy, "prefill_needs", ("norm", "m1"))
+    monkeypatch.setattr(engine._runner._prefill, "recorded_widths", (8, 16, 24, 32))
+    with mock.patch.object(engine._runner._prefill, "run", wraps=engine._runner._prefill.run) as run:
+        engine.prepare(22)
+    requests = [call.args[0] for call in run.call_args_list]
+    assert [len(request.tokens[0]) for request in requests] == [8, 16, 21]
+    assert {tuple(request.capture) for request in requests} == {("m1", "norm")}
 
 
 def test_a_strategy_without_known_plans_gets_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ class Runner(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
-    def recorded_prefill(self) -> int:
-        """Tokens, all rows together, of a prompt that may be one recorded pass; 0: none is."""
+    def recorded_prompts(self) -> Sequence[int]:
+        """Widths, ascending, of a text's first tokens in one recorded pass without scores; others take the next."""
         ...
 
     @property

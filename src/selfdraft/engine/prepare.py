@@ -17,7 +17,7 @@ from ..types import Plan
 from .draft import Rule
 from .method import Method
 from .sampling import Sampler
-from .state import DRAFT_SLOTS
+from .state import DRAFT_SLOTS, prefill_needs
 
 CHAIN_NODES, TREE_NODES = 15, 31
 """Drafted tokens to be ready for where a method does not say how many there may be."""
@@ -34,6 +34,16 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
         for plan in plans:
             if plan.max_draft_tokens != 0:
                 scratch.record_drafts(plan)
+    _record_prompts(runner, method, num_tokens)
+
+
+def _record_prompts(runner: Runner, method: Method, num_tokens: int) -> None:
+    """Of all lengths: their last token is not among what is read without scores."""
+    cache, needs = runner.new_cache(1, num_tokens), prefill_needs(method.strategy)
+    for narrower, width in pairwise((0, *runner.recorded_prompts)):
+        if narrower < num_tokens - 1:
+            tokens = [[0] * min(width, num_tokens - 1)]
+            runner.forward(PassRequest(tokens, [0], capture=needs, needs_scores=False), cache)
 
 
 def max_width(method: Method, plan: Plan) -> int:

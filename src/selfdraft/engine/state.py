@@ -181,6 +181,11 @@ def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
     return begin_seconds
 
 
+def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
+    """The points captured of a prompt."""
+    return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
+
+
 def _prefill_rows(
     runner: Runner,
     state: State,
@@ -190,9 +195,9 @@ def _prefill_rows(
     strategy: Strategy,
 ) -> dict[str, torch.Tensor]:
     """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
-    needs = tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
+    needs = prefill_needs(strategy)
     captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    size = max(PREFILL_CHUNK, runner.recorded_prefill // (len(sequences) * max(1, len(needs))))
+    size = max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (len(sequences) * max(1, len(needs))))
     for start in range(0, length, size):
         end = min(start + size, length)
         chunk = [sequence.tokens[start:end] for sequence in sequences]

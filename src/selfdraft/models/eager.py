@@ -60,8 +60,8 @@ class EagerRunner:
         return self.decoder.dtype
 
     @property
-    def recorded_prefill(self) -> int:
-        return 0
+    def recorded_prompts(self) -> Sequence[int]:
+        return ()
 
     @property
     def is_recording(self) -> bool:

@@ -29,7 +29,7 @@ from ..sublayer import SubLayer
 from .fused import MAX_POSITIONS, sorts_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
 from .memory import Device, PromptBuffers, Rooms
-from .prefill import PREFILL_STEP, Prefill
+from .prefill import PREFILL_STEP, Prefill, prefill_width
 
 MAX_TOKENS = 2048
 """Of what is recorded: beyond, launching takes less than computing."""
@@ -66,12 +66,12 @@ class FusedPrefill(Prefill):
     next prompt's.
     """
 
-    max_recorded = MAX_TOKENS
-
     def __init__(self, decoder: Decoder, graphs: Graphs | None = None) -> None:
         super().__init__(decoder)
         self._graphs, self._room, device = graphs, Rooms(), Device(decoder.device)
         self._table = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
+        widths = {prefill_width(width) for width in range(1, MAX_TOKENS + 1)}
+        self.recorded_widths = () if graphs is None else sorted(widths)
         self._inputs = functools.cache(lambda rows, width: PromptBuffers(device, rows, width))
 
     def sorts(self, skip: SkipSet) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +25,8 @@ def prefill_width(width: int) -> int:
 class Prefill:
     """The decoder's own sub-layers, for any family, operation by operation. What pads a prompt is scratch."""
 
-    max_recorded = 0
-    """Tokens, all rows together, of a prefill that is recorded."""
+    recorded_widths: Sequence[int] = ()
+    """Of one row from its first slot on."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder

@@ -228,8 +228,8 @@ class GraphRunner(EagerRunner):
         return time.perf_counter()
 
     @property
-    def recorded_prefill(self) -> int:
-        return self._prefill.max_recorded
+    def recorded_prompts(self) -> Sequence[int]:
+        return self._prefill.recorded_widths
 
     @property
     def is_recording(self) -> bool:
