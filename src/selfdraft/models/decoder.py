@@ -298,16 +298,17 @@ class Decoder:
 
     @property
     def hooks(self) -> list[Any]:
-        """What runs before or after the model's modules."""
-        return [hook for module in self.model.modules() for hook in _hooks(module)]
+        """What runs before or after the model's modules. accelerate's, which bring offloaded weights, are apart."""
+        states = self._states
+        apart = [state["_hf_hook"] for state in states if "_hf_hook" in state]
+        return [*_members(states, "_forward_pre_hooks"), *_members(states, "_forward_hooks"), *apart]
 
     def _fingerprint(self) -> list[Any]:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
         states = self._states
         weights = [weight.data_ptr() for weight in _members(states, "_parameters") if weight is not None]
-        hooks = (*_members(states, "_forward_pre_hooks"), *_members(states, "_forward_hooks"))
-        own = [_own(state) for state in states if "forward" in state or "_hf_hook" in state or _ADAPTER in state]
-        return [*_members(states, "_modules"), *weights, *hooks, *own]
+        own = [_own(state) for state in states if "forward" in state or _ADAPTER in state]
+        return [*_members(states, "_modules"), *weights, *self.hooks, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -341,12 +342,6 @@ class Decoder:
         return torch.cat(scores, dim=1)
 
 
-def _hooks(module: torch.nn.Module) -> tuple[Any, ...]:
-    """accelerate's, which brings offloaded weights, is one of its own kind."""
-    found = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return (*found, module._hf_hook) if "_hf_hook" in vars(module) else found
-
-
 def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
     """Of all modules: their children, parameters or hooks."""
     return chain.from_iterable(map(dict.values, filter(None, map(itemgetter(name), states))))
@@ -355,7 +350,7 @@ def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
 def _own(state: dict[str, Any]) -> tuple[Any, ...]:
     """What acts in one module beside its class: PEFT's adapters can be switched, merged and scaled at any time."""
     adapters = str([state.get(name) for name in _ADAPTER_STATE]) if _ADAPTER in state else ""
-    return state.get("forward"), state.get("_hf_hook"), adapters
+    return state.get("forward"), adapters
 
 
 def _scaled(function: Any, multiplier: float) -> Any:
