@@ -132,7 +132,7 @@ class DraftBatch:
         cached, end = self.cached[row], len(text) - 1
         widest = self.runner.recorded_widths[-1] if cached and self.runner.is_recording else 0
         self.cache.reserve(len(text))
-        size = max(CHUNK, *self.runner.recorded_prompts)
+        size = max((CHUNK, *self.runner.recorded_prompts))
         for begin in range(len(cached), end, size):
             chunk = self._known(text[begin : min(begin + size, end)])
             request = PassRequest([chunk], [begin], row, needs_scores=len(chunk) <= widest)
