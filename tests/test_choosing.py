@@ -129,6 +129,25 @@ def test_where_the_list_is_too_long_all_scores_are_looked_at(monkeypatch):
         assert torch.equal(*found)
 
 
+@pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+@pytest.mark.parametrize(
+    "options", [{"top_p": 0.9}, {"top_k": 1000, "top_p": 0.9}, {"top_k": 50, "top_p": 0.97}], ids=str
+)
+def test_truncation_keeps_what_it_should(options):
+    """To the last token, also where the list leaves out what counts towards the whole."""
+    from selfdraft.kernels import truncate
+
+    sampler = Sampler(GenerateOptions(temperature=0.7, **options))
+    for scale in (1, 3, 6):
+        scores = random_scores(3, torch.float32, scale) * scale / 3
+        columns = columns_of([sampler], SITES[:1])
+        least = truncate.truncation(scores, columns, sampler.kind).least
+        bits = scores.view(torch.int32)
+        order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() + 2**31
+        expected = choose_reference.warped(scores, columns, sampler.kind) > -torch.inf
+        assert torch.equal(order >= least[:, None], expected)
+
+
 @by_path
 @pytest.mark.parametrize("has_biases", [False, True], ids=["", "biases"])
 @pytest.mark.parametrize("is_masked", [False, True], ids=["", "mask"])

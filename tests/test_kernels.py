@@ -477,7 +477,7 @@ def test_feed_is_the_torch_version(num_rows):
     device, count = Device(DEVICE), 3
     states = []
     for _ in range(2):
-        buffers, outputs = DraftBuffers(device, num_rows), DraftOutputs(device, num_rows, count)
+        buffers, outputs = DraftBuffers(device, num_rows), DraftOutputs(device, num_rows, count, None)
         for name, values in {"caps": 3, "active": 1, "depth": 1, "indices": 5, "starts": 9, "tokens": 4}.items():
             buffers.tensors[name].fill_(values)
         buffers.tensors["caps"][-1] = 2

@@ -100,39 +100,55 @@ def _reaching(order, weights, goal, BITS: tl.constexpr):
 @quick
 @triton.jit(do_not_specialize=["size", "width", "num_small"])
 def _bounds(
-    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, size, width, num_small,
+    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, size, width, num_small,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, SMALLS: tl.constexpr,
 ):  # fmt: skip
-    """The best score of a column, and one that all that may be kept reach."""
+    """The best score of a column, and one that all reach that the threshold depends on.
+
+    Those are what top-k keeps. Without it, what the nucleus may hold: the mass of the others is added up by `_list`.
+    """
     column, each = tl.program_id(0), tl.arange(0, SMALLS)
     row = column // width
     maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
     order, best = order_of(maxima), tl.maximum(tl.max(maxima, axis=0), -1e30)
     temperature = warmth(settings_ptr, row)
     bound = tl.zeros([], tl.uint32)
-    if HAS_TOP_K:
-        k = setting(settings_ptr, row, _TOP_K)
-        found = _reaching(order, tl.full([SMALLS], 1.0, tl.float32), tl.maximum(k, 1).to(tl.float32), BITS)
-        bound = tl.where(k > 0, found, bound)
     if HAS_TOP_P:
         p = real(settings_ptr, row, _TOP_P)
         depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
         found = order_of(best - depth.to(tl.float32))
         weights = tl.exp(warmed(maxima, settings_ptr, row) - warmed(best, settings_ptr, row))
         sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
-        # A little more than p: the sums are rounded. Top-k can only make the nucleus smaller.
+        # A little more than p: the sums are rounded.
         goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
         found = tl.maximum(found, _reaching(order, weights, goal, BITS))
-        bound = tl.where(p < 1.0, tl.maximum(bound, found), bound)
+        bound = tl.where(p < 1.0, found, bound)
+    if HAS_TOP_K:
+        k = setting(settings_ptr, row, _TOP_K)
+        found = _reaching(order, tl.full([SMALLS], 1.0, tl.float32), tl.maximum(k, 1).to(tl.float32), BITS)
+        bound = tl.where(k > 0, found, bound)
     tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
     tl.store(bounds_ptr + column, bound.to(tl.int64))
     tl.store(counts_ptr + column, 0)
+    tl.store(masses_ptr + column, tl.zeros([], tl.int64))
+
+
+@triton.jit
+def _mass(x, temperature, best):
+    """Probabilities in units of `_MASS_UNIT` of the best one's."""
+    return (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
 
 
 @quick
-@triton.jit(do_not_specialize=["size"])
-def _list(scores_ptr, bounds_ptr, counts_ptr, listed_ptr, size, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr):
-    """Scores that reach the column's bound, in any order; how many there are, even if there is no room for all."""
+@triton.jit(do_not_specialize=["size", "width"])
+def _list(
+    scores_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, listed_ptr, size, width,
+    HAS_TOP_P: tl.constexpr, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Scores that reach the column's bound, in any order; how many there are, even if there is no room for all.
+
+    And the mass of all scores, listed or not.
+    """
     block, column = tl.program_id(0), tl.program_id(1)
     x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
     is_listed = (order_of(x) >= tl.load(bounds_ptr + column).to(tl.uint32)) & (x > float("-inf"))
@@ -141,33 +157,33 @@ def _list(scores_ptr, bounds_ptr, counts_ptr, listed_ptr, size, MAX_LISTED: tl.c
     if count > 0:
         place = tl.atomic_add(counts_ptr + column, count) + tl.cumsum(number, axis=0) - 1
         tl.store(listed_ptr + column * MAX_LISTED + place, x, mask=is_listed & (place < MAX_LISTED))
+    if HAS_TOP_P:
+        mass = _mass(x, warmth(settings_ptr, column // width).to(tl.float32), tl.load(best_ptr + column))
+        tl.atomic_add(masses_ptr + column, tl.sum(mass, axis=0))
 
 
 @triton.jit
 def _reached(
     source_ptr, column, count, stride, least, threshold, best, temperature, IS_MASS: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """How many scores reach both numbers; IS_MASS: their probabilities, in units of `_MASS_UNIT` of the best one's."""
+    """How many scores reach both numbers; IS_MASS: their mass."""
     total = tl.zeros([], tl.int64)
     for start in range(0, count, CHUNK):
         place = start + tl.arange(0, CHUNK)
         x = loaded(source_ptr + column.to(tl.int64) * (stride - count), column, place, count)
         order = order_of(x)
         is_there = (order >= threshold) & (order >= least) & (x > float("-inf"))
-        if IS_MASS:
-            share = (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
-        else:
-            share = tl.full([CHUNK], 1, tl.int64)
+        share = _mass(x, temperature, best) if IS_MASS else tl.full([CHUNK], 1, tl.int64)
         total += tl.sum(tl.where(is_there, share, 0), axis=0)
     return total
 
 
 @triton.jit
 def _threshold(
-    source_ptr, column, count, stride, settings_ptr, row, best, temperature,
+    source_ptr, column, count, stride, settings_ptr, row, best, temperature, total,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The number that exactly those reach that top-k, and then top-p, keep."""
+    """The number that exactly those reach that top-k, and then top-p, keep; `total`: the mass of all scores."""
     least = tl.zeros([], tl.uint32)
     if HAS_TOP_K:
         k = setting(settings_ptr, row, _TOP_K)
@@ -177,9 +193,10 @@ def _threshold(
             found = tl.where(reached >= tl.maximum(k, 1), found + bit, found)
             bit = bit >> 1
         least = tl.where(k > 0, found, least)
+        if HAS_TOP_P & (k > 0):
+            total = _reached(source_ptr, column, count, stride, least, least, best, temperature, True, CHUNK)
     if HAS_TOP_P:
         p = real(settings_ptr, row, _TOP_P)
-        total = _reached(source_ptr, column, count, stride, least, least, best, temperature, True, CHUNK)
         goal = tl.maximum((p * total.to(tl.float64)).to(tl.int64), 1)
         found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
         for _ in range(BITS):
@@ -193,7 +210,7 @@ def _threshold(
 @quick
 @triton.jit(do_not_specialize=["size", "width"])
 def _thresholds(
-    source_ptr, counts_ptr, settings_ptr, best_ptr, least_ptr, size, width,
+    source_ptr, counts_ptr, masses_ptr, settings_ptr, best_ptr, least_ptr, size, width,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr,
     MAX_LISTED: tl.constexpr, IS_LIST: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -207,7 +224,7 @@ def _thresholds(
         stride = MAX_LISTED if IS_LIST else size
         least = _threshold(
             source_ptr, column, count if IS_LIST else size, stride, settings_ptr, row, best,
-            warmth(settings_ptr, row).to(tl.float32), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
+            warmth(settings_ptr, row).to(tl.float32), tl.load(masses_ptr + column), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
         )  # fmt: skip
         tl.store(least_ptr + column, least.to(tl.int64))
 
@@ -240,27 +257,33 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
 
     maxima, sums = (empty(num_columns, num_small, dtype=torch.float32) for _ in range(2))
     best, counts = empty(num_columns, dtype=torch.float32), empty(num_columns, dtype=torch.int32)
-    bounds, least = (empty(num_columns, dtype=torch.int64) for _ in range(2))
+    bounds, masses, least = (empty(num_columns, dtype=torch.int64) for _ in range(3))
     tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p, "BITS": _BITS[scores.dtype]}
     kernel: Any = _maxima
     blocks: dict[str, Any] = {"SMALL": _SMALL_BLOCK, "BLOCK": BLOCK, "num_warps": WARPS}
     kernel[(num_blocks, num_columns)](scores, columns.settings, maxima, sums, size, width, num_small, **blocks)
     kernel = _bounds
     smalls = triton.next_power_of_2(num_small)
+    found = (best, bounds, counts, masses)
     kernel[(num_columns,)](
-        maxima, sums, columns.settings, best, bounds, counts, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
+        maxima, sums, columns.settings, *found, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
     )
     if kind.has_top_k or kind.has_top_p:
         listed = empty(num_columns, _MAX_LISTED, dtype=torch.float32)
         kernel = _list
         kernel[(num_blocks, num_columns)](
-            scores, bounds, counts, listed, size, MAX_LISTED=_MAX_LISTED, BLOCK=BLOCK, num_warps=WARPS
+            *(scores, columns.settings, *found, listed, size, width),
+            HAS_TOP_P=kind.has_top_p,
+            MAX_LISTED=_MAX_LISTED,
+            BLOCK=BLOCK,
+            num_warps=WARPS,
         )
         kernel = _thresholds
         for source, is_list, chunk, num_warps in ((listed, True, 1024, 4), (scores, False, 8192, 32)):
             kernel[(num_columns,)](
                 source,
                 counts,
+                masses,
                 columns.settings,
                 best,
                 least,
