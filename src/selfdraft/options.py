@@ -225,10 +225,8 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
     return True
 
 
-@functools.cache
-def _hints(options_class: Any) -> dict[str, Any]:
-    """Every call asks for those of some classes, and Python compiles them each time."""
-    return typing.get_type_hints(options_class)
+# Every call asks for those of some classes, and Python compiles them each time.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def check(options: Any, owner: str) -> None:
