@@ -6,11 +6,12 @@ host, shapes that depend on values, tensors made from host data.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 T = TypeVar("T")
@@ -53,6 +54,10 @@ class Tape(TorchDispatchMode):
         self.num_bytes += sum(tensor.nbytes for _, tensor in fresh)
         return results
 
+    def note(self, launch: Callable[[], object]) -> None:
+        """Something on the very same tensors that torch knows nothing of."""
+        self._calls.append((launch, (), {}, []))
+
     @torch.inference_mode()
     def replay(self) -> None:
         self.num_replays += 1
@@ -80,3 +85,21 @@ class TapeRecorder:
         reset()
         self.tapes.append(tape)
         return tape, result
+
+
+class NotedKernel:
+    """An interpreted kernel whose launches go on the tape that runs, if one does."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*values: Any, **options: Any) -> None:
+            tape = _get_current_dispatch_mode()
+            again = functools.partial(self._kernel[grid], *values, **options)
+            with _disable_current_modes():
+                again()
+            if isinstance(tape, Tape):
+                tape.note(again)
+
+        return launch

@@ -496,7 +496,16 @@ def test_a_model_in_training_mode_is_refused():
         runner.refresh()
 
 
-@pytest.mark.parametrize("alter", [_hook, _replace_forward])
+def _replace_activation(mlp: nn.Module) -> None:
+    """It has no weight whose address would tell."""
+    mlp.act_fn = nn.GELU()
+
+
+def _replace_child(mlp: nn.Module) -> None:
+    mlp.down_proj = nn.Sequential(copy.deepcopy(mlp.down_proj), nn.Tanh())
+
+
+@pytest.mark.parametrize("alter", [_hook, _replace_forward, _replace_activation, _replace_child])
 def test_a_module_altered_after_attaching_is_noticed(alter: Callable[[nn.Module], None]):
     model, tokens = copy.deepcopy(pico("llama")), tokens_of()
     runner = EagerRunner(model)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,17 +22,27 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from selfdraft import Engine  # noqa: E402
 from selfdraft.errors import SelfTestError  # noqa: E402
 from selfdraft.kernels import attention, gated, linear, norm, quick  # noqa: E402
+from selfdraft.kernels import prefill as kernels_prefill  # noqa: E402
+from selfdraft.models.checks import relative_error, tolerance_of  # noqa: E402
 from selfdraft.models.eager import EagerRunner  # noqa: E402
 from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
-from selfdraft.models.gpu.forward import prove  # noqa: E402
+from selfdraft.models.gpu import fused_prefill  # noqa: E402
+from selfdraft.models.gpu import prefill as gpu_prefill  # noqa: E402
+from selfdraft.models.gpu import runner as gpu_runner  # noqa: E402
+from selfdraft.models.gpu.forward import ModuleForward, prove  # noqa: E402
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
+from selfdraft.models.gpu.fused_prefill import FusedPrefill  # noqa: E402
+from selfdraft.models.gpu.graphs import Graphs  # noqa: E402
 from selfdraft.models.gpu.memory import PassBuffers  # noqa: E402
+from selfdraft.models.gpu.prefill import Prefill  # noqa: E402
 from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
 from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
 from selfdraft.types import SkipSet  # noqa: E402
+from tape import NotedKernel, TapeRecorder  # noqa: E402
 
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
 TOLERANCE = 5e-2 if HAS_GPU else 1e-4
+PROMPT_TOLERANCE = tolerance_of(DTYPE) if HAS_GPU else 1e-4
 SIZES = {
     "vocab_size": 112,
     "hidden_size": 128,
@@ -46,6 +59,14 @@ SIZES = {
 def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models would begin a pass with none of them."""
     monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
+
+
+@pytest.fixture(autouse=True)
+def prefills_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes 10 ms and more for every token of every kernel."""
+    if not HAS_GPU:
+        monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 4)
+        monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", (18, 3))
 
 
 class Again:
@@ -96,6 +117,7 @@ def runner_of(model: Any) -> GraphRunner:
         model,
         make_recorder=CudaRecorder if HAS_GPU else record_again,
         make_forwards=lambda decoder: (FusedForward(decoder),),
+        make_prefill=FusedPrefill,
     )
 
 
@@ -222,3 +244,165 @@ def test_a_forward_is_proven_before_it_is_used():
     fused._cos = fused._cos * 0.5
     with pytest.raises(SelfTestError, match="differ from the model's"):
         prove(fused, decoder)
+
+
+CHUNKS = {
+    "one row": (1, 1, 0, (5,), SkipSet()),
+    "a second and a third chunk": (1, 1, 0, (12, 3, 6), SkipSet()),
+    "rows in the middle": (4, 2, 1, (9, 3), SkipSet()),
+    "skipped": (2, 2, 0, (4, 3), SkipSet.of([1], [0, 2])),
+    "nothing but the embedding": (1, 1, 0, (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_prefill_is_the_eager_runners(runners, name):
+    """Keys, values and captured states, of every chunk; other rows stay as they are."""
+    num_rows, count, first_row, widths, skip = CHUNKS[name]
+    caches = [runner.new_cache(num_rows, 256) for runner in runners]
+    capture = ("embedding", "a0", "a1", "m1", "m2", "norm")
+    start, outputs = 0, []
+    for width in widths:
+        tokens = (torch.arange(count * width).view(count, width) * 37 + start) % 112
+        request = PassRequest(tokens.tolist(), [start] * count, first_row, skip, capture, needs_scores=False)
+        outputs.append([runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True)])
+        start += width
+    for width, (expected, found) in zip(widths, outputs, strict=True):  # later chunks leave what was captured before
+        check_captured(found, expected, (count, width, SIZES["hidden_size"]))
+        assert set(found.captured) == set(capture)
+    check_stored(caches, range(first_row, first_row + count), start)
+    is_attended = any(part.name.startswith("a") for part in runners[0].decoder.active_sublayers(skip))
+    assert bool(caches[0].storage.any()) is is_attended
+    fused = runners[1]
+    assert (fused.fallback_reason, fused.graphs.num_captures) == (None, 1), "the first chunk is recorded"
+
+
+def check_captured(found: Any, expected: Any, shape: tuple[int, ...]) -> None:
+    assert found.scores.shape == expected.scores.shape
+    for point, states in expected.captured.items():
+        assert found.captured[point].shape == states.shape == shape
+        assert error(found.captured[point], states) < PROMPT_TOLERANCE, point
+
+
+def check_stored(caches: Any, rows: range, num_tokens: int) -> None:
+    """Keys and values of each layer and row; nothing in other rows. Single numbers differ more: their sums cancel."""
+    expected, found = (cache.storage[..., :num_tokens, :] for cache in caches)
+    for layer, kind, row in itertools.product(range(len(found)), range(2), rows):
+        planes = found[layer, kind, row], expected[layer, kind, row]
+        assert relative_error(*planes) < PROMPT_TOLERANCE, (layer, kind, row)
+    others = [row for row in range(found.shape[2]) if row not in rows]
+    assert not caches[1].storage[:, :, others].any()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of graphs or tapes, where nothing but the contents of tensors can change."""
+    if HAS_GPU:
+        return CudaRecorder
+    for module, name in ((kernels_prefill, "_rotate_and_store"), (kernels_prefill, "_gate"), (norm, "_add_norm")):
+        monkeypatch.setattr(module, name, NotedKernel(getattr(module, name)))
+    return TapeRecorder
+
+
+def prompt_runners(recorder: Any) -> tuple[EagerRunner, GraphRunner]:
+    model = model_of("qwen2")
+    make_forwards = lambda decoder: (ModuleForward(decoder),)  # noqa: E731
+    return EagerRunner(model), GraphRunner(
+        model, make_recorder=recorder, make_forwards=make_forwards, make_prefill=FusedPrefill
+    )
+
+
+def read_prompt(
+    runners: Any, num_rows: int, first_row: int, width: int, capture: Sequence[str] = ("a1", "norm")
+) -> None:
+    """Two texts into rows of new caches, and what became of them."""
+    tokens = [[(37 * column + 5 * row + width) % 112 for column in range(width)] for row in range(2)]
+    caches = [runner.new_cache(num_rows, 40 * num_rows) for runner in runners]
+    request = PassRequest(tokens, [0, 0], first_row, capture=capture, needs_scores=False)
+    expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+    check_captured(found, expected, (2, width, SIZES["hidden_size"]))
+    check_stored(caches, range(first_row, first_row + 2), width)
+
+
+def test_one_recording_reads_all_prompts_of_a_width(recorder, monkeypatch):
+    """Whatever the cache, its rows and the prompt's length; what is too large is not recorded."""
+    runners = prompt_runners(recorder)
+    graphs = runners[1].graphs
+    for num_rows, first_row, width in ((2, 0, 6), (5, 2, 8), (3, 1, 5)):
+        read_prompt(runners, num_rows, first_row, width)
+        assert graphs.num_captures == 1
+    assert graphs.record_seconds > 0
+    read_prompt(runners, 2, 0, 6, ("norm",))
+    assert graphs.num_captures == 2
+    padded = gpu_prefill.prefill_width(6)
+    for name, size in (("MAX_TOKENS", 2 * padded - 1), ("MAX_KEPT", 2 * 2 * padded - 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(fused_prefill, name, size)
+            read_prompt(runners, 2, 0, 6, ("a0", "m1"))
+    assert graphs.num_captures == 2
+    assert runners[1].fallback_reason is None
+
+
+def test_a_prompt_that_cannot_be_recorded_is_read_by_the_modules(recorder):
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no room")
+
+    runners = prompt_runners(lambda device: fail)
+    assert runners[1].recorded_prompts[-1] == fused_prefill.MAX_TOKENS
+    read_prompt(runners, 2, 0, 6)
+    assert runners[1].fallback_reason == "RuntimeError: no room"
+    assert not runners[1].recorded_prompts
+    read_prompt(runners, 2, 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("width", "padded"),
+    [(1, 64), (64, 64), (300, 320), (513, 576), (1000, 1024), (1025, 1152), (2048, 2048), (3000, 3072)],
+)
+def test_widths_are_padded_by_an_eighth_at_most(monkeypatch, width, padded):
+    monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 64)
+    assert gpu_prefill.prefill_width(width) == padded
+
+
+def test_rows_that_start_apart_are_read_by_the_modules(runners):
+    caches = [runner.new_cache(2, 128) for runner in runners]
+    for starts in ([0, 0], [6, 4]):
+        request = PassRequest(torch.arange(12).view(2, 6), starts, capture=("norm",), needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        assert error(found.captured["norm"], expected.captured["norm"]) < PROMPT_TOLERANCE
+
+
+def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
+    decoder = EagerRunner(model_of("qwen2")).decoder
+    prefill = FusedPrefill(decoder)
+    prefill.prove()
+    with monkeypatch.context() as patched:
+        patched.setattr(fused_prefill, "attend", without_window)
+        with pytest.raises(SelfTestError, match="differ from the model's"):
+            prefill.prove()
+        patched.setattr(fused_prefill, "_PROOF_WIDTHS", (5, 3))  # shorter than the model's window
+        with pytest.raises(SelfTestError, match="differ from the model's"):
+            prefill.prove()
+    prefill._table = prefill._table[0] * 0.5, prefill._table[1]
+    with pytest.raises(SelfTestError, match="differ from the model's"):
+        prefill.prove()
+
+
+def without_window(query, keys, values, heads):
+    return fused_prefill.attend_masked(query, keys, values, replace(heads, window=None))
+
+
+def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):
+    decoder = EagerRunner(model_of("llama").to(torch.bfloat16)).decoder
+    monkeypatch.setattr(gpu_runner, "runs_triton", lambda device: True)
+    graphs = Graphs(record_again(decoder.device))
+    assert isinstance(gpu_runner.prefill_for(decoder, graphs), FusedPrefill)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(fused_prefill, "attend", fail)
+    assert type(gpu_runner.prefill_for(decoder, graphs)) is Prefill
+    assert "reads prompts without fused kernels: no such kernel" in caplog.text
+    whole = EagerRunner(model_of("llama").float()).decoder
+    assert type(gpu_runner.prefill_for(whole, graphs)) is Prefill, "not in half precision"

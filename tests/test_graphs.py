@@ -24,7 +24,7 @@ from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
-from selfdraft.engine import accept, logprobs
+from selfdraft.engine import accept, logprobs, state
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import Rule, grow
 from selfdraft.engine.sampling import Sampler
@@ -39,6 +39,7 @@ from selfdraft.models.gpu import runner as gpu_runner
 from selfdraft.models.gpu.forward import ModuleForward
 from selfdraft.models.gpu.graphs import Graphs, RecordingError
 from selfdraft.models.gpu.memory import Device, PassBuffers
+from selfdraft.models.gpu.prefill import Prefill
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import SETTINGS as SETTINGS_OF_ROWS
@@ -189,6 +190,29 @@ def test_a_forward_settles_after_every_prefill() -> None:
         assert settle.call_count == 1
         runner.forward(PassRequest([[4]], [3]), cache)
     assert settle.call_count == 1
+
+
+def test_a_prompt_that_may_be_recorded_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless many rows or captured points make it large."""
+
+    class Recorded(Prefill):
+        recorded_widths = (8, 24)
+
+        def run(self, request: PassRequest, cache: Any) -> PassOutput:
+            widths.append(len(request.tokens[0]))
+            return super().run(request, cache)
+
+    widths: list[int] = []
+    make = functools.partial(new_runner, make_prefill=lambda decoder, graphs: Recorded(decoder))
+    engine = new_engine(pico("llama"), make)
+    monkeypatch.setattr(state, "PREFILL_CHUNK", 8)
+    plain = new_engine(pico("llama"))
+    prompt = [token * 7 % 90 for token in range(21)]
+    for prompts, expected in (([prompt], [20]), ([prompt, prompt[::-1]], [12, 8]), ([prompt] * 6, [8, 8, 4])):
+        widths.clear()
+        found = engine.generate(prompts, max_new_tokens=3)
+        assert widths == expected
+        assert [one.tokens for one in found] == [one.tokens for one in plain.generate(prompts, max_new_tokens=3)]
 
 
 def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
@@ -492,6 +516,20 @@ def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     captures = engine._runner.graphs.num_captures
     engine.generate([1, 2, 3], max_new_tokens=40)
     assert engine._runner.graphs.num_captures == captures > 0
+
+
+def test_prompts_are_prepared_width_by_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few tokens as a prompt of the last width may have; with the states that are captured of it alone."""
+    engine = new_engine(pico("llama"), strategy="uniform")
+    method = engine._method({})
+    monkeypatch.setattr(method.strategy, "needs", ("m1",))
+    monkeypatch.setattr(method.strategy, "prefill_needs", ("norm", "m1"))
+    monkeypatch.setattr(engine._runner._prefill, "recorded_widths", (8, 16, 24, 32))
+    with mock.patch.object(engine._runner._prefill, "run", wraps=engine._runner._prefill.run) as run:
+        engine.prepare(22)
+    requests = [call.args[0] for call in run.call_args_list]
+    assert [len(request.tokens[0]) for request in requests] == [8, 16, 21]
+    assert {tuple(request.capture) for request in requests} == {("m1", "norm")}
 
 
 def test_a_strategy_without_known_plans_gets_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import numbers
@@ -224,9 +225,13 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
     return True
 
 
+# Every call asks for those of some classes, and Python compiles them each time.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+
+
 def check(options: Any, owner: str) -> None:
     """Raise where a value is of the wrong type or outside its range."""
-    hints = typing.get_type_hints(type(options))
+    hints = _hints(type(options))
     for item in dataclasses.fields(options):
         limits = {name: item.metadata.get(name) for name in ("minimum", "maximum")}
         check_value(f"{owner}.{item.name}", getattr(options, item.name), hints[item.name], **limits)
@@ -249,7 +254,7 @@ def check_value(name: str, value: Any, kind: Any, minimum: float | None = None, 
 def make(options_class: type[T], values: Mapping[str, Any], owner: str, *, reads_text: bool = False) -> T:
     """Build an options dataclass; `reads_text`: text (of a command line) is converted to each field's type."""
     fields = {item.name for item in dataclasses.fields(typing.cast(Any, options_class))}
-    hints = typing.get_type_hints(options_class)
+    hints = _hints(options_class)
     converted: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:

@@ -58,6 +58,11 @@ class Runner(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
+    def recorded_prompts(self) -> Sequence[int]:
+        """Widths, ascending, of a text's first tokens in one recorded pass without scores; others take the next."""
+        ...
+
+    @property
     def is_recording(self) -> bool:
         """Whether passes are recorded and replayed."""
         ...

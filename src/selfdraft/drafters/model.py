@@ -132,8 +132,9 @@ class DraftBatch:
         cached, end = self.cached[row], len(text) - 1
         widest = self.runner.recorded_widths[-1] if cached and self.runner.is_recording else 0
         self.cache.reserve(len(text))
-        for begin in range(len(cached), end, CHUNK):
-            chunk = self._known(text[begin : min(begin + CHUNK, end)])
+        size = max((CHUNK, *self.runner.recorded_prompts))
+        for begin in range(len(cached), end, size):
+            chunk = self._known(text[begin : min(begin + size, end)])
             request = PassRequest([chunk], [begin], row, needs_scores=len(chunk) <= widest)
             self.runner.forward(request, self.cache)
         cached.extend(text[len(cached) : end])

@@ -17,7 +17,7 @@ from ..types import Plan
 from .draft import Rule
 from .method import Method
 from .sampling import Sampler
-from .state import DRAFT_SLOTS
+from .state import DRAFT_SLOTS, prefill_needs
 
 CHAIN_NODES, TREE_NODES = 15, 31
 """Drafted tokens to be ready for where a method does not say how many there may be."""
@@ -30,6 +30,7 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
     widest = max(max_width(method, plan) for plan in plans or (Plan(),))
     for num_slots in runner.recorded_slots(num_tokens + DRAFT_SLOTS):
         scratch = _Scratch(runner, method, runner.new_cache(1, num_slots), num_slots, num_tokens)
+        scratch.record_prompts()
         scratch.record_passes(widest)
         for plan in plans:
             if plan.max_draft_tokens != 0:
@@ -57,6 +58,14 @@ class _Scratch:
     cache: Any
     num_slots: int
     num_tokens: int
+
+    def record_prompts(self) -> None:
+        """All but the last token of each: that one's pass has scores."""
+        needs, longest = prefill_needs(self.method.strategy), self.num_tokens - 1
+        for narrower, width in pairwise((0, *self.runner.recorded_prompts)):
+            if narrower < longest and width <= self.num_slots:
+                tokens = [[0] * min(width, longest)]
+                self.runner.forward(PassRequest(tokens, [0], capture=needs, needs_scores=False), self.cache)
 
     def record_passes(self, widest: int) -> None:
         needs = self.method.strategy.needs

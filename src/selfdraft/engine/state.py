@@ -181,6 +181,11 @@ def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
     return begin_seconds
 
 
+def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
+    """The points captured of a prompt."""
+    return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
+
+
 def _prefill_rows(
     runner: Runner,
     state: State,
@@ -190,11 +195,12 @@ def _prefill_rows(
     strategy: Strategy,
 ) -> dict[str, torch.Tensor]:
     """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
-    needs = tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
+    needs = prefill_needs(strategy)
     captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    for start in range(0, length, PREFILL_CHUNK):
-        end = min(start + PREFILL_CHUNK, length)
-        chunk = torch.tensor([sequence.tokens[start:end] for sequence in sequences], device=runner.device)
+    size = max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (len(sequences) * max(1, len(needs))))
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        chunk = [sequence.tokens[start:end] for sequence in sequences]
         starts = [start] * len(sequences)
         output = runner.forward(PassRequest(chunk, starts, first_row, capture=needs, needs_scores=False), state.cache)
         for name, states in strategy.condense(output.captured).items():

@@ -62,7 +62,7 @@ def _added(ptr, offsets, mask, part_size, NUM_PARTS: tl.constexpr, DTYPE: tl.con
 
 
 @triton.jit
-def _rotated(
+def rotated(
     ptr, row_offsets, mask, part_size, positions, cos_ptr, sin_ptr, num_positions,
     HALF: tl.constexpr, NUM_PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -79,8 +79,8 @@ def _rotated(
 
 
 @triton.jit
-def _planes(header_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr, DTYPE: tl.constexpr):
-    """Where the keys and the values of one row and head begin."""
+def planes(header_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr, DTYPE: tl.constexpr):
+    """Where the keys and the values of one row and head (or of several heads) begin."""
     num_slots, cache_rows = tl.load(header_ptr + 1), tl.load(header_ptr + 2)
     cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(DTYPE)), 16)
     plane = num_slots * DIM
@@ -145,7 +145,7 @@ def _attend(
     own_depth = tl.load(depths_ptr + block)
     is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
     is_needless = (row >= tl.load(header_ptr + 4)) | is_needless
-    keys, values = _planes(header_ptr, layer, row, head, NUM_KV, DIM, DTYPE)
+    keys, values = planes(header_ptr, layer, row, head, NUM_KV, DIM, DTYPE)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
@@ -159,14 +159,14 @@ def _attend(
         return
     token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
-    query_low, query_high = _rotated(
+    query_low, query_high = rotated(
         qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, part_size,
         position, cos_ptr, sin_ptr, num_positions, HALF, NUM_PARTS,
     )  # fmt: skip
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = _rotated(
+        new_low, new_high = rotated(
             qkv_ptr, new_offset, is_new, part_size, slot, cos_ptr, sin_ptr, num_positions, HALF, NUM_PARTS
         )
         value_offset = new_offset[:, None] + NUM_KV * DIM + dims

@@ -7,8 +7,9 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from .sublayer import Halfway, Pass, SubLayer
 
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
-_ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
+_ADAPTER = "_active_adapter"
+_ADAPTER_STATE = (_ADAPTER, "_disable_adapters", "merged_adapters", "scaling")
 
 
 class Decoder:
@@ -60,7 +62,9 @@ class Decoder:
             _layer_shape(self._branch_module(layer, family.attention), self.config) for layer in self._layers
         ]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
+        self._rotary_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._self_test()
+        self._states = [vars(module) for module in self.model.modules()]
         self._attached_to = self._fingerprint()
 
     @property
@@ -99,10 +103,11 @@ class Decoder:
     def rotary_table(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin [positions, dim / 2] of half-split rotary, as the model rounds them."""
         assert self._rotary is not None
-        positions = torch.arange(num_positions, device=self.device)[None]
-        cos, sin = self._rotary(self.embedding[:1, None], positions)
-        half = cos.shape[-1] // 2
-        return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+        if num_positions not in self._rotary_tables:
+            positions = torch.arange(num_positions, device=self.device)[None]
+            cos, sin = (part[0, :, : part.shape[-1] // 2] for part in self._rotary(self.embedding[:1, None], positions))
+            self._rotary_tables[num_positions] = cos.contiguous(), sin.contiguous()
+        return self._rotary_tables[num_positions]
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
@@ -293,16 +298,17 @@ class Decoder:
 
     @property
     def hooks(self) -> list[Any]:
-        """What runs before or after the model's modules."""
-        return [hook for module in self.model.modules() for hook in _hooks(module)]
+        """What runs before or after the model's modules. accelerate's, which bring offloaded weights, are apart."""
+        states = self._states
+        apart = [state["_hf_hook"] for state in states if "_hf_hook" in state]
+        return [*_members(states, "_forward_pre_hooks"), *_members(states, "_forward_hooks"), *apart]
 
-    def _fingerprint(self) -> tuple[Any, ...]:
-        """Looked at before every text, so the modules are walked once."""
-        found: list[Any] = []
-        for module in self.model.modules():
-            found += [parameter.data_ptr() for parameter in module._parameters.values() if parameter is not None]
-            found += [*_hooks(module), vars(module).get("forward"), _adapters(module)]
-        return tuple(found)
+    def _fingerprint(self) -> list[Any]:
+        """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
+        states = self._states
+        weights = [weight.data_ptr() for weight in _members(states, "_parameters") if weight is not None]
+        own = [_own(state) for state in states if "forward" in state or _ADAPTER in state]
+        return [*_members(states, "_modules"), *weights, *self.hooks, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -336,16 +342,15 @@ class Decoder:
         return torch.cat(scores, dim=1)
 
 
-def _hooks(module: torch.nn.Module) -> tuple[Any, ...]:
-    """accelerate's, which brings offloaded weights, is one of its own kind."""
-    found = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return (*found, module._hf_hook) if "_hf_hook" in vars(module) else found
+def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
+    """Of all modules: their children, parameters or hooks."""
+    return chain.from_iterable(map(dict.values, filter(None, map(itemgetter(name), states))))
 
 
-def _adapters(module: torch.nn.Module) -> str:
-    """Which adapters of PEFT act in a layer, and how: they can be switched, merged and scaled at any time."""
-    state = vars(module)
-    return str([state.get(name) for name in _ADAPTER_STATE]) if "_active_adapter" in state else ""
+def _own(state: dict[str, Any]) -> tuple[Any, ...]:
+    """What acts in one module beside its class: PEFT's adapters can be switched, merged and scaled at any time."""
+    adapters = str([state.get(name) for name in _ADAPTER_STATE]) if _ADAPTER in state else ""
+    return state.get("forward"), adapters
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

@@ -60,6 +60,10 @@ class EagerRunner:
         return self.decoder.dtype
 
     @property
+    def recorded_prompts(self) -> Sequence[int]:
+        return ()
+
+    @property
     def is_recording(self) -> bool:
         return False
 

@@ -8,7 +8,7 @@ work in fixed places (workspace.py), where any skip set is a composition of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -73,8 +73,8 @@ class FusedForward:
         self._shared = Rooms()
         self._spaces: WeakKeyDictionary[PassBuffers, dict[int, Fixed]] = WeakKeyDictionary()
 
-    def sorts(self, skip: SkipSet) -> frozenset[tuple[Any, ...]]:
-        return frozenset(_sort(part.run) for part in self._decoder.active_sublayers(skip))
+    def sorts(self, skip: SkipSet) -> Hashable:
+        return sorts_of(self._decoder.active_sublayers(skip))
 
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
@@ -177,6 +177,10 @@ def _product_in_parts(
 ) -> torch.Tensor:
     """In parts that the next kernel adds (attention, the next norm), or whole."""
     return linear_parts(x, weight, bias, room, name) if len(x) <= NARROW else F.linear(x, weight, bias)
+
+
+def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:
+    return frozenset(_sort(sublayer.run) for sublayer in sublayers)
 
 
 def _sort(part: Any) -> tuple[Any, ...]:

@@ -151,7 +151,8 @@ class Rooms:
 class PassBuffers(Packed):
     """The numbers of one pass of `rows` x `width` tokens.
 
-    `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows; then 0.
+    `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows, the first
+    row's start; then 0.
     `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
     the rows choose, see `passes.Choosing`.
     """
@@ -179,8 +180,7 @@ class PassBuffers(Packed):
         here = [self._zeros[:width]] * rows if isinstance(tokens, torch.Tensor) else tokens
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
-        numbers = [cache.address, cache.num_slots, cache.num_rows_allocated, request.first_row, rows, 0, 0, 0]
-        numbers += [*starts, *[0] * (self.rows - rows)]
+        numbers = [*_header(request, cache), *starts, *[0] * (self.rows - rows)]
         for square, padding in ((here, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
@@ -207,6 +207,28 @@ class PassBuffers(Packed):
         tokens = request.tokens
         if isinstance(tokens, torch.Tensor):
             self.tokens[: tokens.shape[0], : tokens.shape[1]].copy_(tokens)
+
+
+class PromptBuffers(Packed):
+    """The tokens [rows, width] of a prompt, and the header of their pass: all rows from one slot on."""
+
+    def __init__(self, device: Device, rows: int, width: int) -> None:
+        super().__init__(device, {"header": (8,), "tokens": (rows, width)})
+        self.header, self.tokens = self.tensors["header"], self.tensors["tokens"]
+
+    def send_request(self, request: PassRequest, cache: SlotCache) -> None:
+        """Token 0 pads. Tokens in a tensor follow in a copy of their own."""
+        tokens, (rows, width) = request.tokens, self.tokens.shape
+        here: Sequence[Sequence[int]] = [[]] * rows if isinstance(tokens, torch.Tensor) else tokens
+        self.write(_header(request, cache) + [token for row in here for token in (*row, *[0] * (width - len(row)))])
+        self.send()
+        if isinstance(tokens, torch.Tensor):
+            self.tokens[:, : tokens.shape[1]].copy_(tokens)
+
+
+def _header(request: PassRequest, cache: SlotCache) -> list[int]:
+    place = [cache.address, cache.num_slots, cache.num_rows_allocated, request.first_row]
+    return [*place, len(request.starts), request.starts[0], 0, 0]
 
 
 class DraftBuffers(PassBuffers):

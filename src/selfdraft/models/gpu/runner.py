@@ -1,7 +1,7 @@
 """GraphRunner: finds the route of a pass or a draft. The map of what follows is in the folder's docstring.
 
-A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (prefill, passes
-that resume from known states, models that read values while they run) takes the eager path.
+A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (long
+prompts, passes that resume from known states, models that read values while they run) takes the eager path.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ...chains import DraftedChain, DraftTask
 from ...kernels.top import runs_triton
@@ -30,8 +28,8 @@ from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, Recording
 from .history import Histories
 from .memory import MAX_WIDTH, Device
 from .plain import Launches, Passes
+from .prefill import Prefill
 
-PREFILL_STEP = 64
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -59,6 +57,23 @@ def forwards_for(decoder: Decoder) -> Sequence[Forward]:
     return fused, ModuleForward(decoder)
 
 
+def prefill_for(decoder: Decoder, graphs: Graphs) -> Prefill:
+    """How prompts are read."""
+    if not runs_triton(decoder.device):
+        return Prefill(decoder)
+    from .fused import reason_against
+    from .fused_prefill import FusedPrefill
+
+    if reason_against(decoder) is not None:
+        return Prefill(decoder)
+    try:
+        FusedPrefill(decoder).prove()
+    except Exception as error:
+        _LOGGER.warning("%s reads prompts without fused kernels: %s", type(decoder.model).__name__, error)
+        return Prefill(decoder)
+    return FusedPrefill(decoder, graphs)
+
+
 @functools.cache
 def lock_of(device: torch.device) -> Any:
     """One for all engines on a device: while one of them records, no other may use it."""
@@ -78,10 +93,12 @@ class GraphRunner(EagerRunner):
         *,
         make_recorder: Callable[[torch.device], Recorder] = CudaRecorder,
         make_forwards: Callable[[Decoder], Sequence[Forward]] = forwards_for,
+        make_prefill: Callable[[Decoder, Graphs], Prefill] = prefill_for,
         max_bytes: int = MAX_BYTES,
         launches: Launches | None = None,
     ) -> None:
         self._make_recorder, self._make_forwards, self._max_bytes = make_recorder, make_forwards, max_bytes
+        self._make_prefill = make_prefill
         self._launches, self.lock = launches or Launches(), lock_of(model.device)
         self._others: list[GraphRunner] = []
         self._recorded_before = 0.0
@@ -92,6 +109,7 @@ class GraphRunner(EagerRunner):
             model,
             make_recorder=self._make_recorder,
             make_forwards=self._make_forwards,
+            make_prefill=self._make_prefill,
             max_bytes=self._max_bytes,
             launches=self._launches,
         )
@@ -106,6 +124,7 @@ class GraphRunner(EagerRunner):
         self.fallback_reason = None
         self.graphs = Graphs(self._make_recorder(self.device), self._max_bytes)
         self._device, self._forwards = Device(self.device), self._make_forwards(self.decoder)
+        self._prefill = self._make_prefill(self.decoder, self.graphs)
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
         self._passes = Passes(self._device, self.graphs, self._launches, histories)
@@ -117,20 +136,26 @@ class GraphRunner(EagerRunner):
     # ---------------------------------------------------------------------------------------------------- routes
 
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        try:
+            return self._route(request, cache)
+        except RecordingError as error:
+            self._begin()
+            self._run_eagerly(str(error))
+            return self._route(request, cache)
+
+    def _route(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         forward = self._forward_of(request)
         if forward is not None:
             self.decoder.check_points(request.capture)
             self._settle()
-            try:
-                return self._passes.run(forward, request, cache)
-            except RecordingError as error:
-                self._begin()
-                self._run_eagerly(str(error))
+            return self._passes.run(forward, request, cache)
         self._passes.forget_ahead()
         self._launches.launched()
         if request.needs_scores or request.tree is not None or request.resume is not None:
             return super().forward(request, cache)
-        return self._prefill(request, cache)
+        output = self._prefill.run(request, cache)
+        self._forwards[0].settle()
+        return output
 
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
@@ -150,16 +175,6 @@ class GraphRunner(EagerRunner):
         self._launches.launched()
         self._is_settled = False
         return super().probe(cache, tokens, first, row)
-
-    def _prefill(self, request: PassRequest, cache: SlotCache) -> PassOutput:
-        """In widths of whole steps: libraries prepare attention again for every width. What pads is scratch."""
-        tokens = torch.as_tensor(request.tokens)
-        width = tokens.shape[1]
-        padded = F.pad(tokens, (0, -width % PREFILL_STEP))
-        cache.reserve(max(request.starts) + padded.shape[1])
-        output = super().forward(replace(request, tokens=padded), cache)
-        self._forwards[0].settle()
-        return PassOutput(output.scores, {name: states[:, :width] for name, states in output.captured.items()})
 
     def _settle(self) -> None:
         if not self._is_settled:
@@ -181,7 +196,7 @@ class GraphRunner(EagerRunner):
         return None
 
     def _run_eagerly(self, reason: str) -> None:
-        self.fallback_reason = reason
+        self.fallback_reason, self._prefill = reason, Prefill(self.decoder)
         name = type(self.decoder.model).__name__
         _LOGGER.warning("%s cannot be recorded, so every operation is launched by itself: %s", name, reason)
 
@@ -211,6 +226,10 @@ class GraphRunner(EagerRunner):
             self._device.wait()
             self._launches.awaited()
         return time.perf_counter()
+
+    @property
+    def recorded_prompts(self) -> Sequence[int]:
+        return self._prefill.recorded_widths
 
     @property
     def is_recording(self) -> bool:
