@@ -154,7 +154,7 @@ REFUSED = [
     ("bench --variant 'fast: stratgy=prune'", "unknown axis in --variant 'fast: stratgy=prune': 'stratgy'"),
     ("bench --mode warm", "cannot read --mode 'warm'; write NAME: OPTION=VALUE"),
     ("bench --mode 'warm: temprature=1'", "unknown option in --mode 'warm: temprature=1': 'temprature'"),
-    ("bench --mode 'a: top_k=2' --mode 'a: top_k=3'", "two modes cannot both be named 'a'"),
+    ("bench --mode 'a: top_k=2' --mode 'a: top_k=3'", "two rows cannot both be named 'a'"),
     ("bench --variant 'off: strategy=prune'", "two rows cannot both be named 'off'"),
     ("bench --peers eagr", "unknown peer 'eagr'"),
     ("bench --peers none lookup", "none stands alone"),

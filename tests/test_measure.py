@@ -117,7 +117,7 @@ def test_a_peer_that_fails_is_a_row_with_its_reason(engine: Engine) -> None:
     assert peer.method == {"assistant_model": "assistant_model"}
     assert peer.error is not None or peer.total.equal == 5
     with pytest.raises(OptionError, match="peers are greedy"):
-        Measurement(engine, plan_of(peers=["eager"], temperature=0.5))
+        Measurement(engine, plan_of(peers=["eager"], sampling={"temperature": 0.5}))
 
 
 def test_peers_may_be_asked_less_often(engine: Engine, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None
 
 def test_rejection_sampling_promises_no_text(engine: Engine) -> None:
     methods = {"drawn": {**METHODS["skip"], "acceptance": "rejection"}, **METHODS}
-    found = Measurement(engine, plan_of(methods=methods, temperature=1.0)).run()
+    found = Measurement(engine, plan_of(methods=methods, sampling={"temperature": 1.0})).run()
     drawn, skip, _ = found.arms[1:]
     assert (drawn.total.equal, drawn.total.different, skip.total.equal) == (0, 0, 5)
     assert not found.is_different

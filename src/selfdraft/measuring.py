@@ -119,11 +119,11 @@ def measure_methods(
     check_value("runs", runs, int, minimum=1)
     asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     made = make(GenerateOptions, asked, "measure_methods")
-    call: dict[str, Any] = {name: getattr(made, name) for name in asked}
+    call: dict[str, Any] = {"max_new_tokens": made.max_new_tokens, "seed": made.seed, "runs": runs}
     named, bare = _by_name(methods), engine.fork(method={})
     for method in named.values():  # raises what is wrong with it before anything is measured
         bare.method(**{**method, "lookahead": None} if is_bound(method) else method)
-    plan = MeasurePlan(_as_prompts(prompts, engine), named, runs=runs, **call)
+    plan = MeasurePlan(_as_prompts(prompts, engine), named, sampling={"temperature": made.temperature}, **call)
     found = run_whole(bare, plan, progress, Budget(budget)).all_of
     figures = {name: found.figures(name) for name in (OFF, *named)}
     return {name: figure for name, figure in figures.items() if figure is not None}

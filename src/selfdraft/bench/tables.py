@@ -49,10 +49,6 @@ def interval(found: Estimate | None) -> str:
     return "-" if found is None else f"{times(found.value)} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def _value(found: Estimate | None) -> float | None:
-    return None if found is None else found.value
-
-
 def size(num_bytes: float | None) -> str:
     if num_bytes is None:
         return "-"
@@ -75,7 +71,7 @@ CELLS: Mapping[str, Cell] = {
     "M": lambda total: number(total.mean_generated_length, ".2f"),
     "r": lambda total: number(total.skip_ratio, ".2f"),
     "c": lambda total: number(total.cost, ".2f"),
-    "x": lambda total: times(_value(total.shown_speedup)),
+    "x": lambda total: times(total.shown_speedup and total.shown_speedup.value),
     "expected": lambda total: times(total.expected["by_ratio"]),
     "expected by c": lambda total: times(total.expected["measured"]),
     "attention skipped": lambda total: number(total.skipped_attention, ".0%"),
@@ -83,8 +79,14 @@ CELLS: Mapping[str, Cell] = {
     "planning": lambda total: number(total.split["optimise"], ".1%"),
     "recording": lambda total: number(share(total.record_seconds, total.decode_seconds), ".1%"),
     "outputs": outputs,
+    "bound": lambda total: times(total.bound),
+    "reached": lambda total: number(share(total.speedup and total.speedup.value, total.bound), ".0%"),
+    "kept": lambda total: number(share(total.speedup and total.speedup.value, total.expected["measured"]), ".0%"),
 }
-"""A figure of an arm by the name of its column, for any table."""
+"""A figure of an arm by the name of its column, for any table.
+
+`bound`: the speed-up that the costs of passes allow; `reached`: the share of it; `kept`: of what is expected by c.
+"""
 
 
 # ---------------------------------------------------------------------------------------------------------- of bench
@@ -122,16 +124,11 @@ PASS_COLUMNS: Mapping[str, Cell] = {
     "whole calls, tokens/s": lambda total: number(total.num_tokens / total.call_seconds, ".1f"),
     "first token ms": lambda total: number(total.first_token_seconds and 1000 * total.first_token_seconds, ".1f"),
     "decoding, ms/token": lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f"),
-    "bound": lambda total: times(total.bound),
-    "reached": lambda total: number(share(_value(total.speedup), total.bound), ".0%"),
+    "bound": CELLS["bound"],
+    "reached": CELLS["reached"],
 }
-"""Where single passes were timed. `bound`: the speed-up that their costs allow; `reached`: the share of it."""
-MODE_COLUMNS: Mapping[str, Cell] = {
-    **{name: CELLS[name] for name in ("ms/token", "speed-up", "accepted", "M", "c", "expected by c")},
-    "kept": lambda total: number(share(_value(total.speedup), total.expected["measured"]), ".0%"),
-    **{name: PASS_COLUMNS[name] for name in ("bound", "reached")},
-    "outputs": outputs,
-}
+"""Where single passes were timed."""
+MODE_COLUMNS = ("ms/token", "speed-up", "accepted", "M", "c", "expected by c", "kept", "bound", "reached", "outputs")
 
 
 def _joined(values: Sequence[float | None], form: str) -> str:
@@ -163,13 +160,9 @@ def mark(result: Result, arm: Arm, column: str = "speed-up") -> str:
 
 
 def domain_table(result: Result) -> Table:
-    domains = list(result.prompts_of)
+    domains, cell = list(result.prompts_of), CELLS["speed-up"]
     rows = [
-        [
-            name_of(arm),
-            *(_of_domain(arm, domain) for domain in domains),
-            mark(result, arm) + interval(arm.total.shown_speedup),
-        ]
+        [name_of(arm), *(_of_domain(arm, domain) for domain in domains), mark(result, arm) + cell(arm.total)]
         for arm in result.measured
         if arm.total
     ]
@@ -185,9 +178,9 @@ def _of_domain(arm: Arm, domain: str) -> str:
 
 
 def mode_tables(result: Result) -> list[Table]:
-    """Where prompts were decoded in several modes: each method in each of them. `kept`: of what is expected by c."""
+    """Where prompts were decoded in several modes: each method in each of them."""
     rows = [
-        [mode, arm.name, *(cell(arm.domains[mode]) for cell in MODE_COLUMNS.values())]
+        [mode, arm.name, *(CELLS[column](arm.domains[mode]) for column in MODE_COLUMNS)]
         for mode in result.head.question.get("modes", ())
         for arm in shown_arms(result)
         if mode in arm.domains
@@ -245,9 +238,7 @@ def notes(result: Result) -> Iterator[str]:
     for arm, _ in totals:
         if arm.kind == "control":
             yield f"{arm.name}: plain decoding once more; its distance from 1.00x shows the noise of this run"
-    modes = [{}, *result.head.question.get("modes", {}).values()]
-    rules = {mode.get("acceptance", arm.method.get("acceptance")) for arm, _ in totals for mode in modes}
-    if "rejection" in rules and (result.head.question.get("temperature") or any("temperature" in one for one in modes)):
+    if any(record.verdict is None and record.arm != OFF for record in result.all_of.records):
         yield "rejection sampling promises the distribution, not the text: such outputs are not compared"
     yield from _run_notes(result)
     yield from (f"{arm.name} could not run: {arm.error}" for arm in result.arms if arm.error)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..bench.advice import document
-from ..bench.methods import PRESETS, Methods, Preset, crossed
+from ..bench.methods import PRESETS, Methods, crossed
 from ..bench.tables import as_text
 from ..engine.cores import Watch
 from ..engine.engine import Engine
@@ -32,7 +32,6 @@ from ..types import Prompt
 from . import terminal
 from .inputs import (
     check_output,
-    check_sampling,
     checked_methods,
     load_engine,
     load_model,
@@ -51,7 +50,8 @@ MODE_OPTIONS = (
 
 def run(options: argparse.Namespace) -> int:
     budget = Budget(options.seconds)
-    check_sampling(options)
+    given = {name: getattr(options, name) for name in ("temperature", "top_p", "seed")}
+    sampling = typed_call({name: value for name, value in given.items() if value is not None})
     methods, modes, peers, prompts = _methods(options), _modes(options), _peers(options), _prompts(options)
     if options.output:
         check_output(options.output)
@@ -68,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
         peer_model=peer_model,
         peer_prompts=options.peer_prompts,
         max_new_tokens=_asked(options, "max_new_tokens") or 128,
-        **{name: getattr(options, name) for name in ("temperature", "top_p", "seed", "runs")},
+        seed=sampling.pop("seed"),
+        sampling=sampling,
+        runs=options.runs,
         with_passes=bool(_asked(options, "passes")),
         facts=_facts(options),
     )
@@ -103,48 +105,42 @@ def _methods(options: argparse.Namespace) -> Methods:
         raise OptionError("--strategy off is plain decoding, which is always measured; leave it out")
     base = read_method(options)
     chosen = {axis: getattr(options, name) for axis, name in PLURALS.items()}
-    preset = _preset(options)
+    preset = PRESETS.get(options.preset)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
-    methods |= _parse_variants(options.variant, base)
+    methods |= _variants(options, base)
     if not (methods or any(chosen.values())):
-        methods = {_name_method(base): base} if names_drafts(base) else PRESETS["quick"].methods(base)
-    bounds = {name: method["lookahead"] for name, method in methods.items() if is_bound(method)}
-    methods = checked_methods({name: _without_bound(method) for name, method in methods.items()}, options)
-    return {
-        name: {**method, **({"lookahead": bounds[name]} if name in bounds else {})} for name, method in methods.items()
+        named = ", ".join(base[axis] for axis in AXES if axis in base)
+        methods = {named: base} if names_drafts(base) else PRESETS["quick"].methods(base)
+    bounds = {name: {"lookahead": method["lookahead"]} for name, method in methods.items() if is_bound(method)}
+    known = {  # what knows the text beforehand is not among the methods by name
+        name: {axis: value for axis, value in method.items() if axis not in bounds.get(name, ())}
+        for name, method in methods.items()
     }
+    return {name: {**method, **bounds.get(name, {})} for name, method in checked_methods(known, options).items()}
 
 
-def _without_bound(method: Mapping[str, Any]) -> dict[str, Any]:
-    """What knows the text beforehand is not among the methods by name."""
-    return {axis: value for axis, value in method.items() if axis != "lookahead" or not is_bound(method)}
-
-
-def _name_method(method: Mapping[str, Any]) -> str:
-    """A row name for the method options of the command: the methods that were named."""
-    return ", ".join(method[axis] for axis in AXES if axis in method)
-
-
-def _parse_variants(texts: Iterable[str], base: Mapping[str, Any]) -> Methods:
+def _variants(options: argparse.Namespace, base: Mapping[str, Any]) -> Methods:
     """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
     variants: Methods = {}
-    for text in texts:
-        name, method = _parse_variant(text, base)
-        if name in variants or name == OFF:
-            raise OptionError(f"two rows cannot both be named {name!r}; give --variant {text!r} another name")
-        variants[name] = method
+    example = "skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"
+    for name, text, words in _rows("variant", options, "AXIS=METHOD METHOD.OPTION=VALUE", example):
+        own = [word for word in words if "." in word.partition("=")[0]]
+        named = dict(word.split("=", 1) for word in words if word not in own)
+        for axis in named.keys() - AXES.keys():
+            raise unknown_name(f"axis in --variant {text!r}:", axis, AXES)
+        settings = dict(base.get("settings", {}))
+        for owner, values in read_settings(own).items():
+            settings[owner] = {**settings.get(owner, {}), **values}
+        variants[name] = {**base, **named, "settings": settings}
     return variants
 
 
 def _modes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """`NAME: temperature=0.8 top_p=0.95` each; an acceptance, too, as it decides how a text is drawn."""
     modes: dict[str, dict[str, Any]] = {}
-    for text in options.mode:
-        name, words = _named_words("mode", text, "NAME: OPTION=VALUE ...", "warm: temperature=0.8 top_p=0.95")
+    for name, text, words in _rows("mode", options, "OPTION=VALUE", "warm: temperature=0.8 top_p=0.95"):
         given = dict(word.split("=", 1) for word in words)
-        if name in modes:
-            raise OptionError(f"two modes cannot both be named {name!r}; give --mode {text!r} another name")
         for option in given.keys() - set(MODE_OPTIONS):
             raise unknown_name(f"option in --mode {text!r}:", option, MODE_OPTIONS)
         acceptance = {axis: find(axis, value) and value for axis, value in given.items() if axis in AXES}
@@ -152,38 +148,26 @@ def _modes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return modes
 
 
-def _named_words(flag: str, text: str, form: str, example: str) -> tuple[str, list[str]]:
-    """`NAME: WORD=VALUE ...`."""
-    name, colon, rest = (part.strip() for part in text.partition(":"))
-    try:
-        words = shlex.split(rest)
-    except ValueError as error:
-        raise OptionError(f"cannot read --{flag} {text!r}: {error}") from None
-    if not (name and colon and words) or not all("=" in word for word in words):
-        raise OptionError(f'cannot read --{flag} {text!r}; write {form}, for example "{example}"')
-    return name, words
-
-
-def _parse_variant(text: str, base: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    example = "skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"
-    name, words = _named_words("variant", text, "NAME: AXIS=METHOD METHOD.OPTION=VALUE ...", example)
-    own = [word for word in words if "." in word.partition("=")[0]]
-    named = dict(word.split("=", 1) for word in words if word not in own)
-    for axis in named.keys() - AXES.keys():
-        raise unknown_name(f"axis in --variant {text!r}:", axis, AXES)
-    settings = dict(base.get("settings", {}))
-    for owner, options in read_settings(own).items():
-        settings[owner] = {**settings.get(owner, {}), **options}
-    return name, {**base, **named, "settings": settings}
-
-
-def _preset(options: argparse.Namespace) -> Preset | None:
-    return PRESETS[options.preset] if options.preset else None
+def _rows(flag: str, options: argparse.Namespace, form: str, example: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Each `NAME: WORD=VALUE ...` of a flag: the name, all of it, the words."""
+    taken = {OFF}
+    for text in getattr(options, flag):
+        name, colon, rest = (part.strip() for part in text.partition(":"))
+        try:
+            words = shlex.split(rest)
+        except ValueError as error:
+            raise OptionError(f"cannot read --{flag} {text!r}: {error}") from None
+        if not (name and colon and words) or not all("=" in word for word in words):
+            raise OptionError(f'cannot read --{flag} {text!r}; write NAME: {form} ..., for example "{example}"')
+        if name in taken:
+            raise OptionError(f"two rows cannot both be named {name!r}; give --{flag} {text!r} another name")
+        taken.add(name)
+        yield name, text, words
 
 
 def _asked(options: argparse.Namespace, name: str) -> Any:
     """What the command says, else what its preset does."""
-    given, preset = getattr(options, name), _preset(options)
+    given, preset = getattr(options, name), PRESETS.get(options.preset)
     return given if given is not None or preset is None else preset.options.get(name)
 
 

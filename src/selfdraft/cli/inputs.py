@@ -18,7 +18,6 @@ from ..files import replace_file
 from ..models.decoder import Decoder
 from ..models.load import loading
 from ..models.load.catalogue import DEFAULT_MODEL
-from ..options import typed_call
 from ..prompts.read import CALIBRATION_PROMPTS, Labels, read_prompts
 from ..registry import AXES, check_settings, find, idle_axes, in_use, is_off, read_settings, resolve, unused_text
 from ..strategies.domains import UNLABELLED
@@ -86,12 +85,6 @@ def _check_method_names(method: Mapping[str, Any]) -> None:
 
 def _pairs(settings: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, str]]:
     return {(name, option) for name, values in settings.items() for option in values}
-
-
-def check_sampling(options: argparse.Namespace) -> None:
-    """Temperature, top-p and seed, as far as the command has them."""
-    given = {name: value for name, value in vars(options).items() if name in ("temperature", "top_p", "seed")}
-    typed_call({name: value for name, value in given.items() if value is not None})
 
 
 def read_standard_input(instead: str) -> str:

@@ -20,12 +20,13 @@ from ..engine.engine import Engine
 from ..errors import unknown_name
 from ..measure.circumstances import SHAPING, circumstances
 from ..models.load.catalogue import DEFAULT_MODEL, cache_home
+from ..options import typed_call
 from ..prompts.arrange import digest
 from ..prompts.sets import select_prompts
 from ..types import Prompt
 from ..version import __version__
 from . import terminal
-from .inputs import check_output, check_sampling, load_engine, read_named, shown_name
+from .inputs import check_output, load_engine, read_named, shown_name
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     for name in options.experiments:
         if name not in known:
             raise unknown_name("experiment", name, list(known))
-    check_sampling(options)
+    typed_call({"seed": options.seed})
     prompts = select_prompts([], read_named(options.prompts), [], None)
     if options.output:
         check_output(options.output)

@@ -21,7 +21,8 @@ SHAPING = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
 def circumstances(runner: Runner) -> dict[str, Any]:
     return {
         "device": str(runner.device),
-        "device_name": device_name(runner.device),
+        # without the threads, which stand apart
+        "device_name": key.cpu_name() if runner.device.type == "cpu" else key.device_name(runner.device),
         "dtype": str(runner.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -30,11 +31,6 @@ def circumstances(runner: Runner) -> dict[str, Any]:
         "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def device_name(device: torch.device) -> str:
-    """Without the threads, which stand apart."""
-    return key.cpu_name() if device.type == "cpu" else key.device_name(device)
 
 
 def commit() -> str | None:

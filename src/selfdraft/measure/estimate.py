@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,11 @@ FEW_PROMPTS = 3  # an interval of fewer says nothing
 _MIDDLE = (0.025, 0.975)
 
 Quantity = Callable[[Record], tuple[float, float] | None]  # (part, whole) of one record; None: it has none
+TwoArms = tuple[Sequence[Record], Sequence[Record]]
 Floats = npt.NDArray[np.float64]
 
 
+@final
 @dataclass(frozen=True)
 class Estimate:
     """`low` to `high`: the middle 95 % of the value over resampled prompts; `count`: prompts it is made of."""
@@ -76,12 +78,7 @@ def unpaired_ratio(one: Sequence[Record], other: Sequence[Record], quantity: Qua
     return _summarise(sums, lambda first, second: _share(first) / _share(second), seed)
 
 
-def ratio_of_ratios(
-    one: tuple[Sequence[Record], Sequence[Record]],
-    other: tuple[Sequence[Record], Sequence[Record]],
-    quantity: Quantity,
-    seed: int,
-) -> Estimate | None:
+def ratio_of_ratios(one: TwoArms, other: TwoArms, quantity: Quantity, seed: int) -> Estimate | None:
     """The same with each arm against its own baseline."""
     sums = [_sums(pair(*both), quantity) for both in (one, other)]
     return _summarise(sums, lambda first, second: _ratio(first) / _ratio(second), seed)

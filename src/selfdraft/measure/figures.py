@@ -148,23 +148,19 @@ class Measured:
         self.records = sorted(records, key=lambda record: record.text)
         self.machine, self.seed = machine, seed
         self._known: dict[tuple[str, str | None], Figures | None] = {}
-        self._by_arm: dict[str, list[Record]] = {}
+        self.arms: dict[str, list[Record]] = {}
         for record in self.records:
-            self._by_arm.setdefault(record.arm, []).append(record)
-
-    @property
-    def arms(self) -> list[str]:
-        return list(self._by_arm)
+            self.arms.setdefault(record.arm, []).append(record)
 
     def of(self, arm: str, domain: str | None = None) -> list[Record]:
         """Its records; None: of all usual domains."""
-        own = self._by_arm.get(arm, [])
+        own = self.arms.get(arm, [])
         if domain is not None:
             return [record for record in own if record.domain == domain]
         return [record for record in own if not is_context(record.domain)] or own
 
     def domains(self, arm: str = OFF) -> list[str]:
-        return list(dict.fromkeys(record.domain for record in self._by_arm.get(arm, [])))
+        return list(dict.fromkeys(record.domain for record in self.arms.get(arm, [])))
 
     def figures(self, arm: str, domain: str | None = None) -> Figures | None:
         """None: it was not measured."""

@@ -25,7 +25,7 @@ class Arm:
         self.method: Mapping[str, Any] = described.get("method") or {}
         self.asked: Mapping[str, Any] | None = described.get("asked")
         self.error: str | None = described.get("error")
-        own = [record for record in all_of.records if record.arm == self.name]
+        own = all_of.arms.get(self.name, [])
         self.total = all_of.figures(self.name)
         known = {domain: all_of.figures(self.name, domain) for domain in all_of.domains(self.name)}
         self.domains = {domain: found for domain, found in known.items() if found}
@@ -77,7 +77,7 @@ class Result:
 
     @property
     def plain(self) -> list[Record]:
-        return [record for record in self.all_of.records if record.arm == OFF]
+        return self.all_of.arms.get(OFF, [])
 
     @property
     def prompts_of(self) -> dict[str, int]:

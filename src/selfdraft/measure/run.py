@@ -47,8 +47,7 @@ class MeasurePlan:
     peer_model: Any = None  # that drafts for a peer
     peer_prompts: int | None = None  # of each domain, for peers: they may be many times slower
     max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_p: float | None = None  # None: all tokens
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # options of `generate` for all texts; none: greedy
     seed: int = 0
     runs: int = 1
     with_passes: bool = False
@@ -82,8 +81,8 @@ class MeasurePlan:
 
     def call(self, number: int, prompt: Prompt) -> dict[str, Any]:
         """Options of `generate` for a text."""
-        options = {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed + number}
-        return {**options, **({} if self.top_p is None else {"top_p": self.top_p}), **dict(prompt.options)}
+        options = {"max_new_tokens": self.max_new_tokens, "temperature": 0.0, "seed": self.seed + number}
+        return {**options, **self.sampling, **dict(prompt.options)}
 
     @property
     def calls(self) -> list[dict[str, Any]]:
@@ -106,8 +105,8 @@ class MeasurePlan:
             "prompts_digest": digest(self.prompts),
             "num_texts": self.num_texts,
             "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            **({} if self.top_p is None else {"top_p": self.top_p}),
+            "temperature": 0.0,
+            **self.sampling,
             **({"modes": modes} if modes else {}),
             **({} if self.runs == 1 else {"runs": self.runs}),
             **({"with_passes": True} if self.with_passes else {}),

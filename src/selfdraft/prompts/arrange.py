@@ -16,9 +16,6 @@ from ..errors import OptionError
 from ..types import Prompt
 from .tokens import SEPARATOR, tokens_of
 
-RATIOS = (0.0, 0.3, 0.7, 1.0)
-"""How often KNN-SSD's streams change between tasks."""
-
 
 def by_domain(prompts: Iterable[Prompt]) -> dict[str, list[Prompt]]:
     """In the order in which domains first appear."""
@@ -87,12 +84,6 @@ def _next_task(task: str, tasks: Sequence[str], ratio: float, draw: random.Rando
     if not others:
         return task if task in tasks else None
     return draw.choice(others) if task not in tasks or draw.random() < ratio else task
-
-
-def change_share(tasks: Sequence[str]) -> float | None:
-    """How often the next task is another one."""
-    changes = [after != before for before, after in itertools.pairwise(tasks)]
-    return sum(changes) / len(changes) if changes else None
 
 
 # ------------------------------------------------------------------------------------------------------------ long

@@ -103,10 +103,10 @@ def _column(row: Row, source: _Source) -> str:
 
 def _turns(found: object, column: str, source: _Source) -> list[str]:
     """None where a row has no text."""
+    if isinstance(found, str):
+        found = [found] if found.strip() else []
     if not found:
         return []
-    if isinstance(found, str):
-        return [found] if found.strip() else []
     if is_list_of_texts(found):
         return found
     raise OptionError(

@@ -30,9 +30,7 @@ class Labels:
 _MUST_HAVE = Labels()
 
 
-def read_prompts(
-    files: Iterable[tuple[str, str]], per_domain: int | None = None, labels: Labels = _MUST_HAVE
-) -> list[Prompt]:
+def read_prompts(files: Iterable[tuple[str, str]], labels: Labels = _MUST_HAVE) -> list[Prompt]:
     """Of (name, content) of each file; the first of every domain, then the second of every domain, and so on.
 
     So a run that is cut short has measured all domains alike.
@@ -45,7 +43,7 @@ def read_prompts(
     ]
     if not found:
         raise OptionError("there are no prompts; write JSON lines like " + _EXAMPLE)
-    return in_turn(found, per_domain)
+    return in_turn(found)
 
 
 def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:

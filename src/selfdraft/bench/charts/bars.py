@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .panels import Number, Panel, baseline, dress, dress_rows, spelled, split, whiskers
-from .theme import BLUE, Theme, two_lines
+from .theme import BLUE, Theme
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Bars(Panel):
             ground = {"facecolor": theme.ground, "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
             axes.bar_label(bars, texts, padding=3, fontsize=8, rotation=rotation, zorder=6, bbox=ground)
         baseline(axes, theme, self.baseline)
-        axes.set_xticks(range(num_groups), [two_lines(group) for group in self.groups])
+        # what stands in brackets goes below: there is little room side by side
+        axes.set_xticks(range(num_groups), [group.replace(" (", "\n(") for group in self.groups])
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.18)
         dress(axes, theme, "", self.y_label, self.unit)

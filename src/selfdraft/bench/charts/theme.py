@@ -49,8 +49,3 @@ DARK = Theme(
 def short(name: str, most: int = 38) -> str:
     """As a label."""
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def two_lines(name: str) -> str:
-    """What stands in brackets goes below: there is little room side by side."""
-    return name.replace(" (", "\n(")

@@ -14,9 +14,8 @@ import numpy as np
 from ...errors import OptionError
 from ...measure.estimate import Estimate, Quantity, call_speed, pair, ratio, speed
 from ...measure.figures import PARTS, Figures
-from ...measure.records import Record
+from ...measure.records import OFF, Record
 from ...measure.result import Arm, Result
-from ...prompts.arrange import is_context
 from ...registry import DEFAULTS, DRAFTING
 from ...types import SkipSet
 from ..advice import INCONCLUSIVE, best_of_ours, control, verdict
@@ -49,17 +48,6 @@ class Chart:
 # ------------------------------------------------------------------------------------------------ what is drawn
 
 
-def rows(result: Result) -> list[tuple[Arm, Figures]]:
-    """Arms with their total, the fastest first, plain decoding left out."""
-    return [(arm, arm.total) for arm in result.measured if arm.total is not None]
-
-
-def usual_domains(result: Result) -> list[str]:
-    """Without prompts that were made long, where there are others."""
-    found = list(result.prompts_of)
-    return [domain for domain in found if not is_context(domain)] or found
-
-
 def few_arms(result: Result) -> tuple[list[Arm], str]:
     """For lines: the best, what drafts with nothing learned, those that learn most, then the fastest; (left out)."""
     best, arms = best_of_ours(result), [arm for arm in result.measured if arm.kind != "control"]
@@ -77,8 +65,7 @@ def few_arms(result: Result) -> tuple[list[Arm], str]:
 
 def course(result: Result, arm: Arm) -> tuple[list[Record], Quantity]:
     """Its records in the order of the run, and the speed that is known of it."""
-    records = [record for record in result.all_of.records if record.arm == arm.name]
-    return records, call_speed if arm.total and arm.total.is_of_calls else speed
+    return result.all_of.arms[arm.name], call_speed if arm.total and arm.total.is_of_calls else speed
 
 
 # ------------------------------------------------------------------------------------------------ speed-up
@@ -94,10 +81,11 @@ ROLES = {
 
 
 def speedup(result: Result) -> Chart:
-    shown = [(arm, total) for arm, total in rows(result) if total.shown_speedup]
+    shown = [(arm, total) for arm in result.measured if (total := arm.total) and total.shown_speedup]
     if not shown:
         return Chart("Speed-up", "Not drawn: nothing but plain decoding was measured.")
-    domains = usual_domains(result) if len(usual_domains(result)) > 1 else []
+    domains = list(dict.fromkeys(record.domain for record in result.all_of.of(OFF)))
+    domains = domains if len(domains) > 1 else []
     return Chart(
         "Speed-up",
         "Of decoding against plain decoding of the same prompts (dashed: 1.0), fastest method first; lines through the "
@@ -133,7 +121,7 @@ def _bar(arm: Arm, cell: Figures | None, noise: float, text: str = "") -> Bar | 
 
 def cost(result: Result) -> Chart:
     title = "Acceptance against cost"
-    known = [(arm, total, total.cost, total.acceptance_rate) for arm, total in rows(result)]
+    known = [(arm, total, total.cost, total.acceptance_rate) for arm in result.measured if (total := arm.total)]
     shown = [(arm, total, (x, y)) for arm, total, x, y in known if x is not None and y is not None]
     if not shown:
         return Chart(title, "Not drawn: no method drafted anything.")
@@ -178,15 +166,15 @@ def _cost_panel(shown: Sequence[tuple[bool, Point]], frontier: Sequence[Point], 
 
 def split(result: Result) -> Chart:
     title = "Where the time goes"
-    shown = [(arm.name, total.split) for arm, total in rows(result) if None not in total.split.values()]
+    shown = {arm.name: arm.total.split for arm in result.measured if arm.total and arm.total.decode_seconds}
     if not shown:
         return Chart(title, "Not drawn: no method says how its time is spent; of peers only whole calls are known.")
-    parts = {part: [max(0.0, split[part] or 0.0) for _, split in shown] for part in PARTS}
+    parts = {part: [max(0.0, split[part] or 0.0) for split in shown.values()] for part in PARTS}
     return Chart(
         title,
         "Shares of decoding, fastest method first. Optimise: searching and planning what to skip; other: what stands "
         "between the passes.",
-        StackedBars([name for name, _ in shown], parts, unit="%"),
+        StackedBars(list(shown), parts, unit="%"),
         (9.6, 1.1 + 0.27 * len(shown)),
     )
 
@@ -272,8 +260,7 @@ def _count(lengths: Sequence[int], low: int, high: int) -> int:
 
 
 def stream(result: Result) -> Chart:
-    title, domains = "Speed-up along the stream", usual_domains(result)
-    plain = [record for record in result.plain if record.domain in domains]
+    title, plain = "Speed-up along the stream", result.all_of.of(OFF)
     if len(plain) < LEAST_IN_STREAM or not result.measured:
         return Chart(title, f"Not drawn: too few texts to show a course, {len(plain)}.")
     arms, left_out = few_arms(result)

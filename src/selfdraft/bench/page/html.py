@@ -62,6 +62,7 @@ def _section(result: Result, charts: Charts) -> str:
         *(_chart(name, chart) for name, chart in charts.items()),
         "" if charts else f"<p class=soft>{_text(NO_PICTURES)}</p>\n",
         _table("By domain", tables.domain_table(result)) if len(result.prompts_of) > 1 else "",
+        *(_table("By mode", table) for table in tables.mode_tables(result)),
         *(_table(f"Single passes: {table.title}", table) for table in tables.pass_tables(result)),
         _table("Circumstances", Table("facts", ["", ""], list(_flat(_facts(result))))),
     ))  # fmt: skip
@@ -70,9 +71,8 @@ def _section(result: Result, charts: Charts) -> str:
 def _advice(result: Result) -> str:
     """What is to be typed stands out."""
     loud, best = list(warnings(result)), best_of_ours(result)
-    rest, typed = advice(result).removeprefix(" ".join(loud)).strip(), "--strategy off"
-    if best:
-        typed = method_options(best.asked or best.method)
+    rest = advice(result).removeprefix(" ".join(loud)).strip()
+    typed = method_options(best.asked or best.method) if best else "--strategy off"
     shown = _text(rest).replace(_text(typed), f"<code>{_text(typed)}</code>") if typed else _text(rest)
     warned = "".join(f'<div class="note warning" role=alert><p>{_text(text)}</p></div>\n' for text in loud)
     return f'{warned}<div class="note"><p>{shown}</p></div>\n'

@@ -13,7 +13,6 @@ from typing import Any
 
 from ...measure.estimate import FEW_PROMPTS, Estimate, mean
 from ...measure.records import OFF
-from ...prompts.arrange import RATIOS
 from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
@@ -27,7 +26,7 @@ ARMS, UNSEEN_ARMS = [FIXED, MIXED, KNN], [OFF, MIXED, FIXED, KNN, OWN]
 ALL_ARMS = [OFF, *ARMS]
 BAYES = [f"{FIXED}, Bayesian", f"{MIXED}, Bayesian"]
 COUNTED, ACCEPTED = ("M", "alpha", "speed-up"), {"M": "accepted length", "alpha": "acceptance rate"}
-STREAMS = [f"r={ratio}" for ratio in RATIOS]
+STREAMS = [f"r={ratio}" for ratio in sorted(units.RATIOS_IN_TURN)]
 FIRST, LAST, ALL = STREAMS[0], STREAMS[-1], "all"
 LENGTHS = {128: 2.5, 512: 0.77, 1024: 0.41}
 """New tokens -> percent of the time that the paper's decision takes."""

@@ -7,6 +7,7 @@ differs. `ssd-fixed` has the set of the first task, `ssd-mixed` one of all tasks
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +21,11 @@ from ...calibrate.fit_session import ScoredTexts
 from ...engine.state import State, TextSequence, prefill
 from ...errors import ProfileError
 from ...measure.estimate import FEW_PROMPTS
-from ...measure.figures import Measured
+from ...measure.figures import Measured, share
 from ...measure.records import OFF
 from ...profiles.profile import Artefact
 from ...profiles.searches import Where, read_domains
-from ...prompts.arrange import by_domain, change_share, in_turn, mixed_prompts
+from ...prompts.arrange import by_domain, in_turn, mixed_prompts
 from ...prompts.tokens import encode
 from ...strategies.anchors import NO_THRESHOLD, Domain, pack, unpack
 from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
@@ -167,8 +168,8 @@ def _stream(bench: Workbench, ratio: float) -> Values:
     tasks, known = tasks_of(bench), fit_tasks(bench)
     prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
     found = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
-    changes = change_share([one.domain for one in prompts])
-    return {**found, "changes": changes, "labels": labels(tasks), **known.values}
+    changes = [after.domain != before.domain for before, after in itertools.pairwise(prompts)]
+    return {**found, "changes": share(sum(changes), len(changes)), "labels": labels(tasks), **known.values}
 
 
 def papers_search_unit(bench: Workbench) -> list[Unit]:

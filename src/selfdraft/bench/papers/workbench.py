@@ -210,7 +210,7 @@ class Workbench:
     ) -> dict[str, Any]:
         """All methods (by arm name) and `off` take turns on each prompt; `knows`: what their strategies go by.
 
-        A unit's values: the records, and of arms that could not run why. `sampling`: temperature, top_p.
+        A unit's values: the records, and of arms that could not run why. `sampling`: options of `generate`.
         """
         plan = MeasurePlan(
             prompts=_with_own_ids(prompts),
@@ -218,7 +218,7 @@ class Workbench:
             max_new_tokens=tokens or self.scale.tokens,
             seed=self.seed,
             runs=self.scale.runs,
-            **sampling,
+            sampling=sampling,
         )
         result = run_whole(self.fork(knows), plan)
         failed = {arm.name: arm.error for arm in result.arms if arm.error}
