@@ -46,7 +46,7 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 150,
-    "kernels": 2200,
+    "kernels": 2400,
     "models": 1950,
     "models/gpu": 2400,
     "models/cpu": 450,

@@ -260,25 +260,6 @@ def test_attention(dtype, shape, starts, width, kind):
 
 
 @by_dtype
-@pytest.mark.parametrize("num_parts", [1, 4])
-def test_attention_to_a_product_in_parts(dtype, num_parts):
-    """As to the product that they add up to in order, rounded: bit by bit, also what is stored."""
-    heads = SHAPES["grouped"]
-    both = [Layers(heads, [30, 0], 6, dtype) for _ in range(2)]
-    parts = random(num_parts, *both[0].qkv.shape, dtype=torch.float32, seed=11)
-    whole = parts[0].clone()
-    for part in parts[1:]:
-        whole += part
-    found, expected = (
-        attend(qkv, layers.place(*tree(2)), heads, layer=1)
-        for qkv, layers in zip((parts, whole.to(dtype)), both, strict=True)
-    )
-    assert found.dtype == dtype
-    assert torch.equal(found, expected)
-    assert torch.equal(both[0].cache, both[1].cache)
-
-
-@by_dtype
 def test_more_rows_a_program_change_no_bit(dtype, monkeypatch):
     """As large matrices have above 32 tokens."""
     x, weight = random(40, 528, dtype=dtype), random(160, 528, dtype=dtype, seed=1)

@@ -3,8 +3,7 @@
 The tokens of a pass may hang together as a tree. Each sees its own path down that tree as if it were a chain: the key
 of its ancestor at depth d stands where slot `start + d` would be. The slots are cut into splits of fixed size, one
 program each, put together afterwards. So a token's result depends on its path alone, bit by bit: not on the width of
-its pass, nor on the siblings beside it. No mask is built. The QKV product may come in parts: each program adds
-those of what it reads.
+its pass, nor on the siblings beside it. No mask is built.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Place:
     """Where the tokens of a pass stand, on the device.
 
     `header`: address of the cache [layers, 2, rows, heads, slots, dim], its slots, its rows, the first row of the pass,
-    the number of its rows. `starts` [rows]; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2], of
-    the cache's dtype.
+    the number of its rows. `starts` [rows]; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
     """
 
     header: torch.Tensor
@@ -53,36 +51,24 @@ class Place:
 
 
 @triton.jit
-def _added(ptr, offsets, mask, part_size, NUM_PARTS: tl.constexpr, DTYPE: tl.constexpr):
-    """What stands at these offsets in every part, added in order and rounded."""
-    total = tl.load(ptr + offsets, mask=mask, other=0.0)
-    for part in tl.static_range(1, NUM_PARTS):
-        total += tl.load(ptr + part * part_size + offsets, mask=mask, other=0.0)
-    return total.to(DTYPE)
-
-
-@triton.jit
-def rotated(
-    ptr, row_offsets, mask, part_size, positions, cos_ptr, sin_ptr, num_positions,
-    HALF: tl.constexpr, NUM_PARTS: tl.constexpr,
-):  # fmt: skip
+def rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
     """Both halves of heads [n, dim], rotated to their positions; what pads may stand after the last one."""
     positions = tl.minimum(positions, num_positions - 1)
     half = tl.arange(0, HALF)[None, :]
-    dtype: tl.constexpr = cos_ptr.dtype.element_ty
-    low = _added(ptr, row_offsets[:, None] + half, mask[:, None], part_size, NUM_PARTS, dtype)
-    high = _added(ptr, row_offsets[:, None] + HALF + half, mask[:, None], part_size, NUM_PARTS, dtype)
+    low = tl.load(ptr + row_offsets[:, None] + half, mask=mask[:, None], other=0.0)
+    high = tl.load(ptr + row_offsets[:, None] + HALF + half, mask=mask[:, None], other=0.0)
     cos = tl.load(cos_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
+    dtype = low.dtype
     low, high = low.to(tl.float32), high.to(tl.float32)
     return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
 
 
 @triton.jit
-def planes(header_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr, DTYPE: tl.constexpr):
+def planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
     """Where the keys and the values of one row and head (or of several heads) begin."""
     num_slots, cache_rows = tl.load(header_ptr + 1), tl.load(header_ptr + 2)
-    cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(DTYPE)), 16)
+    cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
     plane = num_slots * DIM
     keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 3) + row) * NUM_KV + head) * plane
     return keys, keys + cache_rows * NUM_KV * plane
@@ -126,7 +112,7 @@ def _attend(
     qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
     layer, scaling, num_splits, width, num_positions,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, NUM_PARTS: tl.constexpr, PDL: tl.constexpr,
+    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
 
@@ -135,8 +121,6 @@ def _attend(
     let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
-    DTYPE: tl.constexpr = cos_ptr.dtype.element_ty
-    part_size = tl.num_programs(2) * width * QKV
     split, row = tl.program_id(0), tl.program_id(2)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
     start, first = tl.load(starts_ptr + row), split * SPLIT
@@ -145,7 +129,7 @@ def _attend(
     own_depth = tl.load(depths_ptr + block)
     is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
     is_needless = (row >= tl.load(header_ptr + 4)) | is_needless
-    keys, values = planes(header_ptr, layer, row, head, NUM_KV, DIM, DTYPE)
+    keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
@@ -160,17 +144,13 @@ def _attend(
     token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query_low, query_high = rotated(
-        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, part_size,
-        position, cos_ptr, sin_ptr, num_positions, HALF, NUM_PARTS,
-    )  # fmt: skip
+        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
+    )
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = rotated(
-            qkv_ptr, new_offset, is_new, part_size, slot, cos_ptr, sin_ptr, num_positions, HALF, NUM_PARTS
-        )
-        value_offset = new_offset[:, None] + NUM_KV * DIM + dims
-        new_value = _added(qkv_ptr, value_offset, is_new[:, None], part_size, NUM_PARTS, DTYPE)
+        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
+        new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         is_own = (depth == own_depth)[:, None]
         place = (start + block) * DIM + depth[:, None] * 0
         tl.store(keys + place + half, new_low, mask=is_own)
@@ -227,17 +207,14 @@ def _join(
 
 
 def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
-    """`qkv` [rows * width, (heads + 2 kv heads) * dim] -> [rows * width, heads * dim]; keys and values are stored.
-
-    It may come in parts, [parts, ...] in float32: their sum is rounded to the dtype of the cache.
-    """
+    """`qkv` [rows * width, (heads + 2 kv heads) * dim] -> [rows * width, heads * dim]; keys and values are stored."""
     num_rows, width = place.depths.shape
     group = heads.num_heads // heads.num_kv_heads
     num_splits = triton.cdiv(place.end, SPLIT)
     shape = (num_rows, num_splits, width, heads.num_heads)
     partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
     weights = room("weights", (*shape, 2), torch.float32, qkv.device)
-    out = room("mixed", (num_rows * width, heads.num_heads * heads.dim), place.cos.dtype, qkv.device)
+    out = room("mixed", (len(qkv), heads.num_heads * heads.dim), qkv.dtype, qkv.device)
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, width * heads.num_kv_heads, num_rows)](
         qkv,
@@ -261,7 +238,6 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room
         MEMBERS=max(16, triton.next_power_of_2(group)),
         SPLIT=SPLIT,
         WIDTHS=64,
-        NUM_PARTS=len(qkv) if qkv.ndim == 3 else 1,
         num_warps=4,
         **launch.options(qkv.device),
     )

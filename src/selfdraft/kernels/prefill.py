@@ -30,23 +30,22 @@ def _rotate_and_store(
     let_next_start(PDL)
     wait(PDL)
     HALF: tl.constexpr = DIM // 2
-    DTYPE: tl.constexpr = qkv_ptr.dtype.element_ty
     row, slot = tl.program_id(0) // width, tl.load(header_ptr + 5) + tl.program_id(0) % width
     source = qkv_ptr + tl.program_id(0).to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
     head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_rotated = head < NUM_HEADS + NUM_KV
-    low, high = rotated(source, head * DIM, is_rotated, 0, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF, 1)
+    low, high = rotated(source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF)
     place = source + head[:, None] * DIM + half
     tl.store(place, low, mask=is_rotated[:, None])
     tl.store(place + HALF, high, mask=is_rotated[:, None])
     is_key = (is_rotated & (head >= NUM_HEADS))[:, None]
-    keys, _ = planes(header_ptr, layer, row, head - NUM_HEADS, NUM_KV, DIM, DTYPE)
+    keys, _ = planes(header_ptr, qkv_ptr, layer, row, head - NUM_HEADS, NUM_KV, DIM)
     tl.store(keys[:, None] + slot * DIM + half, low, mask=is_key)
     tl.store(keys[:, None] + slot * DIM + HALF + half, high, mask=is_key)
     stored = tl.arange(0, STORED)
     is_value = (stored < NUM_KV)[:, None]
     value = tl.load(source + (NUM_HEADS + NUM_KV + stored)[:, None] * DIM + dims, mask=is_value, other=0.0)
-    _, values = planes(header_ptr, layer, row, stored, NUM_KV, DIM, DTYPE)
+    _, values = planes(header_ptr, qkv_ptr, layer, row, stored, NUM_KV, DIM)
     tl.store(values[:, None] + slot * DIM + dims, value, mask=is_value)
 
 

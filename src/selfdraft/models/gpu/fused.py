@@ -36,8 +36,6 @@ MAX_POSITIONS = 1 << 17
 """Of models that name no context length."""
 NARROW = 64
 """Tokens a pass up to which all products are ours; a token's result does not depend on the width up to here."""
-QKV_IN_PARTS = True
-"""Whether attention adds up the parts of its QKV product, which is then as fast as if it had more rows."""
 _SETTLING_TOKENS = 64
 
 
@@ -158,25 +156,22 @@ def _branch(space: Workspace, sublayer: SubLayer, normed: torch.Tensor, place: P
 
 
 def _mlp(part: JoinedMLP, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
-    return _product_in_parts(gated(normed, part.gate_up, part.gate_up_bias, room), part.down, part.down_bias, room)
+    return _branch_product(gated(normed, part.gate_up, part.gate_up_bias, room), part.down, part.down_bias, room)
 
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    product = partial(_product_in_parts, name="qkv") if QKV_IN_PARTS else _product
-    mixed = attend(product(normed, part.qkv, part.qkv_bias, room), place, heads, part.layer, room)
-    return _product_in_parts(mixed, part.out, part.out_bias, room)
+    mixed = attend(_product(normed, part.qkv, part.qkv_bias, room), place, heads, part.layer, room)
+    return _branch_product(mixed, part.out, part.out_bias, room)
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room = fresh) -> torch.Tensor:
     return linear(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
 
 
-def _product_in_parts(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room, name: str = "parts"
-) -> torch.Tensor:
-    """In parts that the next kernel adds (attention, the next norm), or whole."""
-    return linear_parts(x, weight, bias, room, name) if len(x) <= NARROW else F.linear(x, weight, bias)
+def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room) -> torch.Tensor:
+    """The last product of a sub-layer: in parts that the next norm adds, or whole."""
+    return linear_parts(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
 
 
 def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:
