@@ -15,6 +15,7 @@ from learned import profile
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.methods import crossed, every_method
+from selfdraft.bench.page.html import page
 from selfdraft.bench.tables import as_markdown, as_text
 from selfdraft.cli.main import main
 from selfdraft.engine.accept import Coupled, Targets
@@ -352,6 +353,7 @@ def test_modes(folder: str, few: list[str], tmp_path: Path, capsys: pytest.Captu
     rows = [line.split()[:2] for line in text.splitlines()]
     assert all([mode, arm] in rows for mode in modes for arm in ("off", "uniform"))
     assert "| warm | uniform |" in as_markdown(result)
+    assert "<h2>By mode</h2>" in page([(result, {})])
 
 
 @pytest.mark.usefixtures("broken")
