@@ -66,6 +66,7 @@ CELLS: Mapping[str, Cell] = {
     "speed-up": lambda total: interval(total.shown_speedup),
     "tokens/s": lambda total: number(total.tokens_per_second, ".1f"),
     "ms/token": lambda total: number(total.milliseconds, ".2f"),
+    "calls, tok/s": lambda total: number(total.num_tokens / total.call_seconds, ".1f"),
     "accepted": lambda total: number(total.acceptance_rate, ".1%"),
     "alpha": lambda total: number(total.acceptance_rate, ".2f"),
     "M": lambda total: number(total.mean_generated_length, ".2f"),
@@ -121,14 +122,17 @@ TERMINAL: Mapping[str, Cell] = {
 }
 """Narrow: what belongs together stands in one column."""
 PASS_COLUMNS: Mapping[str, Cell] = {
-    "whole calls, tokens/s": lambda total: number(total.num_tokens / total.call_seconds, ".1f"),
+    "whole calls, tokens/s": CELLS["calls, tok/s"],
     "first token ms": lambda total: number(total.first_token_seconds and 1000 * total.first_token_seconds, ".1f"),
     "decoding, ms/token": lambda total: number(total.milliseconds if total.decode_seconds else None, ".2f"),
     "bound": CELLS["bound"],
     "reached": CELLS["reached"],
 }
 """Where single passes were timed."""
-MODE_COLUMNS = ("ms/token", "speed-up", "accepted", "M", "c", "expected by c", "kept", "bound", "reached", "outputs")
+MODE_COLUMNS = (
+    *("ms/token", "calls, tok/s", "speed-up", "accepted", "M", "c"),
+    *("expected by c", "kept", "bound", "reached", "outputs"),
+)
 
 
 def _joined(values: Sequence[float | None], form: str) -> str:

@@ -107,7 +107,7 @@ class Coupled:
 
 
 class Rejection:
-    """Speculative sampling by rejection (Leviathan et al., arXiv:2211.17192); kernels/reject_reference.py says how.
+    """Speculative sampling by rejection (Leviathan et al., arXiv:2211.17192).
 
     The text has exactly the target's distribution, but depends on the draft; with temperature 0 this is `coupled`.
     """
