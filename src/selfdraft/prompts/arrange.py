@@ -54,17 +54,11 @@ def in_modes(prompts: Iterable[Prompt], modes: Mapping[str, Mapping[str, Any]]) 
 
     Prompts that were made long stay apart.
     """
-    if not modes:
-        return list(prompts)
-    return [
-        replace(
-            prompt,
-            id=f"{prompt.id}, {mode}",
-            domain=f"{prompt.domain}, {mode}" if is_context(prompt.domain) else mode,
-            options=tuple(options.items()),
-        )
-        for prompt, (mode, options) in itertools.product(prompts, modes.items())
-    ]
+    made = []
+    for prompt, (mode, options) in itertools.product(prompts, modes.items()):
+        domain = f"{prompt.domain}, {mode}" if is_context(prompt.domain) else mode
+        made.append(replace(prompt, id=f"{prompt.id}, {mode}", domain=domain, options=tuple(options.items())))
+    return made if modes else list(prompts)
 
 
 # --------------------------------------------------------------------------------------------------------- streams
