@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -11,20 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+from on_device import DEVICE, HAS_GPU, VOCAB, by_path
+from selfdraft import GenerateOptions
+from selfdraft.engine.sampling import Sampler
+from selfdraft.kernels import choose_reference, top
+from selfdraft.noise import gumbel
+from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
 
-from selfdraft import GenerateOptions  # noqa: E402
-from selfdraft.engine.sampling import Sampler  # noqa: E402
-from selfdraft.kernels import choose_reference, top  # noqa: E402
-from selfdraft.noise import gumbel  # noqa: E402
-from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn  # noqa: E402
-
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-VOCAB = 2100  # a block of the kernels, and a little more
-PATHS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(find_spec("triton") is None, reason="no Triton"))]
-by_path = pytest.mark.parametrize("path", PATHS)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,36 +10,31 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton")
+from needs_triton import DEVICE, HAS_GPU
+from selfdraft import Engine
+from selfdraft.errors import SelfTestError
+from selfdraft.kernels import attention, gated, linear, norm, quick
+from selfdraft.kernels import prefill as kernels_prefill
+from selfdraft.models.checks import relative_error, tolerance_of
+from selfdraft.models.eager import EagerRunner
+from selfdraft.models.gpu import forward as gpu_forward
+from selfdraft.models.gpu import fused_prefill
+from selfdraft.models.gpu import prefill as gpu_prefill
+from selfdraft.models.gpu import runner as gpu_runner
+from selfdraft.models.gpu.forward import ModuleForward, prove
+from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against
+from selfdraft.models.gpu.fused_prefill import FusedPrefill
+from selfdraft.models.gpu.graphs import Graphs
+from selfdraft.models.gpu.memory import PassBuffers
+from selfdraft.models.gpu.prefill import Prefill
+from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner
+from selfdraft.passes import PassRequest, TreeMask
+from selfdraft.types import SkipSet
+from tape import NotedKernel, TapeRecorder
 
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
-
-from selfdraft import Engine  # noqa: E402
-from selfdraft.errors import SelfTestError  # noqa: E402
-from selfdraft.kernels import attention, gated, linear, norm, quick  # noqa: E402
-from selfdraft.kernels import prefill as kernels_prefill  # noqa: E402
-from selfdraft.models.checks import relative_error, tolerance_of  # noqa: E402
-from selfdraft.models.eager import EagerRunner  # noqa: E402
-from selfdraft.models.gpu import forward as gpu_forward  # noqa: E402
-from selfdraft.models.gpu import fused_prefill  # noqa: E402
-from selfdraft.models.gpu import prefill as gpu_prefill  # noqa: E402
-from selfdraft.models.gpu import runner as gpu_runner  # noqa: E402
-from selfdraft.models.gpu.forward import ModuleForward, prove  # noqa: E402
-from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against  # noqa: E402
-from selfdraft.models.gpu.fused_prefill import FusedPrefill  # noqa: E402
-from selfdraft.models.gpu.graphs import Graphs  # noqa: E402
-from selfdraft.models.gpu.memory import PassBuffers  # noqa: E402
-from selfdraft.models.gpu.prefill import Prefill  # noqa: E402
-from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner  # noqa: E402
-from selfdraft.passes import PassRequest, TreeMask  # noqa: E402
-from selfdraft.types import SkipSet  # noqa: E402
-from tape import NotedKernel, TapeRecorder  # noqa: E402
-
-DEVICE, DTYPE = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
+DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
 TOLERANCE = 5e-2 if HAS_GPU else 1e-4
 PROMPT_TOLERANCE = tolerance_of(DTYPE) if HAS_GPU else 1e-4
 SIZES = {

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton")
+from needs_triton import DEVICE, HAS_GPU
+from selfdraft.chains import Choice
+from selfdraft.engine.accept import Coupled
+from selfdraft.engine.draft import Rule
+from selfdraft.engine.sampling import Sampler
+from selfdraft.kernels import gated as gated_module
+from selfdraft.kernels import launch, top
+from selfdraft.kernels import linear as linear_module
+from selfdraft.kernels.attention import Heads, Place, attend
+from selfdraft.kernels.feed import feed as feed_at_once
+from selfdraft.kernels.gated import gated, gated_tile
+from selfdraft.kernels.launch import Tile
+from selfdraft.kernels.linear import linear, linear_parts, multiply, split_tile, whole_tile
+from selfdraft.kernels.norm import add_norm
+from selfdraft.kernels.rank import rank, rank_and_outline
+from selfdraft.kernels.stop_rules import by_classifier
+from selfdraft.lookahead import disco, tpt
+from selfdraft.models.gpu.draft import DraftOutputs, feed
+from selfdraft.models.gpu.memory import Device, DraftBuffers
+from selfdraft.options import GenerateOptions
+from selfdraft.passes import Columns, DraftStats, Outline
+from selfdraft.types import PAD
 
-from selfdraft.chains import Choice  # noqa: E402
-from selfdraft.engine.accept import Coupled  # noqa: E402
-from selfdraft.engine.draft import Rule  # noqa: E402
-from selfdraft.engine.sampling import Sampler  # noqa: E402
-from selfdraft.kernels import gated as gated_module  # noqa: E402
-from selfdraft.kernels import launch, top  # noqa: E402
-from selfdraft.kernels import linear as linear_module  # noqa: E402
-from selfdraft.kernels.attention import Heads, Place, attend  # noqa: E402
-from selfdraft.kernels.feed import feed as feed_at_once  # noqa: E402
-from selfdraft.kernels.gated import gated, gated_tile  # noqa: E402
-from selfdraft.kernels.launch import Tile  # noqa: E402
-from selfdraft.kernels.linear import linear, linear_parts, multiply, split_tile, whole_tile  # noqa: E402
-from selfdraft.kernels.norm import add_norm  # noqa: E402
-from selfdraft.kernels.rank import rank, rank_and_outline  # noqa: E402
-from selfdraft.kernels.stop_rules import by_classifier  # noqa: E402
-from selfdraft.lookahead import disco, tpt  # noqa: E402
-from selfdraft.models.gpu.draft import DraftOutputs, feed  # noqa: E402
-from selfdraft.models.gpu.memory import Device, DraftBuffers  # noqa: E402
-from selfdraft.options import GenerateOptions  # noqa: E402
-from selfdraft.passes import Columns, DraftStats, Outline  # noqa: E402
-from selfdraft.types import PAD  # noqa: E402
-
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -10,10 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton")
-
+import needs_triton  # noqa: F401
 from selfdraft.kernels import quick as module
 from selfdraft.kernels.quick import NotCompiledError, QuickKernel, collected, quick, relaunch
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+from on_device import DEVICE, HAS_GPU, VOCAB, by_path
+from selfdraft import GenerateOptions
+from selfdraft.engine.draft import grow
+from selfdraft.engine.sampling import Sampler
+from selfdraft.engine.verify import tree_mask
+from selfdraft.kernels import reject_reference, top
+from selfdraft.noise import DRAW, REST, TEST, gumbel, keys_of, mixed, uniform_at
+from selfdraft.passes import Columns
+from selfdraft.types import ROOT, Draft
 
-from selfdraft import GenerateOptions  # noqa: E402
-from selfdraft.engine.draft import grow  # noqa: E402
-from selfdraft.engine.sampling import Sampler  # noqa: E402
-from selfdraft.engine.verify import tree_mask  # noqa: E402
-from selfdraft.kernels import reject_reference, top  # noqa: E402
-from selfdraft.noise import DRAW, REST, TEST, gumbel, keys_of, mixed, uniform_at  # noqa: E402
-from selfdraft.passes import Columns  # noqa: E402
-from selfdraft.types import ROOT, Draft  # noqa: E402
-
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-VOCAB = 2100  # a block of the kernels, and a little more
-PATHS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(find_spec("triton") is None, reason="no Triton"))]
-by_path = pytest.mark.parametrize("path", PATHS)
 SEED = 2**40 + 7
 WARPINGS: list[dict[str, Any]] = [
     {"temperature": 1.0},

@@ -109,7 +109,8 @@ class FusedForward:
         """Every launch of any skip set: each sub-layer, and each norm after nothing or after a branch of each sort."""
         sublayers = self._decoder.sublayers
         branches = [_branch(state.space, sublayer, normed, state.place) for sublayer in sublayers]
-        norms: dict[str, Any] = {one.name: one.run.norm for one in sublayers}  # type: ignore[attr-defined]
+        parts: dict[str, Any] = {one.name: one.run for one in sublayers}
+        norms = {name: part.norm for name, part in parts.items()}
         for name, norm in {**norms, "norm": self._decoder.final_norm}.items():
             for branch in (None, *{_where(one): one for one in branches}.values()):
                 _normed(state.space, name, norm, state.stream, branch)
