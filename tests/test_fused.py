@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from needs_triton import DEVICE, HAS_GPU
 from selfdraft import Engine
@@ -97,6 +96,8 @@ def record_again(device: torch.device) -> Any:
 
 
 def model_of(kind: str) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM  # they import Triton
+
     torch.manual_seed(1)
     if kind == "llama":
         model: Any = LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True))
