@@ -2,9 +2,9 @@
 
 The few tokens that can be kept at all are listed first. A token below the k-th largest of the maxima of small blocks
 is not among the k best; one below maxima that hold p together is not in the nucleus, nor is one less likely than
-(1 - p) / vocabulary. The threshold among those listed is found bit by bit: does what reaches it suffice? Where the list
-would be too long, all scores are looked at, which is slow and gives the same. Probabilities are added up as whole
-numbers: no sum depends on an order.
+(1 - p) / vocabulary. The threshold among those listed is found by narrowing an interval: does what reaches this number
+suffice? Where the list would be too long, all scores are looked at, which is slow and gives the same. Probabilities are
+added up as whole numbers: no sum depends on an order.
 """
 
 from __future__ import annotations
@@ -103,30 +103,48 @@ def _maxima(
 
 
 @triton.jit
-def _reached(order, weights, pivots):
-    """For each pivot, what the weights of those that reach it come to."""
-    return tl.sum(tl.where(order[None, :] >= pivots[:, None], weights[None, :], 0), axis=1)
+def _mass(x, temperature, best):
+    """Probabilities in units of `_MASS_UNIT` of the best one's."""
+    return (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
 
 
 @triton.jit
-def _pivots(low, high):
-    """Numbers that cut what is between into parts of one length, and this length."""
-    step = (high - low + _NUM_PIVOTS) // (_NUM_PIVOTS + 1)
-    return low + (tl.arange(0, _NUM_PIVOTS) + 1).to(tl.uint32) * step, step
+def _weighed(source, start, SHIFT: tl.constexpr, CHUNK: tl.constexpr):
+    """Order and mass of some scores of `source`; what is impossible reaches nothing."""
+    source_ptr, count, temperature, best = source
+    x = _numbers(source_ptr, start + tl.arange(0, CHUNK), count)
+    return tl.where(x > float("-inf"), order_of(x) >> SHIFT, 0), _mass(x, temperature, best)
 
 
 @triton.jit
-def _narrowed(low, high, step, reached, goal):
-    """The part that holds the largest number whose weights come to the goal: `low` does, `high` does not."""
-    low += step * tl.sum((reached >= goal).to(tl.uint32), axis=0)
-    return low, tl.minimum(high, low + step)
+def _reached(source, order, weights, pivots, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr):
+    """For each pivot, what the weights of those come to that reach it.
+
+    IS_TILE: `order` and `weights` are all there is. Else the source is read, and its masses are the weights, if these
+    are 64 bits wide; otherwise each counts 1.
+    """
+    if IS_TILE:
+        reached = tl.sum(tl.where(order[None, :] >= pivots[:, None], weights[None, :], 0), axis=1)
+    else:
+        reached = tl.zeros([_NUM_PIVOTS], weights.dtype)
+        for start in range(0, source[1], CHUNK):
+            order, mass = _weighed(source, start, SHIFT, CHUNK)
+            share = mass if weights.dtype == tl.int64 else weights
+            reached += tl.sum(tl.where(order[None, :] >= pivots[:, None], share[None, :], 0), axis=1)
+    return reached
 
 
 @triton.jit
-def _bound(order, weights, goal, low, high):
+def _search(
+    source, order, weights, goal, low, high, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """The largest number such that those that reach it come to the goal. `high` does not; `low` is taken to."""
     while low + 1 < high:
-        pivots, step = _pivots(low, high)
-        low, high = _narrowed(low, high, step, _reached(order, weights, pivots), goal)
+        step = (high - low + _NUM_PIVOTS) // (_NUM_PIVOTS + 1)
+        pivots = low + (tl.arange(0, _NUM_PIVOTS) + 1).to(tl.uint32) * step
+        reached = _reached(source, order, weights, pivots, IS_TILE, SHIFT, CHUNK)
+        low += step * tl.sum((reached >= goal).to(tl.uint32), axis=0)
+        high = tl.minimum(high, low + step)
     return low
 
 
@@ -157,22 +175,17 @@ def _bounds(
             sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
             # A little more than p: the sums are rounded.
             goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
-            bound = _bound(order, weights, tl.maximum(goal, 1e-30), order_of(best - depth.to(tl.float32)) >> 16, high)
+            low = order_of(best - depth.to(tl.float32)) >> 16
+            bound = _search((), order, weights, tl.maximum(goal, 1e-30), low, high, True, 16, SMALLS)
     if HAS_TOP_K:
+        low = tl.min(tl.where(each < num_small, order, 0xFFFF), axis=0)
         if (k > 0) & (k <= num_small):
-            low = tl.min(tl.where(each < num_small, order, 0xFFFF), axis=0)
-            bound = _bound(order, tl.full([SMALLS], 1, tl.int32), k, low, high)
+            bound = _search((), order, tl.full([SMALLS], 1, tl.int32), k, low, high, True, 16, SMALLS)
     tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
     tl.store(bounds_ptr + column * 2, (bound << 16).to(tl.int64))
     tl.store(bounds_ptr + column * 2 + 1, (high << 16).to(tl.int64))
     tl.store(counts_ptr + column, 0)
     tl.store(masses_ptr + column, tl.zeros([], tl.int64))
-
-
-@triton.jit
-def _mass(x, temperature, best):
-    """Probabilities in units of `_MASS_UNIT` of the best one's."""
-    return (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
 
 
 @quick
@@ -202,70 +215,24 @@ def _list(
 
 
 @triton.jit
-def _weighed(source_ptr, start, count, temperature, best, SHIFT: tl.constexpr, CHUNK: tl.constexpr):
-    """Order and mass of some scores; what is impossible reaches nothing."""
-    x = _numbers(source_ptr, start + tl.arange(0, CHUNK), count)
-    return tl.where(x > float("-inf"), order_of(x) >> SHIFT, 0), _mass(x, temperature, best)
-
-
-@triton.jit
-def _total(
-    source_ptr, order, mass, count, pivots, temperature, best,
-    IS_MASS: tl.constexpr, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    """For each pivot, how many scores reach it; IS_MASS: their mass. IS_TILE: `order` and `mass` are all there is."""
-    one = tl.full([CHUNK], 1, tl.int32)
-    reached = tl.zeros([_NUM_PIVOTS], tl.int64 if IS_MASS else tl.int32)
-    if IS_TILE:
-        reached = _reached(order, mass if IS_MASS else one, pivots)
-    else:
-        for start in range(0, count, CHUNK):
-            order, mass = _weighed(source_ptr, start, count, temperature, best, SHIFT, CHUNK)
-            reached += _reached(order, mass if IS_MASS else one, pivots)
-    return reached
-
-
-@triton.jit
-def _search(
-    source_ptr, order, mass, count, low, high, goal, temperature, best,
-    IS_MASS: tl.constexpr, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    while low + 1 < high:
-        pivots, step = _pivots(low, high)
-        reached = _total(
-            source_ptr, order, mass, count, pivots, temperature, best, IS_MASS, IS_TILE, SHIFT, CHUNK
-        )  # fmt: skip
-        low, high = _narrowed(low, high, step, reached, goal)
-    return low
-
-
-@triton.jit
 def _threshold(
-    source_ptr, count, low, high, settings_ptr, row, best, total,
+    source, low, high, total, settings_ptr, row,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The number that exactly those reach that top-k, and then top-p, keep; `total`: the mass of all scores."""
-    temperature = warmth(settings_ptr, row).to(tl.float32)
-    order, mass = _weighed(source_ptr, 0, count, temperature, best, SHIFT, CHUNK)
+    order, mass = _weighed(source, 0, SHIFT, CHUNK)
     if HAS_TOP_K:
         k = setting(settings_ptr, row, _TOP_K)
         if k > 0:
-            low = _search(
-                source_ptr, order, mass, count, low, high, k, temperature, best, False, IS_TILE, SHIFT, CHUNK
-            )  # fmt: skip
+            low = _search(source, order, tl.full([CHUNK], 1, tl.int32), k, low, high, IS_TILE, SHIFT, CHUNK)
             if HAS_TOP_P:
                 pivots = tl.zeros([_NUM_PIVOTS], tl.uint32) + low
-                kept = _total(
-                    source_ptr, order, mass, count, pivots, temperature, best, True, IS_TILE, SHIFT, CHUNK
-                )  # fmt: skip
-                total = tl.max(kept, axis=0)
+                total = tl.max(_reached(source, order, mass, pivots, IS_TILE, SHIFT, CHUNK), axis=0)
     if HAS_TOP_P:
         p = real(settings_ptr, row, _TOP_P)
         goal = tl.maximum((p * total.to(tl.float64)).to(tl.int64), 1)
         if p < 1.0:
-            low = _search(
-                source_ptr, order, mass, count, low, high, goal, temperature, best, True, IS_TILE, SHIFT, CHUNK
-            )  # fmt: skip
+            low = _search(source, order, mass, goal, low, high, IS_TILE, SHIFT, CHUNK)
     return low
 
 
@@ -280,24 +247,21 @@ def _thresholds(
     let_next_start(PDL)
     wait(PDL)
     column = tl.program_id(0)
-    row, count, best = column // width, tl.load(counts_ptr + column), tl.load(best_ptr + column)
-    total = tl.load(masses_ptr + column)
+    row, count, total = column // width, tl.load(counts_ptr + column), tl.load(masses_ptr + column)
     low = tl.load(bounds_ptr + column * 2).to(tl.uint32) >> SHIFT
     high = tl.load(bounds_ptr + column * 2 + 1).to(tl.uint32) >> SHIFT
+    temperature, best = warmth(settings_ptr, row).to(tl.float32), tl.load(best_ptr + column)
     source_ptr = listed_ptr + column.to(tl.int64) * MAX_LISTED
+    if count > MAX_LISTED:
+        source_ptr, count = scores_ptr + column.to(tl.int64) * size, size
+    source = (source_ptr, count, temperature, best)
     keeps_all = (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0)
     if keeps_all | (count == 0):
         low = tl.zeros([], tl.uint32)
-    elif count <= MAX_LISTED and count <= TILE:
-        low = _threshold(
-            source_ptr, count, low, high, settings_ptr, row, best, total, HAS_TOP_K, HAS_TOP_P, True, SHIFT, TILE
-        )  # fmt: skip
+    elif count <= TILE:
+        low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, True, SHIFT, TILE)
     else:
-        if count > MAX_LISTED:
-            source_ptr, count = scores_ptr + column.to(tl.int64) * size, size
-        low = _threshold(
-            source_ptr, count, low, high, settings_ptr, row, best, total, HAS_TOP_K, HAS_TOP_P, False, SHIFT, 2 * TILE
-        )  # fmt: skip
+        low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, False, SHIFT, 2 * TILE)
     tl.store(least_ptr + column, (low << SHIFT).to(tl.int64))
 
 
