@@ -74,20 +74,10 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
     num_columns, size = scores.shape
     out = torch.empty(num_columns, size, dtype=torch.float32, device=scores.device)
     kernel: Any = _rules
+    optional = (scores if part is None else part for part in (columns.words, columns.biases, columns.allowed))
     kernel[(triton.cdiv(size, BLOCK), num_columns)](
-        scores.contiguous(),
-        out,
-        columns.settings,
-        columns.indices,
-        columns.depths,
-        columns.path,
-        columns.on_path,
-        columns.first_row,
-        scores if columns.words is None else columns.words,
-        scores if columns.biases is None else columns.biases,
-        scores if columns.allowed is None else columns.allowed,
-        size,
-        columns.depths.shape[1],
+        *(scores.contiguous(), out, columns.settings, columns.indices, columns.depths, columns.path, columns.on_path),
+        *(columns.first_row, *optional, size, columns.depths.shape[1]),
         *((1, 1) if columns.words is None else columns.words.shape),
         columns.path.shape[1],
         0 if columns.allowed is None else columns.allowed.shape[-1],
@@ -134,42 +124,41 @@ def uniform(settings_ptr, row, index, number, SALT: tl.constexpr):
 
 
 @triton.jit
-def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
-    """The noise of a token, float64."""
-    return -tl.log(-tl.log(uniform(settings_ptr, row, index, token, SALT)))
-
-
-@triton.jit
 def _rough_gumbel(bits):
-    """The same from its bits in float32, wrong by less than 1e-4.
+    """Noise from its bits in float32, wrong by less than 1e-4.
 
     `-log(u)` is wrong by 1e-5 of itself at most: near u = 1 it is a series in 1 - u, which is known to float32's last
     bit (left out: a fifth of its fourth power); elsewhere it is 0.06 or more, and logarithms are right to 1e-6.
     """
-    u, rest = (bits.to(tl.float32) + 0.5) / 4294967296.0, ((bits ^ 0xFFFFFFFF).to(tl.float32) + 0.5) / 4294967296.0
+    u = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    rest = ((bits ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     series = rest * (1.0 + rest * (0.5 + rest * (0.33333333 + rest * 0.25)))
     return -tl.log(tl.where(rest < 0.0625, series, -tl.log(u)))
 
 
 @triton.jit
 def _winner(
-    rough, scores_ptr, settings_ptr, row, column, index, token, first_token, is_drawn, size, SALT: tl.constexpr
+    warm, noise, scores_ptr, settings_ptr, row, column, index, token, first_token, is_drawn, size, SALT: tl.constexpr
 ):  # fmt: skip
-    """The largest value, float64, and its token: the lower of equal ones. Those whose rough value is near the highest
-    contend: rough ones are wrong by 1e-4 and the rounding of a sum at most, a tenth of what is allowed for here.
+    """The largest value, float64, and its token: the lower of equal ones.
+
+    Values are looked at closely where the rough ones, in float32 beside the best score, are near the highest. These are
+    wrong by 2e-4 at most where it matters, so 1e-3 is enough; 27 below the best score no noise helps. (Of equal scores
+    above 1e12 any may win: noise is lost in them.)
     """
-    highest = tl.max(rough, axis=0)
-    margin = tl.where(is_drawn, 1e-3 + 1e-6 * tl.abs(highest), 0.0)
-    contends = ((rough >= highest - margin) | (rough == highest)) & (rough > float("-inf"))
+    shift = tl.minimum(tl.maximum(tl.max(warm, axis=0), -3.4028234663852886e38), 3.4028234663852886e38)
+    rough = warm - tl.where(is_drawn, shift, 0.0) + noise
+    contends = (rough >= tl.max(rough, axis=0) - tl.where(is_drawn, 1e-3, 0.0)) & (rough > float("-inf"))
     contender = tl.min(tl.where(contends, token, 2147483647), axis=0)
     best_value, winner = tl.full([], float("-inf"), tl.float64), first_token
     while contender < 2147483647:
         value = warmed(loaded(scores_ptr, column, contender, size), settings_ptr, row).to(tl.float64)
-        value += tl.where(is_drawn, _gumbel(settings_ptr, row, index, contender, SALT), 0.0)
+        u = uniform(settings_ptr, row, index, contender, SALT)
+        value += tl.where(is_drawn, -tl.log(-tl.log(u)), 0.0)
         winner = tl.where(value > best_value, contender, winner)
         best_value = tl.maximum(best_value, value)
         following = tl.min(tl.where(contends & (token > contender), token, 2147483647), axis=0)
-        contender = tl.where(is_drawn, following, 2147483647)  # without noise equal ones are equal
+        contender = tl.where(is_drawn, following, 2147483647)  # without noise the first is as good as the others
     return best_value, winner
 
 
@@ -187,26 +176,26 @@ def _draw_blocks(
     row = column // width
     token = block * BLOCK + tl.arange(0, BLOCK)
     x = loaded(scores_ptr, column, token, size)
-    place = column * num_blocks + block
-    highest = tl.maximum(tl.max(x, axis=0), -1e30)
+    place, highest = column * num_blocks + block, tl.maximum(tl.max(x, axis=0), -1e30)
     tl.store(softmax_ptr + place * 2, highest)
     tl.store(softmax_ptr + place * 2 + 1, tl.sum(tl.exp(x - highest), axis=0))
 
     is_drawn = real(settings_ptr, row, _TEMPERATURE) > 0
     index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
-    rough = warmed(x, settings_ptr, row)
-    keeps = is_kept(x, rough, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS, HAS_MIN_P)
-    # Most blocks hold nothing that is kept.
+    warm = warmed(x, settings_ptr, row)
+    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS, HAS_MIN_P)
+    noise = tl.where(keeps, 0.0, 1.0)  # not plain zeros: these would lie in other registers than the scores
+    # Of a truncated distribution, most blocks hold nothing.
     if is_drawn & (tl.max(keeps.to(tl.int32), axis=0) > 0):
-        rough += _rough_gumbel(_bits(settings_ptr, row, index, token, SALT))
-    rough = tl.where(keeps, rough, float("-inf"))
+        noise = _rough_gumbel(_bits(settings_ptr, row, index, token, SALT))
+    warm = tl.where(keeps, warm, float("-inf"))
     for rank in tl.static_range(COUNT):
         best_value, winner = _winner(
-            rough, scores_ptr, settings_ptr, row, column, index, token, block * BLOCK, is_drawn, size, SALT
+            warm, noise, scores_ptr, settings_ptr, row, column, index, token, block * BLOCK, is_drawn, size, SALT
         )  # fmt: skip
         tl.store(values_ptr + place * COUNT + rank, best_value)
         tl.store(tokens_ptr + place * COUNT + rank, winner.to(tl.int64))
-        rough = tl.where(token == winner, float("-inf"), rough)
+        warm = tl.where(token == winner, float("-inf"), warm)
 
 
 @quick
@@ -242,8 +231,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     """The `count` winners of scores [columns, vocabulary] after the rules; of equal ones the lower token is first."""
     scores = scores.contiguous()
     num_columns, size = scores.shape
-    num_blocks, device = triton.cdiv(size, BLOCK), scores.device
-    width = columns.depths.shape[1]
+    num_blocks, width, device = triton.cdiv(size, BLOCK), columns.depths.shape[1], scores.device
     truncated = Truncation(columns.settings, columns.settings)  # nothing is read there
     if kind.has_top_k or kind.has_top_p or kind.has_min_p:
         truncated = truncation(scores, columns, kind)
@@ -252,17 +240,8 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     softmax = torch.empty(num_columns, num_blocks, 2, dtype=torch.float32, device=device)
     block_kernel: Any = _draw_blocks
     block_kernel[(num_blocks, num_columns)](
-        scores,
-        columns.settings,
-        columns.indices,
-        columns.depths,
-        truncated.best,
-        truncated.least,
-        block_values,
-        block_tokens,
-        softmax,
-        size,
-        width,
+        *(scores, columns.settings, columns.indices, columns.depths, truncated.best, truncated.least),
+        *(block_values, block_tokens, softmax, size, width),
         COUNT=count,
         SALT=kind.salt,
         HAS_TOPS=kind.has_top_k or kind.has_top_p,
@@ -276,13 +255,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     peak = torch.empty(num_columns, dtype=torch.float32, device=device)
     column_kernel: Any = _draw_columns
     column_kernel[(num_columns,)](
-        block_values,
-        block_tokens,
-        softmax,
-        values,
-        tokens,
-        peak,
-        num_blocks,
+        *(block_values, block_tokens, softmax, values, tokens, peak, num_blocks),
         COUNT=count,
         BLOCKS=triton.next_power_of_2(num_blocks),
         ENTRIES=triton.next_power_of_2(num_blocks * count),
