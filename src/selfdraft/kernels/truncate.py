@@ -298,7 +298,7 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
     tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p}
     blocks: dict[str, Any] = {"HAS_TOP_P": kind.has_top_p, "BLOCK": BLOCK, "num_warps": WARPS}
     kernel: Any = _maxima
-    values = (scores, columns.settings, maxima, sums, size, width, num_small)
+    values: tuple[Any, ...] = (scores, columns.settings, maxima, sums, size, width, num_small)
     kernel[(num_blocks, num_columns)](*values, SMALL=_SMALL_BLOCK, **blocks, **pdl)
     kernel = _bounds
     values = (maxima, sums, columns.settings, *found, size, width, num_small)
