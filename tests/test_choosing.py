@@ -140,6 +140,38 @@ def test_truncation_keeps_what_it_should(options):
         assert torch.equal(order >= least[:, None], expected)
 
 
+@pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+def test_rough_noise_is_near_enough():
+    """To a tenth of what a draw allows for, also at the ends and where its formula changes."""
+    import triton
+    import triton.language as tl
+
+    from selfdraft.kernels import choose
+
+    @triton.jit
+    def rough(bits_ptr, out_ptr, rough_gumbel: tl.constexpr, size: tl.constexpr):
+        place = tl.arange(0, size)
+        tl.store(out_ptr + place, rough_gumbel(tl.load(bits_ptr + place).to(tl.uint32)))
+
+    bits = torch.randint(0, 2**32, (4096,), generator=torch.Generator().manual_seed(1))
+    for place, number in enumerate((0, 2**31, 2**32 - 2**28, 2**32 - 128)):
+        bits[place * 512 : place * 512 + 256] = (torch.arange(256) + number - 128).clamp(0, 2**32 - 1)
+    found = torch.empty(4096, device=DEVICE)
+    rough[(1,)](bits.to(DEVICE), found, choose._rough_gumbel, 4096)
+    expected = -(-((bits.double() + 0.5) / 2**32).log()).log()
+    assert (found.cpu() - expected).abs().max() < 1e-4
+
+
+@by_path
+def test_banned_by_a_large_number(path):
+    """A draw looks closely at few tokens where all scores of a block are equal and far from the best."""
+    scores = torch.full((3, VOCAB), -1e9, device=DEVICE)
+    scores[:2, 2090] = 3.0
+    drawn = drawn_by(path, scores, [Sampler(GenerateOptions(temperature=0.9))], 2)
+    expected = drawn_by("torch", scores, [Sampler(GenerateOptions(temperature=0.9))], 2)
+    assert torch.equal(drawn.tokens, expected.tokens)
+
+
 @by_path
 @pytest.mark.parametrize("has_biases", [False, True], ids=["", "biases"])
 @pytest.mark.parametrize("is_masked", [False, True], ids=["", "mask"])

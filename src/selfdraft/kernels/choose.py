@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 
 from ..passes import SETTINGS, WORD_COUNT, WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
+from . import launch
+from .launch import let_next_start, wait
 from .quick import quick
 from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, real, setting, truncation, warmed
 
@@ -31,7 +33,10 @@ def _rules(
     scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, first_row_ptr,
     words_ptr, biases_ptr, allowed_ptr, size, width, num_rows, num_words, num_path, num_mask_words,
     HAS_RULES: tl.constexpr, HAS_BIASES: tl.constexpr, IS_MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    let_next_start(PDL)
+    wait(PDL)
     column = tl.program_id(1)
     row = column // width
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -69,20 +74,10 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
     num_columns, size = scores.shape
     out = torch.empty(num_columns, size, dtype=torch.float32, device=scores.device)
     kernel: Any = _rules
+    optional = (scores if part is None else part for part in (columns.words, columns.biases, columns.allowed))
     kernel[(triton.cdiv(size, BLOCK), num_columns)](
-        scores.contiguous(),
-        out,
-        columns.settings,
-        columns.indices,
-        columns.depths,
-        columns.path,
-        columns.on_path,
-        columns.first_row,
-        scores if columns.words is None else columns.words,
-        scores if columns.biases is None else columns.biases,
-        scores if columns.allowed is None else columns.allowed,
-        size,
-        columns.depths.shape[1],
+        *(scores.contiguous(), out, columns.settings, columns.indices, columns.depths, columns.path, columns.on_path),
+        *(columns.first_row, *optional, size, columns.depths.shape[1]),
         *((1, 1) if columns.words is None else columns.words.shape),
         columns.path.shape[1],
         0 if columns.allowed is None else columns.allowed.shape[-1],
@@ -91,6 +86,7 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
         IS_MASKED=kind.is_masked,
         BLOCK=BLOCK,
         num_warps=WARPS,
+        **launch.options(scores.device),
     )
     return out
 
@@ -116,60 +112,101 @@ def _key(settings_ptr, row, stream: tl.constexpr, index, SALT: tl.constexpr):
 
 
 @triton.jit
-def uniform(settings_ptr, row, index, number, SALT: tl.constexpr):
-    """As `noise.uniform_at`."""
+def _bits(settings_ptr, row, index, number, SALT: tl.constexpr):
     first, second = _key(settings_ptr, row, 0, index, SALT), _key(settings_ptr, row, 1, index, SALT)
-    bits = _mix(_mix(number.to(tl.uint32) ^ first) ^ second)
-    return (bits.to(tl.float64) + 0.5) / 4294967296.0
+    return _mix(_mix(number.to(tl.uint32) ^ first) ^ second)
 
 
 @triton.jit
-def _gumbel(settings_ptr, row, index, token, SALT: tl.constexpr):
-    """The noise of these tokens, float64."""
-    return -tl.log(-tl.log(uniform(settings_ptr, row, index, token, SALT)))
+def uniform(settings_ptr, row, index, number, SALT: tl.constexpr):
+    """As `noise.uniform_at`."""
+    return (_bits(settings_ptr, row, index, number, SALT).to(tl.float64) + 0.5) / 4294967296.0
+
+
+@triton.jit
+def _rough_gumbel(bits):
+    """Noise from its bits in float32, wrong by less than 1e-4.
+
+    `-log(u)` is wrong by 1e-5 of itself at most: near u = 1 it is a series in 1 - u, which is known to float32's last
+    bit (left out: a fifth of its fourth power); elsewhere it is 0.06 or more, and logarithms are right to 1e-6.
+    """
+    u = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    rest = ((bits ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    series = rest * (1.0 + rest * (0.5 + rest * (0.33333333 + rest * 0.25)))
+    return -tl.log(tl.where(rest < 0.0625, series, -tl.log(u)))
+
+
+@triton.jit
+def _winner(
+    warm, noise, scores_ptr, settings_ptr, row, column, index, token, first_token, is_drawn, size, SALT: tl.constexpr
+):  # fmt: skip
+    """The largest value, float64, and its token: the lower of equal ones.
+
+    Values are looked at closely where the rough ones, in float32 beside the best score, are near the highest. These are
+    wrong by 2e-4 at most where it matters, so 1e-3 is enough; 27 below the best score no noise helps. (Of equal scores
+    above 1e12 any may win: noise is lost in them.)
+    """
+    shift = tl.minimum(tl.maximum(tl.max(warm, axis=0), -3.4028234663852886e38), 3.4028234663852886e38)
+    rough = warm - tl.where(is_drawn, shift, 0.0) + noise
+    contends = (rough >= tl.max(rough, axis=0) - tl.where(is_drawn, 1e-3, 0.0)) & (rough > float("-inf"))
+    contender = tl.min(tl.where(contends, token, 2147483647), axis=0)
+    best_value, winner = tl.full([], float("-inf"), tl.float64), first_token
+    while contender < 2147483647:
+        value = warmed(loaded(scores_ptr, column, contender, size), settings_ptr, row).to(tl.float64)
+        u = uniform(settings_ptr, row, index, contender, SALT)
+        value += tl.where(is_drawn, -tl.log(-tl.log(u)), 0.0)
+        winner = tl.where(value > best_value, contender, winner)
+        best_value = tl.maximum(best_value, value)
+        following = tl.min(tl.where(contends & (token > contender), token, 2147483647), axis=0)
+        contender = tl.where(is_drawn, following, 2147483647)  # without noise the first is as good as the others
+    return best_value, winner
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width"])
+@triton.jit(do_not_specialize=["width"])
 def _draw_blocks(
     scores_ptr, settings_ptr, indices_ptr, depths_ptr, best_ptr, least_ptr,
-    values_ptr, tokens_ptr, softmax_ptr, size, width,
-    COUNT: tl.constexpr, SALT: tl.constexpr, HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr, BLOCK: tl.constexpr,
+    values_ptr, tokens_ptr, softmax_ptr, size, width, COUNT: tl.constexpr, SALT: tl.constexpr,
+    HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The winners of one block, and what its part of the softmax before temperature comes to."""
+    let_next_start(PDL)
+    wait(PDL)
     block, column, num_blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     row = column // width
     token = block * BLOCK + tl.arange(0, BLOCK)
     x = loaded(scores_ptr, column, token, size)
-    place = column * num_blocks + block
-    highest = tl.maximum(tl.max(x, axis=0), -1e30)
+    place, highest = column * num_blocks + block, tl.maximum(tl.max(x, axis=0), -1e30)
     tl.store(softmax_ptr + place * 2, highest)
     tl.store(softmax_ptr + place * 2 + 1, tl.sum(tl.exp(x - highest), axis=0))
 
-    temperature = real(settings_ptr, row, _TEMPERATURE)
+    is_drawn = real(settings_ptr, row, _TEMPERATURE) > 0
+    index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
     warm = warmed(x, settings_ptr, row)
     keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS, HAS_MIN_P)
-    value = warm.to(tl.float64)
-    # Most blocks hold nothing that is kept: noise is the dearest part of a choice.
-    if (temperature > 0) & (tl.max(keeps.to(tl.int32), axis=0) > 0):
-        index = tl.load(indices_ptr + row) + tl.load(depths_ptr + column)
-        value += _gumbel(settings_ptr, row, index, token, SALT)
-    value = tl.where(keeps, value, float("-inf"))
+    noise = tl.where(keeps, 0.0, 1.0)  # not plain zeros: these would lie in other registers than the scores
+    # Of a truncated distribution, most blocks hold nothing.
+    if is_drawn & (tl.max(keeps.to(tl.int32), axis=0) > 0):
+        noise = _rough_gumbel(_bits(settings_ptr, row, index, token, SALT))
+    warm = tl.where(keeps, warm, float("-inf"))
     for rank in tl.static_range(COUNT):
-        best_value = tl.max(value, axis=0)
-        winner = tl.min(tl.where((value == best_value) & (token < size), token, 2147483647), axis=0)
+        best_value, winner = _winner(
+            warm, noise, scores_ptr, settings_ptr, row, column, index, token, block * BLOCK, is_drawn, size, SALT
+        )  # fmt: skip
         tl.store(values_ptr + place * COUNT + rank, best_value)
         tl.store(tokens_ptr + place * COUNT + rank, winner.to(tl.int64))
-        value = tl.where(token == winner, float("-inf"), value)
+        warm = tl.where(token == winner, float("-inf"), warm)
 
 
 @quick
 @triton.jit
 def _draw_columns(
     values_ptr, tokens_ptr, softmax_ptr, best_ptr, choice_ptr, peak_ptr, num_blocks,
-    COUNT: tl.constexpr, BLOCKS: tl.constexpr, ENTRIES: tl.constexpr,
+    COUNT: tl.constexpr, BLOCKS: tl.constexpr, ENTRIES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """What the blocks of a column come to."""
+    let_next_start(PDL)
+    wait(PDL)
     column = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     source = softmax_ptr + (column * num_blocks + block) * 2
@@ -194,8 +231,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     """The `count` winners of scores [columns, vocabulary] after the rules; of equal ones the lower token is first."""
     scores = scores.contiguous()
     num_columns, size = scores.shape
-    num_blocks, device = triton.cdiv(size, BLOCK), scores.device
-    width = columns.depths.shape[1]
+    num_blocks, width, device = triton.cdiv(size, BLOCK), columns.depths.shape[1], scores.device
     truncated = Truncation(columns.settings, columns.settings)  # nothing is read there
     if kind.has_top_k or kind.has_top_p or kind.has_min_p:
         truncated = truncation(scores, columns, kind)
@@ -204,39 +240,26 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
     softmax = torch.empty(num_columns, num_blocks, 2, dtype=torch.float32, device=device)
     block_kernel: Any = _draw_blocks
     block_kernel[(num_blocks, num_columns)](
-        scores,
-        columns.settings,
-        columns.indices,
-        columns.depths,
-        truncated.best,
-        truncated.least,
-        block_values,
-        block_tokens,
-        softmax,
-        size,
-        width,
+        *(scores, columns.settings, columns.indices, columns.depths, truncated.best, truncated.least),
+        *(block_values, block_tokens, softmax, size, width),
         COUNT=count,
         SALT=kind.salt,
         HAS_TOPS=kind.has_top_k or kind.has_top_p,
         HAS_MIN_P=kind.has_min_p,
         BLOCK=BLOCK,
         num_warps=WARPS,
+        **launch.options(scores.device),
     )
     values = torch.empty(num_columns, count, dtype=torch.float64, device=device)
     tokens = torch.empty(num_columns, count, dtype=torch.int64, device=device)
     peak = torch.empty(num_columns, dtype=torch.float32, device=device)
     column_kernel: Any = _draw_columns
     column_kernel[(num_columns,)](
-        block_values,
-        block_tokens,
-        softmax,
-        values,
-        tokens,
-        peak,
-        num_blocks,
+        *(block_values, block_tokens, softmax, values, tokens, peak, num_blocks),
         COUNT=count,
         BLOCKS=triton.next_power_of_2(num_blocks),
         ENTRIES=triton.next_power_of_2(num_blocks * count),
         num_warps=4,
+        **launch.options(device),
     )
     return Drawn(values, tokens, peak)

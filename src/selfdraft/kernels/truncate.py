@@ -2,9 +2,9 @@
 
 The few tokens that can be kept at all are listed first. A token below the k-th largest of the maxima of small blocks
 is not among the k best; one below maxima that hold p together is not in the nucleus, nor is one less likely than
-(1 - p) / vocabulary. The threshold among those listed is found bit by bit: does what reaches it suffice? Where the list
-would be too long, all scores are looked at, which is slow and gives the same. Probabilities are added up as whole
-numbers: no sum depends on an order.
+(1 - p) / vocabulary. The threshold among those listed is found by narrowing an interval: does what reaches this number
+suffice? Where the list would be too long, all scores are looked at, which is slow and gives the same. Probabilities are
+added up as whole numbers: no sum depends on an order.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ import triton
 import triton.language as tl
 
 from ..passes import SETTINGS, ChoiceKind, Columns
+from . import launch
+from .launch import let_next_start, wait
 from .quick import quick
 
 BLOCK, WARPS = 2048, 8
-_SMALL_BLOCK, _MAX_LISTED = 128, 4096
-_BITS = {torch.bfloat16: 16, torch.float16: 20, torch.float32: 32}
-"""Of float32 numbers that were of this type: the others are the same in all."""
+_SMALL_BLOCK, _MAX_LISTED, _TILE = 128, 16384, 2048
+_SHIFT = {torch.bfloat16: 16, torch.float16: 12, torch.float32: 0}
+"""Last bits of float32 numbers that are the same in all that were of this type."""
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (
     tl.constexpr(SETTINGS.index(name)) for name in ("temperature", "top_k", "top_p", "min_p")
 )
 _NUM_SETTINGS = tl.constexpr(len(SETTINGS))
 _MASS_UNIT = tl.constexpr(float(1 << 40))
 """Of the best token's probability."""
+_NUM_PIVOTS = tl.constexpr(4)
 
 
 @triton.jit
@@ -42,11 +45,16 @@ def real(settings_ptr, row, place: tl.constexpr):
 
 
 @triton.jit
-def loaded(scores_ptr, column, token, size):
+def _numbers(source_ptr, place, size):
     """Scores as float32; what is not a number is never chosen."""
-    x = tl.load(scores_ptr + column.to(tl.int64) * size + token, mask=token < size, other=float("-inf"))
+    x = tl.load(source_ptr + place, mask=place < size, other=float("-inf"))
     x = x.to(tl.float32) + 0.0  # so that there is one zero
     return tl.where(x == x, x, float("-inf"))
+
+
+@triton.jit
+def loaded(scores_ptr, column, token, size):
+    return _numbers(scores_ptr + column.to(tl.int64) * size, token, size)
 
 
 @triton.jit
@@ -70,67 +78,28 @@ def warmed(x, settings_ptr, row):
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width", "num_small"])
+@triton.jit(do_not_specialize=["width", "num_small"])
 def _maxima(
-    scores_ptr, settings_ptr, maxima_ptr, sums_ptr, size, width, num_small, SMALL: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The best score of each small block, and the sum of what its scores weigh beside it."""
+    scores_ptr, settings_ptr, maxima_ptr, sums_ptr, size, width, num_small,
+    HAS_TOP_P: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The best score of each small block, and for top-p the sum of what its scores weigh beside it."""
+    let_next_start(PDL)
+    wait(PDL)
     block, column = tl.program_id(0), tl.program_id(1)
     row = column // width
     x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
     x = tl.reshape(x, [BLOCK // SMALL, SMALL])
     maxima = tl.max(x, axis=1)
-    highest = warmed(tl.maximum(maxima, -1e30), settings_ptr, row)
-    sums = tl.sum(tl.exp(warmed(x, settings_ptr, row) - highest[:, None]), axis=1)
     each = block * (BLOCK // SMALL) + tl.arange(0, BLOCK // SMALL)
     tl.store(maxima_ptr + column * num_small + each, maxima, mask=each < num_small)
-    tl.store(sums_ptr + column * num_small + each, sums, mask=each < num_small)
-
-
-@triton.jit
-def _reaching(order, weights, goal, BITS: tl.constexpr):
-    """The largest number such that the weights of those that reach it come to the goal; 0 where they never do."""
-    found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
-    for _ in range(BITS):
-        found = tl.where(tl.sum(tl.where(order >= found + bit, weights, 0.0), axis=0) >= goal, found + bit, found)
-        bit = bit >> 1
-    return found
-
-
-@quick
-@triton.jit(do_not_specialize=["size", "width", "num_small"])
-def _bounds(
-    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, size, width, num_small,
-    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, SMALLS: tl.constexpr,
-):  # fmt: skip
-    """The best score of a column, and one that all reach that the threshold depends on.
-
-    Those are what top-k keeps. Without it, what the nucleus may hold: the mass of the others is added up by `_list`.
-    """
-    column, each = tl.program_id(0), tl.arange(0, SMALLS)
-    row = column // width
-    maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
-    order, best = order_of(maxima), tl.maximum(tl.max(maxima, axis=0), -1e30)
-    temperature = warmth(settings_ptr, row)
-    bound = tl.zeros([], tl.uint32)
     if HAS_TOP_P:
-        p = real(settings_ptr, row, _TOP_P)
-        depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
-        found = order_of(best - depth.to(tl.float32))
-        weights = tl.exp(warmed(maxima, settings_ptr, row) - warmed(best, settings_ptr, row))
-        sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
-        # A little more than p: the sums are rounded.
-        goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
-        found = tl.maximum(found, _reaching(order, weights, goal, BITS))
-        bound = tl.where(p < 1.0, found, bound)
-    if HAS_TOP_K:
-        k = setting(settings_ptr, row, _TOP_K)
-        found = _reaching(order, tl.full([SMALLS], 1.0, tl.float32), tl.maximum(k, 1).to(tl.float32), BITS)
-        bound = tl.where(k > 0, found, bound)
-    tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
-    tl.store(bounds_ptr + column, bound.to(tl.int64))
-    tl.store(counts_ptr + column, 0)
-    tl.store(masses_ptr + column, tl.zeros([], tl.int64))
+        highest = warmed(tl.maximum(maxima, -1e30), settings_ptr, row)
+        sums = tl.sum(tl.exp(warmed(x, settings_ptr, row) - highest[:, None]), axis=1)
+        tl.store(sums_ptr + column * num_small + each, sums, mask=each < num_small)
+
+
+# ------------------------------------------------------------------------------------------------------- the search
 
 
 @triton.jit
@@ -139,94 +108,161 @@ def _mass(x, temperature, best):
     return (tl.exp(tl.div_rn(x, temperature) - best) * _MASS_UNIT).to(tl.int64)
 
 
+@triton.jit
+def _weighed(source, start, SHIFT: tl.constexpr, CHUNK: tl.constexpr):
+    """Order and mass of some scores of `source`; what is impossible reaches nothing."""
+    source_ptr, count, temperature, best = source
+    x = _numbers(source_ptr, start + tl.arange(0, CHUNK), count)
+    return tl.where(x > float("-inf"), order_of(x) >> SHIFT, 0), _mass(x, temperature, best)
+
+
+@triton.jit
+def _reached(source, order, weights, pivots, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr):
+    """For each pivot, what the weights of those come to that reach it.
+
+    IS_TILE: `order` and `weights` are all there is. Else the source is read, and its masses are the weights, if these
+    are 64 bits wide; otherwise each counts 1.
+    """
+    if IS_TILE:
+        reached = tl.sum(tl.where(order[None, :] >= pivots[:, None], weights[None, :], 0), axis=1)
+    else:
+        reached = tl.zeros([_NUM_PIVOTS], weights.dtype)
+        for start in range(0, source[1], CHUNK):
+            order, mass = _weighed(source, start, SHIFT, CHUNK)
+            share = mass if weights.dtype == tl.int64 else weights
+            reached += tl.sum(tl.where(order[None, :] >= pivots[:, None], share[None, :], 0), axis=1)
+    return reached
+
+
+@triton.jit
+def _search(
+    source, order, weights, goal, low, high, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """The largest number such that those that reach it come to the goal. `high` does not; `low` is taken to."""
+    while low + 1 < high:
+        step = (high - low + _NUM_PIVOTS) // (_NUM_PIVOTS + 1)
+        pivots = low + (tl.arange(0, _NUM_PIVOTS) + 1).to(tl.uint32) * step
+        reached = _reached(source, order, weights, pivots, IS_TILE, SHIFT, CHUNK)
+        low += step * tl.sum((reached >= goal).to(tl.uint32), axis=0)
+        high = tl.minimum(high, low + step)
+    return low
+
+
 @quick
-@triton.jit(do_not_specialize=["size", "width"])
+@triton.jit(do_not_specialize=["size", "width", "num_small"])
+def _bounds(
+    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, size, width, num_small,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, SMALLS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The best score of a column, and a bound that all reach that the threshold depends on, and one that none reaches.
+
+    Those are what top-k keeps. Without it, what the nucleus may hold: the mass of the others is added up by `_list`.
+    Bounds need only 16 bits, rounded outwards.
+    """
+    let_next_start(PDL)
+    wait(PDL)
+    column, each = tl.program_id(0), tl.arange(0, SMALLS)
+    row = column // width
+    maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
+    order, best = order_of(maxima) >> 16, tl.maximum(tl.max(maxima, axis=0), -1e30)
+    temperature, k, high = warmth(settings_ptr, row), setting(settings_ptr, row, _TOP_K), (order_of(best) >> 16) + 1
+    bound = tl.zeros([], tl.uint32)
+    if HAS_TOP_P:
+        p = real(settings_ptr, row, _TOP_P)
+        if (p < 1.0) & (k <= 0):
+            depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
+            weights = tl.exp(warmed(maxima, settings_ptr, row) - warmed(best, settings_ptr, row))
+            sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
+            # A little more than p: the sums are rounded.
+            goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
+            low = order_of(best - depth.to(tl.float32)) >> 16
+            bound = _search((), order, weights, tl.maximum(goal, 1e-30), low, high, True, 16, SMALLS)
+    if HAS_TOP_K:
+        low = tl.min(tl.where(each < num_small, order, 0xFFFF), axis=0)
+        if (k > 0) & (k <= num_small):
+            bound = _search((), order, tl.full([SMALLS], 1, tl.int32), k, low, high, True, 16, SMALLS)
+    tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
+    tl.store(bounds_ptr + column * 2, (bound << 16).to(tl.int64))
+    tl.store(bounds_ptr + column * 2 + 1, (high << 16).to(tl.int64))
+    tl.store(counts_ptr + column, 0)
+    tl.store(masses_ptr + column, tl.zeros([], tl.int64))
+
+
+@quick
+@triton.jit(do_not_specialize=["width"])
 def _list(
     scores_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, listed_ptr, size, width,
-    HAS_TOP_P: tl.constexpr, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_TOP_P: tl.constexpr, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Scores that reach the column's bound, in any order; how many there are, even if there is no room for all.
 
     And the mass of all scores, listed or not.
     """
+    let_next_start(PDL)
+    wait(PDL)
     block, column = tl.program_id(0), tl.program_id(1)
     x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
-    is_listed = (order_of(x) >= tl.load(bounds_ptr + column).to(tl.uint32)) & (x > float("-inf"))
+    is_listed = (order_of(x) >= tl.load(bounds_ptr + column * 2).to(tl.uint32)) & (x > float("-inf"))
     number = is_listed.to(tl.int32)
     count = tl.sum(number, axis=0)
     if count > 0:
         place = tl.atomic_add(counts_ptr + column, count) + tl.cumsum(number, axis=0) - 1
-        tl.store(listed_ptr + column * MAX_LISTED + place, x, mask=is_listed & (place < MAX_LISTED))
+        listed = x.to(listed_ptr.dtype.element_ty)
+        tl.store(listed_ptr + column * MAX_LISTED + place, listed, mask=is_listed & (place < MAX_LISTED))
     if HAS_TOP_P:
         mass = _mass(x, warmth(settings_ptr, column // width).to(tl.float32), tl.load(best_ptr + column))
         tl.atomic_add(masses_ptr + column, tl.sum(mass, axis=0))
 
 
 @triton.jit
-def _reached(
-    source_ptr, column, count, stride, least, threshold, best, temperature, IS_MASS: tl.constexpr, CHUNK: tl.constexpr
-):
-    """How many scores reach both numbers; IS_MASS: their mass."""
-    total = tl.zeros([], tl.int64)
-    for start in range(0, count, CHUNK):
-        place = start + tl.arange(0, CHUNK)
-        x = loaded(source_ptr + column.to(tl.int64) * (stride - count), column, place, count)
-        order = order_of(x)
-        is_there = (order >= threshold) & (order >= least) & (x > float("-inf"))
-        share = _mass(x, temperature, best) if IS_MASS else tl.full([CHUNK], 1, tl.int64)
-        total += tl.sum(tl.where(is_there, share, 0), axis=0)
-    return total
-
-
-@triton.jit
 def _threshold(
-    source_ptr, column, count, stride, settings_ptr, row, best, temperature, total,
-    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr, CHUNK: tl.constexpr,
+    source, low, high, total, settings_ptr, row,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, IS_TILE: tl.constexpr, SHIFT: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The number that exactly those reach that top-k, and then top-p, keep; `total`: the mass of all scores."""
-    least = tl.zeros([], tl.uint32)
+    order, mass = _weighed(source, 0, SHIFT, CHUNK)
     if HAS_TOP_K:
         k = setting(settings_ptr, row, _TOP_K)
-        found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
-        for _ in range(BITS):
-            reached = _reached(source_ptr, column, count, stride, least, found + bit, best, temperature, False, CHUNK)
-            found = tl.where(reached >= tl.maximum(k, 1), found + bit, found)
-            bit = bit >> 1
-        least = tl.where(k > 0, found, least)
-        if HAS_TOP_P & (k > 0):
-            total = _reached(source_ptr, column, count, stride, least, least, best, temperature, True, CHUNK)
+        if k > 0:
+            low = _search(source, order, tl.full([CHUNK], 1, tl.int32), k, low, high, IS_TILE, SHIFT, CHUNK)
+            if HAS_TOP_P:
+                pivots = tl.zeros([_NUM_PIVOTS], tl.uint32) + low
+                total = tl.max(_reached(source, order, mass, pivots, IS_TILE, SHIFT, CHUNK), axis=0)
     if HAS_TOP_P:
         p = real(settings_ptr, row, _TOP_P)
         goal = tl.maximum((p * total.to(tl.float64)).to(tl.int64), 1)
-        found, bit = tl.zeros([], tl.uint32), tl.full([], 0x80000000, tl.uint32)
-        for _ in range(BITS):
-            reached = _reached(source_ptr, column, count, stride, least, found + bit, best, temperature, True, CHUNK)
-            found = tl.where(reached >= goal, found + bit, found)
-            bit = bit >> 1
-        least = tl.where(p < 1.0, tl.maximum(least, found), least)
-    return least
+        if p < 1.0:
+            low = _search(source, order, mass, goal, low, high, IS_TILE, SHIFT, CHUNK)
+    return low
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width"])
+@triton.jit(do_not_specialize=["width"])
 def _thresholds(
-    source_ptr, counts_ptr, masses_ptr, settings_ptr, best_ptr, least_ptr, size, width,
-    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, BITS: tl.constexpr,
-    MAX_LISTED: tl.constexpr, IS_LIST: tl.constexpr, CHUNK: tl.constexpr,
+    scores_ptr, listed_ptr, bounds_ptr, counts_ptr, masses_ptr, settings_ptr, best_ptr, least_ptr, size, width,
+    HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, SHIFT: tl.constexpr, MAX_LISTED: tl.constexpr,
+    TILE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Of the columns whose list is complete (IS_LIST, and this is it), or of the others: then of all scores."""
+    """Of what is listed, or of all scores where the list is not complete; a tile of them stays in registers."""
+    let_next_start(PDL)
+    wait(PDL)
     column = tl.program_id(0)
-    row, count, best = column // width, tl.load(counts_ptr + column), tl.load(best_ptr + column)
+    row, count, total = column // width, tl.load(counts_ptr + column), tl.load(masses_ptr + column)
+    low = tl.load(bounds_ptr + column * 2).to(tl.uint32) >> SHIFT
+    high = tl.load(bounds_ptr + column * 2 + 1).to(tl.uint32) >> SHIFT
+    temperature, best = warmth(settings_ptr, row).to(tl.float32), tl.load(best_ptr + column)
+    source_ptr = listed_ptr + column.to(tl.int64) * MAX_LISTED
+    if count > MAX_LISTED:
+        source_ptr, count = scores_ptr + column.to(tl.int64) * size, size
+    source = (source_ptr, count, temperature, best)
     keeps_all = (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0)
-    if keeps_all:
-        tl.store(least_ptr + column, 0)
-    elif (count <= MAX_LISTED) == IS_LIST:
-        stride = MAX_LISTED if IS_LIST else size
-        least = _threshold(
-            source_ptr, column, count if IS_LIST else size, stride, settings_ptr, row, best,
-            warmth(settings_ptr, row).to(tl.float32), tl.load(masses_ptr + column), HAS_TOP_K, HAS_TOP_P, BITS, CHUNK,
-        )  # fmt: skip
-        tl.store(least_ptr + column, least.to(tl.int64))
+    if keeps_all | (count == 0):
+        low = tl.zeros([], tl.uint32)
+    elif count <= TILE:
+        low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, True, SHIFT, TILE)
+    else:
+        low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, False, SHIFT, 2 * TILE)
+    tl.store(least_ptr + column, (low << SHIFT).to(tl.int64))
 
 
 @triton.jit
@@ -257,42 +293,23 @@ def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Trun
 
     maxima, sums = (empty(num_columns, num_small, dtype=torch.float32) for _ in range(2))
     best, counts = empty(num_columns, dtype=torch.float32), empty(num_columns, dtype=torch.int32)
-    bounds, masses, least = (empty(num_columns, dtype=torch.int64) for _ in range(3))
-    tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p, "BITS": _BITS[scores.dtype]}
+    bounds, masses, least = (empty(num_columns, number, dtype=torch.int64) for number in (2, 1, 1))
+    pdl, found = launch.options(scores.device), (best, bounds, counts, masses)
+    tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p}
+    blocks: dict[str, Any] = {"HAS_TOP_P": kind.has_top_p, "BLOCK": BLOCK, "num_warps": WARPS}
     kernel: Any = _maxima
-    blocks: dict[str, Any] = {"SMALL": _SMALL_BLOCK, "BLOCK": BLOCK, "num_warps": WARPS}
-    kernel[(num_blocks, num_columns)](scores, columns.settings, maxima, sums, size, width, num_small, **blocks)
+    values: tuple[Any, ...] = (scores, columns.settings, maxima, sums, size, width, num_small)
+    kernel[(num_blocks, num_columns)](*values, SMALL=_SMALL_BLOCK, **blocks, **pdl)
     kernel = _bounds
-    smalls = triton.next_power_of_2(num_small)
-    found = (best, bounds, counts, masses)
-    kernel[(num_columns,)](
-        maxima, sums, columns.settings, *found, size, width, num_small, **tops, SMALLS=smalls, num_warps=4
-    )
+    values = (maxima, sums, columns.settings, *found, size, width, num_small)
+    kernel[(num_columns,)](*values, **tops, SMALLS=triton.next_power_of_2(num_small), num_warps=4, **pdl)
     if kind.has_top_k or kind.has_top_p:
-        listed = empty(num_columns, _MAX_LISTED, dtype=torch.float32)
+        listed, room = empty(num_columns, _MAX_LISTED, dtype=scores.dtype), {"MAX_LISTED": _MAX_LISTED}
         kernel = _list
-        kernel[(num_blocks, num_columns)](
-            *(scores, columns.settings, *found, listed, size, width),
-            HAS_TOP_P=kind.has_top_p,
-            MAX_LISTED=_MAX_LISTED,
-            BLOCK=BLOCK,
-            num_warps=WARPS,
-        )
+        values = (scores, columns.settings, *found, listed, size, width)
+        kernel[(num_blocks, num_columns)](*values, **room, **blocks, **pdl)
         kernel = _thresholds
-        for source, is_list, chunk, num_warps in ((listed, True, 1024, 4), (scores, False, 8192, 32)):
-            kernel[(num_columns,)](
-                source,
-                counts,
-                masses,
-                columns.settings,
-                best,
-                least,
-                size,
-                width,
-                **tops,
-                MAX_LISTED=_MAX_LISTED,
-                IS_LIST=is_list,
-                CHUNK=chunk,
-                num_warps=num_warps,
-            )
-    return Truncation(best, least)
+        values = (scores, listed, bounds, counts, masses, columns.settings, best, least, size, width)
+        shift = _SHIFT[scores.dtype]
+        kernel[(num_columns,)](*values, **tops, SHIFT=shift, **room, TILE=_TILE, num_warps=8, **pdl)
+    return Truncation(best, least.flatten())
