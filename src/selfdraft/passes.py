@@ -59,7 +59,7 @@ class ChoiceKind(NamedTuple):
     has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
     is_masked: bool = False  # only allowed tokens
     is_tested: bool = False  # a draft, token by token (`rejection`): what comes of it are verdicts, not choices
-    num_rivals: int = 0  # draws of one distribution that, refused, are followed by another test: at least as many
+    num_rivals: int = 0  # draws from one distribution after which another token may be tested, or a few more
     num_logprobs: int | None = None  # likeliest tokens told beside a choice, with log-probabilities; None: not even its
 
     @property
@@ -98,7 +98,8 @@ class Choosing:
 
     def testing(self, drafts: Sequence[Draft]) -> Choosing:
         """The same rows, which test these drafts."""
-        num_rivals = (1 << max(map(_num_rivals, drafts)).bit_length()) - 1  # few kinds: each is recorded
+        num_rivals = max(map(_num_rivals, drafts))
+        num_rivals += num_rivals > 1 and num_rivals % 2  # few kinds, as each is recorded
         kind = self.kind._replace(is_tested=True, num_rivals=num_rivals)
         settings = of_drafts(self.settings, drafts)
         return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])

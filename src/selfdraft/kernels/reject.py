@@ -87,24 +87,7 @@ def _left_after(lefts_ptr, level, num_refused, num_blocks, COUNT: tl.constexpr, 
 
 
 @triton.jit
-def _refused(
-    sums_ptr, lefts_ptr, column, level, num_refused, num_blocks, COUNT: tl.constexpr, BLOCKS: tl.constexpr
-):  # fmt: skip
-    """`peak` and `share`: what these draws took away is exp(warm - peak) * share. `column`: of the level's scores."""
-    peak, share = tl.zeros([], tl.float32) + 1e30, tl.zeros([], tl.float32)
-    for rank in range(num_refused):
-        left = _left_after(lefts_ptr, level, rank, num_blocks, COUNT, BLOCKS)
-        next_peak, total = _softmax(sums_ptr, column * (COUNT + 1) + rank, num_blocks, BLOCKS)
-        share = share * tl.exp(next_peak - peak) + left / total  # lower from draw to draw, and never out of range
-        peak = next_peak
-    return peak, share
-
-
-@triton.jit
-def _weights(
-    scores_ptr, settings_ptr, row, column, token, best_ptr, least_ptr, peak, size,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr,
-):  # fmt: skip
+def _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P):
     """What scores weigh beside one of `peak`."""
     x = loaded(scores_ptr, column, token, size)
     warm = warmed(x, settings_ptr, row)
@@ -119,16 +102,19 @@ def _left(
     TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Probabilities after the column `at`, and what refused draws have left of them; not normalised."""
-    column, depth = row * (width + num_depths) + at, tl.minimum(depth, num_depths - 1)
-    level = row * (width + num_depths) + width + depth
+    column = row * (width + num_depths) + at
     peak, total = _softmax(sums_ptr, column * (COUNT + 1), num_blocks, BLOCKS)
-    p = _weights(scores_ptr, settings_ptr, row, column, token, best_ptr, least_ptr, peak, size, TOPS, MIN_P) / total
+    p = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P) / total
     left = p
     if num_refused > 0:
-        peak, share = _refused(
-            sums_ptr, lefts_ptr, level, row * num_depths + depth, num_refused, num_blocks, COUNT, BLOCKS
-        )
-        q = _weights(scores_ptr, settings_ptr, row, level, token, best_ptr, least_ptr, peak, size, TOPS, MIN_P)
+        column = row * (width + num_depths) + width + depth
+        peak, share = tl.zeros([], tl.float32) + 1e30, tl.zeros([], tl.float32)
+        for rank in range(num_refused):
+            before = _left_after(lefts_ptr, row * num_depths + depth, rank, num_blocks, COUNT, BLOCKS)
+            next_peak, total = _softmax(sums_ptr, column * (COUNT + 1) + rank, num_blocks, BLOCKS)
+            share = share * tl.exp(next_peak - peak) + before / total  # peaks fall: nothing leaves the numbers' range
+            peak = next_peak
+        q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P)
         left = tl.maximum(p - q * share, 0.0)
     return p, left
 
@@ -136,7 +122,8 @@ def _left(
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _lefts(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, size, width, num_depths, num_blocks, num_refused,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr,
+    size, width, num_depths, num_blocks, num_refused,
     TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block's part of what is left, of each level, when this many draws are refused."""
@@ -154,9 +141,8 @@ def _lefts(
 @triton.jit(do_not_specialize=_FREE)
 def _walk(
     scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, indices_ptr, tokens_ptr, sees_ptr,
-    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks, TOPS: tl.constexpr, MIN_P: tl.constexpr,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From child to child of the last column kept; then a block of `rest` [rows, vocabulary]: scores of what is left.
 
@@ -180,7 +166,7 @@ def _walk(
         is_drawn, level = column <= num_drawn, row * (width + num_depths) + width + depth
         if is_drawn:
             peak, total = _softmax(sums_ptr, level * (COUNT + 1) + num_refused, num_blocks, BLOCKS)
-            q = _weights(scores_ptr, settings_ptr, row, level, token, best_ptr, least_ptr, peak, size, TOPS, MIN_P)
+            q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, level, token, peak, size, TOPS, MIN_P)
             chance *= (q / total).to(tl.float64)
         if chance * (1.0 - gone) < p.to(tl.float64):
             at, num_kept, num_tested, num_refused, gone = column, num_kept + 1, none, none, gone * 0.0
@@ -223,22 +209,17 @@ def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kin
     lefts = torch.empty(num_rows * num_depths, max(count, 1), num_blocks, dtype=torch.float32, device=device)
     rest = torch.empty(num_rows, size, dtype=torch.float32, device=device)
     verdicts, depths = columns.depths.new_zeros(num_rows, width + 1), columns.depths.new_empty(num_rows, 1)
-    known, drafted = (scores, columns.settings, found.best, found.least), (columns.path, columns.on_path)
-    sizes = (size, width, num_depths)
+    known, sizes = (scores, columns.settings, found.best, found.least), (size, width, num_depths)
+    drafted, wide = (columns.path, columns.on_path), {"WIDTH": triton.next_power_of_2(width)}
     fixed = {"TOPS": kind.has_top_k or kind.has_top_p, "MIN_P": kind.has_min_p, "COUNT": count}
     across = {"BLOCKS": triton.next_power_of_2(num_blocks), "BLOCK": BLOCK, "num_warps": WARPS}
-    wide = {"WIDTH": triton.next_power_of_2(width)}
-    add: Any = _sums
-    add[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, **fixed, **wide, BLOCK=BLOCK, num_warps=WARPS)
+    kernel: Any = _sums
+    kernel[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, **fixed, **wide, BLOCK=BLOCK, num_warps=WARPS)
+    kernel, grid = _lefts, (num_blocks, num_rows * num_depths)
     for num_refused in range(1, count + 1):
-        add = _lefts
-        grid = (num_blocks, num_rows * num_depths)
-        add[grid](*known, sums, lefts, *sizes, num_blocks, num_refused, **fixed, **across)
-    walk: Any = _walk
-    walk[(num_blocks, num_rows)](
-        *(*known, sums, lefts, columns.indices, *drafted, rest, verdicts, depths, *sizes, num_blocks),
-        **(fixed | wide | across),
-    )
+        kernel[grid](*known, sums, lefts, *sizes, num_blocks, num_refused, **fixed, **across)
+    kernel, others = _walk, (columns.indices, *drafted, rest, verdicts, depths)
+    kernel[(num_blocks, num_rows)](*known, sums, lefts, *others, *sizes, num_blocks, **fixed, **wide, **across)
     last = draw(rest, replace(columns, depths=depths), ChoiceKind(is_drawn=True, salt=REST), 1)
     verdicts[:, -1:].copy_(last.tokens)
     return verdicts
