@@ -306,9 +306,9 @@ class Decoder:
     def _fingerprint(self) -> list[Any]:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
         states = self._states
-        weights = [weight.data_ptr() for weight in _members(states, "_parameters") if weight is not None]
-        own = [_own(state) for state in states if "forward" in state or _ADAPTER in state]
-        return [*_members(states, "_modules"), *weights, *self.hooks, *own]
+        weights = [weight is not None and weight.data_ptr() for weight in _members(states, "_parameters")]
+        own = [(place, _own(state)) for place, state in enumerate(states) if _has_own(state)]
+        return [*_members(states, "_modules"), *weights, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -347,10 +347,16 @@ def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, filter(None, map(itemgetter(name), states))))
 
 
+def _has_own(state: dict[str, Any]) -> bool:
+    hooks = state["_forward_pre_hooks"] or state["_forward_hooks"]
+    return bool(hooks) or "forward" in state or _ADAPTER in state or "_hf_hook" in state
+
+
 def _own(state: dict[str, Any]) -> tuple[Any, ...]:
     """What acts in one module beside its class: PEFT's adapters can be switched, merged and scaled at any time."""
     adapters = str([state.get(name) for name in _ADAPTER_STATE]) if _ADAPTER in state else ""
-    return state.get("forward"), adapters
+    hooks = (tuple(state[name].values()) for name in ("_forward_pre_hooks", "_forward_hooks"))
+    return (*hooks, state.get("_hf_hook"), state.get("forward"), adapters)
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

@@ -32,6 +32,8 @@ MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
 MAX_KEPT = 32
 """Tokens a row that are drafted where the scores they were drawn from are kept."""
+MAX_KEPT_SCORES = 1 << 23
+"""Rows times vocabulary up to which they are kept, for all depths: half a gigabyte in half precision."""
 MAX_SPINS = 100_000
 """Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
 
@@ -217,6 +219,8 @@ class Drafts:
         first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
+        if rule.keeps_scores and padded_rows(forward, num_rows) * num_tokens > MAX_KEPT_SCORES:
+            return None
         kept = (num_tokens, torch.float32 if rule.kind.has_rules else self._dtype) if rule.keeps_scores else None
         tensors = self._tensors(padded_rows(forward, num_rows), min(rule.max_candidates, num_tokens), kept)
         assert task.choosing is not None
