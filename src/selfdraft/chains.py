@@ -67,7 +67,7 @@ class DraftTask:
 
 @dataclass(frozen=True)
 class DraftedChain:
-    """A chain on the host, depth by depth."""
+    """A chain on the host, depth by depth. Its scores stay on the device: the next draft may overwrite them."""
 
     candidates: Sequence[Sequence[Sequence[int]]]  # [depth][row] best first, PAD-filled; only PAD: the row had stopped
     confidences: Sequence[Sequence[float]]  # [depth][row]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -58,6 +59,7 @@ class ChoiceKind(NamedTuple):
     has_rules: bool = False  # penalties, biases, bans: what goes by the text so far
     is_masked: bool = False  # only allowed tokens
     is_tested: bool = False  # a draft, token by token (`rejection`): what comes of it are verdicts, not choices
+    num_rivals: int = 0  # draws from one distribution after which another token may be tested, or a few more
     num_logprobs: int | None = None  # likeliest tokens told beside a choice, with log-probabilities; None: not even its
 
     @property
@@ -96,7 +98,10 @@ class Choosing:
 
     def testing(self, drafts: Sequence[Draft]) -> Choosing:
         """The same rows, which test these drafts."""
-        kind, settings = self.kind._replace(is_tested=True), of_drafts(self.settings, drafts)
+        num_rivals = max(map(_num_rivals, drafts))
+        num_rivals += num_rivals > 1 and num_rivals % 2  # few kinds, as each is recorded
+        kind = self.kind._replace(is_tested=True, num_rivals=num_rivals)
+        settings = of_drafts(self.settings, drafts)
         return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
 
     def telling(self, num_logprobs: int | None) -> Choosing:
@@ -116,6 +121,12 @@ class Choosing:
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
     """The settings of rows with the sizes of their drafts."""
     return [[*row[:-2], len(draft.tokens), draft.num_drawn] for row, draft in zip(settings, drafts, strict=True)]
+
+
+def _num_rivals(draft: Draft) -> int:
+    """See `ChoiceKind`."""
+    num_children, num_draws = Counter(draft.parents), Counter(draft.parents[: draft.num_drawn])
+    return max((min(count, num_children[node] - 1) for node, count in num_draws.items()), default=0)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
 
     Rows that stand between them in the cache are carried along, so that a pass never copies keys and values.
     """
-    drafts = [Draft()] * len(plans)
-    for members in _groups(state, plans, method):
+    drafts, groups = [Draft()] * len(plans), _groups(state, plans, method)
+    for members in groups:
         plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
         sequences = state.active[hull]
         caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(hull.start, hull.stop)]
@@ -42,6 +42,8 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
             session, rule, rows, caps, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
         )
         for row, draft in enumerate(group.run(), start=hull.start):
+            if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
+                draft = replace(draft, scores=draft.scores.clone())
             # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
             drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
     return drafts

@@ -1,7 +1,10 @@
-"""Drafts tested by rejection: all levels of a row's tree in one program. `reject_reference` says the same in torch.
+"""Drafts tested by rejection, without the host. `reject_reference` says the same in torch.
 
-A token that is kept costs two scores; one that is refused a run over the vocabulary, as what is left of the target's
-distribution must be normalised. What is left is written, so that siblings find it; the last word is drawn from it.
+When draws from q were refused, what is left of p is max(p - t q, 0), divided by its sum. The number t is a sum over
+these draws: what was left of p / what was left of q before each. So nothing needs to be written on the way, and the
+sums do not depend on the walk, as draws continue the chain alone: p stands in column d for the draft's level d. Many
+programs add them up. The walk then reads a few numbers a token. Each program walks, before it turns to its block of
+what is left in the end: the last word is drawn from it.
 """
 
 from __future__ import annotations
@@ -17,198 +20,206 @@ from ..noise import REST, TEST
 from ..passes import SETTINGS, ChoiceKind, Columns
 from .choose import draw, uniform
 from .quick import quick
-from .truncate import BLOCK, WARPS, is_kept, loaded, setting, truncation, warmed, warmth
+from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, setting, truncation, warmed, warmth
 
 _NUM_NODES, _NUM_DRAWN = (tl.constexpr(SETTINGS.index(name)) for name in ("num_nodes", "num_drawn"))
 _TEST = tl.constexpr(TEST)
-_WALK_BLOCK, _WALK_WARPS = 4096, 16
+_FREE = ["size", "width", "num_depths", "num_blocks", "num_refused"]
+
+
+@triton.jit
+def _children(sees_ptr, row, at, after, last, width, WIDTH: tl.constexpr):
+    """Which columns after `after`, up to `last`, continue the column `at`."""
+    column = tl.arange(0, WIDTH)
+    sees = tl.load(sees_ptr + row * width + column, mask=column < width, other=0)
+    bit = tl.full([WIDTH], 1, tl.int64) << column.to(tl.int64)
+    return (sees == (tl.load(sees_ptr + row * width + at) | bit)) & (column > after) & (column <= last)
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width"])
+@triton.jit(do_not_specialize=_FREE)
 def _sums(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, size, width,
-    HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr, BLOCK: tl.constexpr,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, tokens_ptr, sees_ptr, sums_ptr, size, width, num_depths,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block's part of what its column's softmax is divided by."""
+    """A block's part of its column's softmax: the best warm score, and what all weigh beside it.
+
+    Of a draft's level also without the first token drawn from it, without the first two, and so on.
+    """
     block, column = tl.program_id(0), tl.program_id(1)
-    row = column // width
-    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
-    warm = warmed(x, settings_ptr, row)
-    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS, HAS_MIN_P)
-    weight = tl.where(keeps, tl.exp(warm - tl.load(best_ptr + column)), 0.0)
-    tl.store(sums_ptr + column * tl.num_programs(0) + block, tl.sum(weight, axis=0))
-
-
-@triton.jit
-def _softmax(best_ptr, sums_ptr, column, num_blocks, BLOCKS: tl.constexpr):
-    """The best warm score of a column, and what its softmax is divided by."""
-    block = tl.arange(0, BLOCKS)
-    sums = tl.load(sums_ptr + column * num_blocks + block, mask=block < num_blocks, other=0.0)
-    return tl.load(best_ptr + column), tl.sum(sums, axis=0)
-
-
-@triton.jit
-def _probs(x, settings_ptr, row, column, best_ptr, least_ptr, peak, total, TOPS: tl.constexpr, MIN_P: tl.constexpr):
-    """Probabilities of scores, by the best warm one and the sum of those that are left."""
+    row, depth = column // (width + num_depths), column % (width + num_depths) - width
+    token = block * BLOCK + tl.arange(0, BLOCK)
+    x = loaded(scores_ptr, column, token, size)
     warm = warmed(x, settings_ptr, row)
     keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, TOPS, MIN_P)
-    return tl.where(keeps, tl.exp(warm - peak) / tl.maximum(total, 1e-30), 0.0)
+    at = tl.minimum(tl.maximum(depth, 0), width - 1)
+    last = tl.where(depth < 0, 0, setting(settings_ptr, row, _NUM_DRAWN))
+    for rank in tl.static_range(COUNT + 1):
+        if rank > 0:
+            is_child = _children(sees_ptr, row, at, at, last, width, WIDTH)
+            drawn = tl.load(tokens_ptr + row * width + tl.arange(0, WIDTH), mask=is_child, other=-1)
+            number = tl.cumsum(is_child.to(tl.int32), axis=0)
+            keeps &= token != tl.max(tl.where(is_child & (number == rank), drawn, -1), axis=0)
+        peak = tl.max(tl.where(keeps, warm, -1e30), axis=0)
+        place = sums_ptr + ((column * (COUNT + 1) + rank) * tl.num_programs(0) + block) * 2
+        tl.store(place, peak)
+        tl.store(place + 1, tl.sum(tl.where(keeps, tl.exp(warm - peak), 0.0), axis=0))
 
 
 @triton.jit
-def _place(row, side, size):
-    """Of a row in `left`."""
-    return (side * tl.num_programs(0) + row).to(tl.int64) * size
+def _softmax(sums_ptr, place, num_blocks, BLOCKS: tl.constexpr):
+    """The best warm score, and what the softmax is divided by."""
+    block = tl.arange(0, BLOCKS)
+    source = sums_ptr + (place * num_blocks + block) * 2
+    peaks = tl.load(source, mask=block < num_blocks, other=-1e30)
+    sums = tl.load(source + 1, mask=block < num_blocks, other=0.0)
+    peak = tl.max(peaks, axis=0)
+    return peak, tl.maximum(tl.sum(sums * tl.exp(peaks - peak), axis=0), 1e-30)
+
+
+@triton.jit
+def _left_after(lefts_ptr, level, num_refused, num_blocks, COUNT: tl.constexpr, BLOCKS: tl.constexpr):
+    """The sum of what was left of the target's distribution when this many draws of a level were refused."""
+    block = tl.arange(0, BLOCKS)
+    source = lefts_ptr + (level * COUNT + num_refused - 1) * num_blocks + block
+    left = tl.sum(tl.load(source, mask=(block < num_blocks) & (num_refused > 0), other=0.0), axis=0)
+    return tl.where(num_refused > 0, tl.maximum(left, 1e-30), 1.0)
+
+
+@triton.jit
+def _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P):
+    """What scores weigh beside one of `peak`."""
+    x = loaded(scores_ptr, column, token, size)
+    warm = warmed(x, settings_ptr, row)
+    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, TOPS, MIN_P)
+    return tl.where(keeps, tl.exp(warm - peak), 0.0)
 
 
 @triton.jit
 def _left(
-    target_ptr, left_ptr, settings_ptr, row, column, token, best_ptr, least_ptr, peak, total, side, scale, size,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
+    size, width, num_depths, num_blocks,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """What is left of the target's probabilities after `column`."""
-    if side < 0:
-        p = loaded(target_ptr, column, token, size)
-        p = _probs(p, settings_ptr, row, column, best_ptr, least_ptr, peak, total, TOPS, MIN_P)
-    else:
-        place = _place(row, side, size) + token
-        p = tl.load(left_ptr + place, mask=token < size, other=0.0) * scale
-    return p
-
-
-@triton.jit
-def _refuse(
-    target_ptr, best_ptr, least_ptr, peak, total, draft_ptr, draft_best_ptr, draft_least_ptr, draft_peak, draft_total,
-    left_ptr, settings_ptr, row, column, level, refused, is_drawn, side, scale, size,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Write what is left of the target's distribution, and take the token `refused` out of the draft's.
-
-    Returns where that stands and its factor, then the best warm score and the sum of what is left of the draft's.
-    """
-    other = tl.where(side < 0, 0, 1 - side)
-    total_left = tl.zeros([], tl.float64)
-    next_peak, next_total = tl.zeros([], tl.float32) - 1e30, tl.zeros([], tl.float32)
-    for start in range(0, size, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        before = _left(
-            target_ptr, left_ptr, settings_ptr, row, column, token, best_ptr, least_ptr, peak, total, side, scale, size,
-            TOPS, MIN_P,
-        )  # fmt: skip
-        x = loaded(draft_ptr, level, token, size)
-        warm = warmed(x, settings_ptr, row)
-        keeps = is_kept(x, warm, settings_ptr, row, level, draft_best_ptr, draft_least_ptr, TOPS, MIN_P)
-        drawn_from = tl.where(keeps, tl.exp(warm - draft_peak) / tl.maximum(draft_total, 1e-30), 0.0)
-        after = tl.maximum(before - tl.where(is_drawn, drawn_from, (token == refused).to(tl.float32)), 0.0)
-        tl.store(left_ptr + _place(row, other, size) + token, after, mask=token < size)
-        total_left += tl.sum(after, axis=0).to(tl.float64)
-
-        keeps &= token != refused
-        higher = tl.maximum(next_peak, tl.max(tl.where(keeps, warm, -1e30), axis=0))
-        weights = tl.where(keeps, tl.exp(warm - higher), 0.0)
-        next_total = next_total * tl.exp(next_peak - higher) + tl.sum(weights, axis=0)
-        next_peak = higher
-    if total_left > 0:  # else rounding left nothing: it stays as it was
-        side, scale = other, (1.0 / total_left).to(tl.float32)
-    tl.debug_barrier()  # all threads have read it
-    tl.store(draft_ptr + level.to(tl.int64) * size + refused, float("-inf"))
-    tl.debug_barrier()
-    return side, scale, next_peak, next_total
+    """Probabilities after the column `at`, and what refused draws have left of them; not normalised."""
+    column = row * (width + num_depths) + at
+    peak, total = _softmax(sums_ptr, column * (COUNT + 1), num_blocks, BLOCKS)
+    p = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P) / total
+    left = p
+    if num_refused > 0:
+        column = row * (width + num_depths) + width + depth
+        peak, share = tl.zeros([], tl.float32) + 1e30, tl.zeros([], tl.float32)
+        for rank in range(num_refused):
+            before = _left_after(lefts_ptr, row * num_depths + depth, rank, num_blocks, COUNT, BLOCKS)
+            next_peak, total = _softmax(sums_ptr, column * (COUNT + 1) + rank, num_blocks, BLOCKS)
+            share = share * tl.exp(next_peak - peak) + before / total  # peaks fall: nothing leaves the numbers' range
+            peak = next_peak
+        q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P)
+        left = tl.maximum(p - q * share, 0.0)
+    return p, left
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width", "num_depths", "num_blocks"])
-def _walk(
-    target_ptr, best_ptr, least_ptr, sums_ptr, draft_ptr, draft_best_ptr, draft_least_ptr, draft_sums_ptr, left_ptr,
-    settings_ptr, indices_ptr, tokens_ptr, sees_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+@triton.jit(do_not_specialize=_FREE)
+def _lefts(
+    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr,
+    size, width, num_depths, num_blocks, num_refused,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Column by column: one that continues the last one kept is tested.
+    """A block's part of what is left, of each level, when this many draws are refused."""
+    block, level = tl.program_id(0), tl.program_id(1)
+    row, depth = level // num_depths, level % num_depths
+    _, left = _left(
+        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, tl.minimum(depth, width - 1), depth,
+        num_refused, block * BLOCK + tl.arange(0, BLOCK), size, width, num_depths, num_blocks,
+        TOPS, MIN_P, COUNT, BLOCKS,
+    )  # fmt: skip
+    tl.store(lefts_ptr + (level * COUNT + num_refused - 1) * num_blocks + block, tl.sum(left, axis=0))
 
-    `left` [2, rows, vocabulary]: what is left of the target's distribution, on one side as it is, on the other as it
-    was; in the end, on the first, scores of it. `depths` [rows]: where those stand.
+
+@quick
+@triton.jit(do_not_specialize=_FREE)
+def _walk(
+    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, indices_ptr, tokens_ptr, sees_ptr,
+    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks, TOPS: tl.constexpr, MIN_P: tl.constexpr,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """From child to child of the last column kept; then a block of `rest` [rows, vocabulary]: scores of what is left.
+
+    `depths` [rows]: where those stand.
     """
-    row = tl.program_id(0)
-    num_nodes, num_drawn = setting(settings_ptr, row, _NUM_NODES), setting(settings_ptr, row, _NUM_DRAWN)
-    at, num_kept, rank, side = row * 0, row * 0, row * 0, row * 0 - 1  # side -1: all is left
-    scale, level = tl.zeros([], tl.float32) + 1.0, row * num_depths
-    peak, total = _softmax(best_ptr, sums_ptr, row * width, num_blocks, BLOCKS)
-    draft_peak, draft_total = _softmax(draft_best_ptr, draft_sums_ptr, level, num_blocks, BLOCKS)
-    for column in range(1, num_nodes.to(tl.int32) + 1):
-        bit = tl.full([], 1, tl.int64) << column
-        if tl.load(sees_ptr + row * width + column) == (tl.load(sees_ptr + row * width + at) | bit):
-            token = tl.load(tokens_ptr + row * width + column).to(tl.int32)
-            p = _left(
-                target_ptr, left_ptr, settings_ptr, row, row * width + at, token, best_ptr, least_ptr, peak, total,
-                side, scale, size, TOPS, MIN_P,
-            )  # fmt: skip
-            q = _probs(
-                loaded(draft_ptr, level, token, size), settings_ptr, row, level, draft_best_ptr, draft_least_ptr,
-                draft_peak, draft_total, TOPS, MIN_P,
-            )  # fmt: skip
-            chance = uniform(settings_ptr, row, tl.load(indices_ptr + row) + num_kept, rank, _TEST)
-            rank += 1
-            if chance * tl.where(column <= num_drawn, q, 1.0).to(tl.float64) < p.to(tl.float64):
-                at, num_kept, rank, side = row * 0 + column, num_kept + 1, row * 0, row * 0 - 1
-                level = row * num_depths + tl.minimum(num_kept, num_depths - 1)
-                tl.store(verdicts_ptr + row * (width + 1) + num_kept, at.to(tl.int64))
-                peak, total = _softmax(best_ptr, sums_ptr, row * width + at, num_blocks, BLOCKS)
-                draft_peak, draft_total = _softmax(draft_best_ptr, draft_sums_ptr, level, num_blocks, BLOCKS)
-            else:
-                side, scale, draft_peak, draft_total = _refuse(
-                    target_ptr, best_ptr, least_ptr, peak, total, draft_ptr, draft_best_ptr, draft_least_ptr,
-                    draft_peak, draft_total, left_ptr, settings_ptr, row, row * width + at, level, token,
-                    column <= num_drawn, side, scale, size, TOPS, MIN_P, BLOCK,
-                )  # fmt: skip
-    tl.store(verdicts_ptr + row * (width + 1), num_kept.to(tl.int64))
-    tl.store(depths_ptr + row, num_kept.to(tl.int64))
-    for start in range(0, size, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        p = _left(
-            target_ptr, left_ptr, settings_ptr, row, row * width + at, token, best_ptr, least_ptr, peak, total,
-            side, scale, size, TOPS, MIN_P,
+    block, row = tl.program_id(0), tl.program_id(1)
+    each, none = tl.arange(0, WIDTH), tl.zeros([], tl.int32)
+    num_nodes = setting(settings_ptr, row, _NUM_NODES).to(tl.int32)
+    num_drawn = setting(settings_ptr, row, _NUM_DRAWN).to(tl.int32)
+    at, num_kept, num_tested, num_refused = none, none, none, none  # the last two: after `at`; the last one: of draws
+    gone = tl.zeros([], tl.float64)  # with refused guesses, of what draws have left
+    column = tl.min(tl.where(_children(sees_ptr, row, at, at, num_nodes, width, WIDTH), each, WIDTH), axis=0)
+    while column < WIDTH:
+        token, depth = tl.load(tokens_ptr + row * width + column).to(tl.int32), tl.minimum(num_kept, num_depths - 1)
+        _, p = _left(
+            scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
+            size, width, num_depths, num_blocks, TOPS, MIN_P, COUNT, BLOCKS,
         )  # fmt: skip
-        # A draw divides them by the temperature.
-        score = tl.where(p > 0, tl.log(tl.maximum(p, 1e-45)) * warmth(settings_ptr, row).to(tl.float32), float("-inf"))
-        tl.debug_barrier()  # all threads have read it
-        tl.store(left_ptr + _place(row, 0, size) + token, score, mask=token < size)
-
-
-def _measured(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> tuple[torch.Tensor, ...]:
-    """Of scores [columns, vocabulary]: the best, the least that is kept, and the sum of the softmax by blocks."""
-    (num_columns, size), found = scores.shape, truncation(scores, columns, kind)
-    num_blocks = triton.cdiv(size, BLOCK)
-    sums = torch.empty(num_columns, num_blocks, dtype=torch.float32, device=scores.device)
-    kernel: Any = _sums
-    values = (scores, columns.settings, found.best, found.least, sums, size, columns.depths.shape[1])
-    tops: dict[str, Any] = {"HAS_TOPS": kind.has_top_k or kind.has_top_p, "HAS_MIN_P": kind.has_min_p}
-    kernel[(num_blocks, num_columns)](*values, **tops, BLOCK=BLOCK, num_warps=WARPS)
-    return found.best, found.least, sums
+        p /= _left_after(lefts_ptr, row * num_depths + depth, num_refused, num_blocks, COUNT, BLOCKS)
+        chance = uniform(settings_ptr, row, tl.load(indices_ptr + row) + num_kept, num_tested, _TEST)
+        is_drawn, level = column <= num_drawn, row * (width + num_depths) + width + depth
+        if is_drawn:
+            peak, total = _softmax(sums_ptr, level * (COUNT + 1) + num_refused, num_blocks, BLOCKS)
+            q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, level, token, peak, size, TOPS, MIN_P)
+            chance *= (q / total).to(tl.float64)
+        if chance * (1.0 - gone) < p.to(tl.float64):
+            at, num_kept, num_tested, num_refused, gone = column, num_kept + 1, none, none, gone * 0.0
+            tl.store(verdicts_ptr + row * (width + 1) + num_kept, at.to(tl.int64), mask=block == 0)
+        else:
+            num_tested += 1
+            num_refused += is_drawn.to(tl.int32)
+            gone += tl.where(is_drawn, 0.0, p.to(tl.float64))
+        follows = _children(sees_ptr, row, at, column, num_nodes, width, WIDTH)
+        column = tl.min(tl.where(follows, each, WIDTH), axis=0)
+    tl.store(verdicts_ptr + row * (width + 1), num_kept.to(tl.int64), mask=block == 0)
+    tl.store(depths_ptr + row, num_kept.to(tl.int64), mask=block == 0)
+    token = block * BLOCK + tl.arange(0, BLOCK)
+    p, left = _left(
+        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, num_kept, num_refused, token,
+        size, width, num_depths, num_blocks, TOPS, MIN_P, COUNT, BLOCKS,
+    )  # fmt: skip
+    # Where rounding has left nothing at all, it is drawn from p: noise is never as large.
+    score = tl.where(left > 0, tl.log(tl.maximum(left, 1e-45)), tl.log(tl.maximum(p, 1e-45)) - 1000.0)
+    score = tl.where(p > 0, score * warmth(settings_ptr, row).to(tl.float32), float("-inf"))  # a draw divides by it
+    rest_ptr += row.to(tl.int64) * size
+    tl.store(rest_ptr + token, score, mask=token < size)
+    guessed = tl.load(tokens_ptr + row * width + each, mask=each < width, other=-1)
+    is_guess = _children(sees_ptr, row, at, tl.maximum(at, num_drawn), num_nodes, width, WIDTH)
+    tl.debug_barrier()  # the scores are written
+    tl.store(rest_ptr + guessed, float("-inf"), mask=is_guess & (guessed // BLOCK == block))
 
 
 def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
-    """See `top.reject`. `drawn_from` is used up: tokens that were refused are taken out of it."""
+    """See `top.reject`."""
     (num_rows, width), size, num_depths = columns.depths.shape, scores.shape[-1], drawn_from.shape[1]
-    scores, offered, num_blocks = scores.contiguous(), drawn_from.flatten(0, 1), triton.cdiv(size, BLOCK)
+    # Side by side they are truncated at once, which takes longer than a copy.
+    scores = torch.cat((scores.view(num_rows, width, size), drawn_from), 1).flatten(0, 1)
+    found, count = Truncation(columns.settings, columns.settings), kind.num_rivals  # nothing is read there
+    if kind.has_top_k or kind.has_top_p or kind.has_min_p:
+        all_columns = columns.depths.new_empty(num_rows, width + num_depths)
+        found = truncation(scores, replace(columns, depths=all_columns), kind)
+    num_blocks, device = triton.cdiv(size, BLOCK), scores.device
+    sums = torch.empty(len(scores), count + 1, num_blocks, 2, dtype=torch.float32, device=device)
+    lefts = torch.empty(num_rows * num_depths, max(count, 1), num_blocks, dtype=torch.float32, device=device)
+    rest = torch.empty(num_rows, size, dtype=torch.float32, device=device)
     verdicts, depths = columns.depths.new_zeros(num_rows, width + 1), columns.depths.new_empty(num_rows, 1)
-    left = torch.empty(2, num_rows, size, dtype=torch.float32, device=scores.device)
-    levels = replace(columns, depths=depths.expand(num_rows, num_depths))
-    kernel: Any = _walk
-    kernel[(num_rows,)](
-        scores,
-        *_measured(scores, columns, kind),
-        offered,
-        *_measured(offered, levels, kind),
-        left,
-        *(columns.settings, columns.indices, columns.path, columns.on_path),
-        *(verdicts, depths, size, width, num_depths, num_blocks),
-        TOPS=kind.has_top_k or kind.has_top_p,
-        MIN_P=kind.has_min_p,
-        BLOCK=_WALK_BLOCK,
-        BLOCKS=triton.next_power_of_2(num_blocks),
-        num_warps=_WALK_WARPS,
-    )
-    last = draw(left[0], replace(columns, depths=depths), ChoiceKind(is_drawn=True, salt=REST), 1)
+    known, sizes = (scores, columns.settings, found.best, found.least), (size, width, num_depths)
+    drafted, wide = (columns.path, columns.on_path), {"WIDTH": triton.next_power_of_2(width)}
+    fixed = {"TOPS": kind.has_top_k or kind.has_top_p, "MIN_P": kind.has_min_p, "COUNT": count}
+    across = {"BLOCKS": triton.next_power_of_2(num_blocks), "BLOCK": BLOCK, "num_warps": WARPS}
+    kernel: Any = _sums
+    kernel[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, **fixed, **wide, BLOCK=BLOCK, num_warps=WARPS)
+    kernel, grid = _lefts, (num_blocks, num_rows * num_depths)
+    for num_refused in range(1, count + 1):
+        kernel[grid](*known, sums, lefts, *sizes, num_blocks, num_refused, **fixed, **across)
+    kernel, others = _walk, (columns.indices, *drafted, rest, verdicts, depths)
+    kernel[(num_blocks, num_rows)](*known, sums, lefts, *others, *sizes, num_blocks, **fixed, **wide, **across)
+    last = draw(rest, replace(columns, depths=depths), ChoiceKind(is_drawn=True, salt=REST), 1)
     verdicts[:, -1:].copy_(last.tokens)
     return verdicts

@@ -54,13 +54,13 @@ class DraftGraphs:
 class DraftOutputs:
     """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence.
 
-    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on. `kept` [depths, rows, vocabulary], if the
-    rule keeps it: what each depth was drawn from.
+    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on. `kept` [1 + depths, rows, vocabulary], if
+    the rule keeps it: what each depth, from 1 on, was drawn from.
     """
 
     def __init__(self, device: Device, rows: int, num_candidates: int, kept: tuple[int, torch.dtype] | None) -> None:
         self._is_busy = False
-        self.kept = None if kept is None else device.zeros(MAX_KEPT, rows, kept[0], dtype=kept[1])
+        self.kept = None if kept is None else device.zeros(1 + MAX_KEPT, rows, kept[0], dtype=kept[1])
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
@@ -97,11 +97,11 @@ class DraftOutputs:
     def keep(self, scores: torch.Tensor, depth: torch.Tensor) -> None:
         """Recorded."""
         if self.kept is not None:
-            self.kept.index_copy_(0, (depth[:1] - 1) % MAX_KEPT, scores[None])
+            self.kept.index_copy_(0, depth[:1], scores[None])
 
     def read_kept(self, num_depths: int, rows: int) -> torch.Tensor | None:
-        """A copy: another group of rows may draft before this one is verified."""
-        return None if self.kept is None else self.kept[:num_depths, :rows].clone()
+        """Where the next draft writes its own."""
+        return None if self.kept is None else self.kept[1 : 1 + num_depths, :rows]
 
 
 def draft_token(

@@ -261,15 +261,16 @@ class Passes:
         def choose() -> None:
             columns = replace(buffers.columns, allowed=allowed)
             columns = columns if history is None else history.seen_by(columns)
-            tokens = choose_tokens(scores.flatten(0, 1), columns, kind, drawn_from, outbox)
+            choose_tokens(scores.flatten(0, 1), columns, kind, drawn_from, outbox)
             if told is not None and count is not None:
+                tokens = said(outbox.verdicts.tensor, columns.path) if kind.is_tested else outbox.choices.tensor
                 told.tensor.copy_(logprobs(scores.flatten(0, 1), tokens.flatten(), count).view(rows, width, -1))
 
         bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
         sizes = () if drawn_from is None else (drawn_from.data_ptr(), drawn_from.shape[1], drawn_from.dtype)
         key = GraphKey(("choose", kind, scores.dtype, *sizes), None, rows, width, 0, SkipSet(), (), bound_to)
         recording = self._graphs.get(key, lambda record: record(choose)[0])
-        if drawn_from is not None:  # only now: a test uses them up
+        if drawn_from is not None:
             send_drafts(choosing.drawn_from, drawn_from)
         return Chooser(recording, history, kind.is_tested, told)
 
@@ -323,17 +324,16 @@ class Passes:
 
 def choose_tokens(
     scores: torch.Tensor, columns: Columns, kind: ChoiceKind, drawn_from: torch.Tensor | None, outbox: Outbox
-) -> torch.Tensor:
-    """Put into the outbox what is chosen after each column by its raw scores; returns it as [rows, width]; recorded."""
-    choices = outbox.choices.tensor
+) -> None:
+    """Put into the outbox what is chosen after each column by its raw scores; recorded."""
     if kind.is_best:
-        return choices  # the pass itself has found them
-    known = processed(scores, columns, kind)
+        return  # the pass itself has found them
+    known, choices = processed(scores, columns, kind), outbox.choices.tensor
     if drawn_from is not None:
-        verdicts = outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
-        return said(verdicts, columns.path)
-    best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
-    return choices.copy_(best.view(choices.shape))
+        outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
+    else:
+        best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
+        choices.copy_(best.view(choices.shape))
 
 
 def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
