@@ -16,6 +16,7 @@ class PlainLookahead:
 
     Options: ClassVar[type[Any]]
     reads_distribution: ClassVar[bool] = False
+    num_changes: int | None = 0
 
     def __init__(self, options: Any, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None) -> None:
         self.options = options
