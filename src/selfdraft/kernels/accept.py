@@ -28,6 +28,14 @@ def _at(values, column, place):
     return tl.sum(tl.where(column == place, values, 0), axis=0)
 
 
+@triton.jit
+def _child(tokens, sees, column, parent, token, num_nodes):
+    """The column that continues `parent` with this token, 0: none."""
+    seen = _at(sees, column, parent) | (tl.full(column.shape, 1, tl.int64) << column)
+    is_child = (column > parent) & (column <= num_nodes) & (sees == seen) & (tokens == token)
+    return tl.max(tl.where(is_child, column, 0), axis=0)
+
+
 @quick
 @triton.jit(do_not_specialize=["width", "num_path"])
 def _accept(
@@ -40,18 +48,14 @@ def _accept(
     tokens = tl.load(tokens_ptr + place, mask=is_column, other=0)
     sees = tl.load(sees_ptr + place, mask=is_column, other=0)
     choices = tl.load(choices_ptr + place, mask=is_column, other=0)
-    is_node = (column > 0) & (column <= tl.load(settings_ptr + row * _NUM_SETTINGS + _NUM_NODES))
-    bit = tl.full([WIDTHS], 1, tl.int64) << column
-    kept = row * 0
-    token = _at(choices, column, 0)
-    is_child = is_node & (sees == (_at(sees, column, 0) | bit)) & (tokens == token)
-    child = tl.max(tl.where(is_child, column, 0), axis=0)
+    num_nodes = tl.load(settings_ptr + row * _NUM_SETTINGS + _NUM_NODES)
+    kept, token = row * 0, _at(choices, column, 0)
+    child = _child(tokens, sees, column, row * 0, token, num_nodes)
     while child > 0:
         kept += 1
         tl.store(kept_ptr + row * width + kept, child.to(tl.int64))
         token = _at(choices, column, child)
-        is_child = is_node & (sees == (_at(sees, column, child) | bit)) & (tokens == token)
-        child = tl.max(tl.where(is_child, column, 0), axis=0)
+        child = _child(tokens, sees, column, child, token, num_nodes)
     tl.store(kept_ptr + row * width, kept.to(tl.int64))
 
     is_row = row < tl.load(header_ptr + 4)

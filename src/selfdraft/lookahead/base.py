@@ -16,11 +16,14 @@ class PlainLookahead:
 
     Options: ClassVar[type[Any]]
     reads_distribution: ClassVar[bool] = False
-    num_changes: int | None = 0
 
     def __init__(self, options: Any, knowledge: Knowledge | None = None, drafted_by: DraftedBy | None = None) -> None:
         self.options = options
         self.max_tokens: int = options.max_tokens
+
+    @property
+    def num_changes(self) -> int:
+        return 0
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         """Up to the maximum."""

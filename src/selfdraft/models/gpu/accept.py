@@ -89,7 +89,7 @@ class Accepting:
         is_fused = storage is not None and runs_triton(choices.device)
 
         def run() -> None:
-            if is_fused:
+            if is_fused and storage is not None:
                 from ...kernels import accept as kernels
 
                 kernels.accept(verified.tensors, choices, kept, draft.tensors)

@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -24,6 +25,9 @@ from .forward import Forward, cache_key, padded_rows
 from .graphs import Graphs, RecordingError, bucket
 from .history import Histories
 from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
+
+MAX_NEEDED = 8
+"""Drafts in a row that must have been foreseeable, once several were begun in vain."""
 
 _LOGGER = logging.getLogger(__name__)
 Choices = Callable[[], list[list[int]]]
@@ -84,8 +88,7 @@ class Begun:
     choices: Choices
 
     def is_what(self, asked: Asked, tokens: Sequence[Sequence[int]]) -> bool:
-        if not self.last.leads_to(asked):
-            return False
+        """Of a draft that `last` leads to, after these tokens: whether they are what the device has found."""
         tree, choosing = self.request.tree, self.request.choosing
         assert choosing is not None
         for row, (choices, (token,)) in enumerate(zip(self.choices(), tokens, strict=True)):
@@ -112,7 +115,7 @@ class Drafts:
         self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
         self._accepting = Accepting(device, graphs)
         self._last: Asked | None = None
-        self._is_steady = False  # the last one would have been right, begun unasked
+        self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
         self._begun: Begun | None = None
         self.runs_ahead, self.num_begun, self.num_hits = True, 0, 0
         self.refused: set[DraftRule] = set()
@@ -130,7 +133,7 @@ class Drafts:
         cache.reserve(bucket(first + max_depth))
         draft = self._spec(forward, task, request, cache, vocabulary)
         asked = Asked.of(draft, task, request, cache)
-        is_begun = self._take(asked, request)
+        is_begun = self._take(asked, request.tokens)
         opening = draft.buffers if is_begun else self._send(draft.buffers, task, request, cache)
         known: dict[tuple[int, int], DraftGraphs] = {}
 
@@ -177,12 +180,16 @@ class Drafts:
 
     # ------------------------------------------------------------------------------------------------ running ahead
 
-    def _take(self, asked: Asked | None, request: PassRequest) -> bool:
+    def _take(self, asked: Asked | None, tokens: Any) -> bool:
         """Whether what is asked for has been begun; what was is over in any case."""
         last, begun = self._last, self._begun
         self._last = self._begun = None
-        self._is_steady = last is not None and asked is not None and last.leads_to(asked)
-        is_hit = begun is not None and asked is not None and begun.is_what(asked, request.tokens)  # type: ignore[arg-type]
+        is_steady = last is not None and asked is not None and last.leads_to(asked)
+        self._num_steady = self._num_steady + 1 if is_steady else 0
+        if begun is None:
+            return False
+        is_hit = is_steady and asked is not None and begun.is_what(asked, tokens)
+        self._num_needed = 1 if is_hit else min(2 * self._num_needed, MAX_NEEDED)
         self.num_hits += is_hit
         return is_hit
 
@@ -193,7 +200,7 @@ class Drafts:
     def begin_next(
         self, verified: PassBuffers, tensor: torch.Tensor, request: PassRequest, cache: SlotCache, choices: Choices
     ) -> bool:
-        """After the verification of the last draft: begin the next one, unless the last one was not foreseeable.
+        """After the verification of the last draft: begin the next one, if the last ones could be foreseen.
 
         `tensor` [rows, width]: the choices, which are on their way to the host. Returns whether it was begun: then what
         is kept has been moved to its place in the cache.
@@ -204,7 +211,8 @@ class Drafts:
         spec, first_row = last.spec, request.first_row
         accepting = self._accepting(verified, tensor, spec.buffers, cache, first_row)
         graphs = self._graphs_after(last, request, cache)
-        if graphs is None or not (self.runs_ahead and self._is_steady) or request.choosing is None:
+        is_foreseen = self.runs_ahead and self._num_steady >= self._num_needed and request.choosing is not None
+        if graphs is None or not is_foreseen:
             return False
         spec.outputs.begin()
         for recording in (accepting, graphs.begin, graphs.finish):
