@@ -183,19 +183,21 @@ class Drafts:
     def _take(self, asked: Asked | None, tokens: Any) -> bool:
         """Whether what is asked for has been begun; what was is over in any case."""
         last, begun = self._last, self._begun
-        self._last = self._begun = None
+        self._last = None
+        self.forget()
         is_steady = last is not None and asked is not None and last.leads_to(asked)
         self._num_steady = self._num_steady + 1 if is_steady else 0
-        if begun is None:
+        if begun is None or asked is None or not is_steady or not begun.is_what(asked, tokens):
             return False
-        is_hit = is_steady and asked is not None and begun.is_what(asked, tokens)
-        self._num_needed = 1 if is_hit else min(2 * self._num_needed, MAX_NEEDED)
-        self.num_hits += is_hit
-        return is_hit
+        self._num_needed = 1
+        self.num_hits += 1
+        return True
 
     def forget(self) -> None:
         """Something else than the next draft is asked for."""
-        self._begun = None
+        if self._begun is not None:
+            self._begun = None
+            self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
 
     def begin_next(
         self, verified: PassBuffers, tensor: torch.Tensor, request: PassRequest, cache: SlotCache, choices: Choices
