@@ -11,9 +11,9 @@ One plain token (nothing skipped, captured or branched), file by file:
     plain    replays it; the best tokens go to the host as `Sent`, read when somebody asks; meanwhile the pass after
              them runs already (`Ahead`): plain decoding is one pass ahead of the host
 
-The verification of a draft is the same pass, wider: column 0 is the last committed token, the
-others are the drafted ones. Where drafts are tested by rejection, the recording after it walks each row's tree by what
-the draft drew from (`Choosing.drawn_from`), and verdicts are read instead of choices.
+The verification of a draft is the same pass, wider: column 0 is the last committed token, the others are the drafted
+ones. Where drafts are tested by rejection, the recording after it walks each row's tree by what the draft drew from
+(`Choosing.drawn_from`), and verdicts are read instead of choices.
 
 One draft:
     runner   `GraphRunner.draft` takes a `DraftTask` and the request of its first token
