@@ -5,6 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
+EVERYDAY := benchmarks/results/everyday-h200.jsonl
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 
 .PHONY: demo test suite test-full check fmt results clean
@@ -44,6 +45,7 @@ fmt: $(INSTALLED)  ## Format and fix what can be fixed
 results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
+	@{ cat docs/notes/everyday.md; echo; $(RUN) selfdraft report $(EVERYDAY) --markdown; } > docs/results/everyday.md
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
 
 clean:

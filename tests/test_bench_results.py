@@ -15,6 +15,7 @@ from selfdraft.measure.result import Arm, Result
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 RUNS = ("bench-h200", "bench-cpu")
+EVERYDAY = "everyday-h200"
 SHARES = ("bench-cpu", "bench-h200-share")
 """Runs that say what measuring itself takes."""
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -60,18 +61,32 @@ def test_measuring_takes_less_than_a_hundredth(name: str) -> None:
     assert taken < 0.01
 
 
-def test_the_page_of_methods_is_what_its_command_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "runs"), {"methods": RUNS, "everyday": (EVERYDAY,)}.items())
+def test_a_page_is_what_its_command_prints(
+    name: str, runs: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`make results` writes it."""
     monkeypatch.chdir(REPOSITORY)
-    introduction = Path("docs/notes/methods.md").read_text(encoding="utf-8")
-    files = [f"benchmarks/results/{name}.jsonl" for name in RUNS]
+    introduction = Path(f"docs/notes/{name}.md").read_text(encoding="utf-8")
+    files = [f"benchmarks/results/{run}.jsonl" for run in runs]
     assert f"selfdraft report {' '.join(files)} --markdown" in introduction
     assert main(["report", *files, "--markdown"]) == 0
-    page = Path("docs/results/methods.md").read_text(encoding="utf-8")
+    page = Path(f"docs/results/{name}.md").read_text(encoding="utf-8")
     assert page == f"{introduction}\n{capsys.readouterr().out}"
-    assert all(main_table(result(name)).rows for name in RUNS)
+    assert all(main_table(result(run)).rows for run in runs)
+
+
+def test_the_readme_shows_the_modes_that_were_measured() -> None:
+    found = result(EVERYDAY)
+    assert found.is_complete
+    assert not found.is_different
+    assert found.head.question["commit"]
+    plain = arms(EVERYDAY)["off"].domains
+    modes = {"greedy": "greedy", "temperature 0.8": "at temperature 0.8", "0.8, top-p 0.95": "with top-p 0.95"}
+    told = ", ".join(
+        f"{plain[mode].milliseconds:.2f}{' ms' * (mode == 'greedy')} {text}" for mode, text in modes.items()
+    )
+    assert f"a token takes {told}" in " ".join(README.split())
 
 
 def test_the_readme_shows_what_was_measured() -> None:

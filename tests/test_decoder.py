@@ -416,6 +416,32 @@ def test_a_module_of_another_kind_keeps_its_own_forward(alter: Callable[[nn.Modu
     assert (found - expected_scores(reference("llama"), tokens)).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("attach", ["register_forward_hook", "register_forward_pre_hook", "forward"])
+def test_what_moves_to_another_module_is_noticed(attach):
+    """The same function, taken from one layer and given to the next, as when a steering vector is tried on each."""
+    model, tokens = copy.deepcopy(pico("llama")), tokens_of()
+    runner = EagerRunner(model)
+
+    def act(*call):
+        return call[-1] * 1.5 if attach == "register_forward_hook" else (call[-1][0] * 1.5,)
+
+    def shift(hidden):
+        return hidden * 1.5
+
+    for layer in model.model.layers:
+        if attach == "forward":
+            layer.mlp.forward = shift
+        else:
+            handle = getattr(layer.mlp, attach)(act)
+        runner.refresh()
+        found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, NUM_TOKENS)).scores
+        assert_same(found, expected_scores(model, tokens))
+        if attach == "forward":
+            del layer.mlp.forward
+        else:
+            handle.remove()
+
+
 # ------------------------------------------------------------------------------------------------------- weights
 
 

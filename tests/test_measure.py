@@ -36,6 +36,7 @@ from selfdraft.measure.records import Machine, Record, RecordFile
 from selfdraft.measure.result import Result
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.progress import Budget
+from selfdraft.prompts.arrange import digest, in_modes, is_context
 from selfdraft.registry import AXES, BENCH_ONLY
 from selfdraft.types import Prompt, Verdict
 
@@ -354,6 +355,19 @@ def test_modes(folder: str, few: list[str], tmp_path: Path, capsys: pytest.Captu
     assert all([mode, arm] in rows for mode in modes for arm in ("off", "uniform"))
     assert "| warm | uniform |" in as_markdown(result)
     assert "<h2>By mode</h2>" in page([(result, {})])
+
+
+def test_peers_know_no_modes_and_long_prompts_stay_apart(
+    folder: str, few: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", folder, *few, "--mode", "penalised: repetition_penalty=1.1", "--peers", "eager"]) == 2
+    assert "peers are greedy; leave out --temperature and --mode" in " ".join(capsys.readouterr().err.split())
+    long, short = Prompt("a", "context 64", "text"), Prompt("b", "code", "text")
+    modes: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "warm": {"temperature": 1.0}}
+    found = [prompt.domain for prompt in in_modes([long, short], modes)]
+    assert found == ["context 64, greedy", "context 64, warm", "greedy", "warm"]
+    assert [is_context(domain) for domain in found] == [True, True, False, False]
+    assert digest([short]) != digest(in_modes([short], {"code": {"temperature": 1.0}}))
 
 
 @pytest.mark.usefixtures("broken")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     budget = Budget(options.seconds)
     given = {name: getattr(options, name) for name in ("temperature", "top_p", "seed")}
     sampling = typed_call({name: value for name, value in given.items() if value is not None})
-    methods, modes, peers, prompts = _methods(options), _modes(options), _peers(options), _prompts(options)
+    methods, modes = _methods(options), _modes(options)
+    peers, prompts = _peers(options, [{**sampling, **mode} for mode in modes.values()] or [sampling]), _prompts(options)
     if options.output:
         check_output(options.output)
     watch, engine = Watch(), load_engine(options)
@@ -171,7 +172,7 @@ def _asked(options: argparse.Namespace, name: str) -> Any:
     return given if given is not None or preset is None else preset.options.get(name)
 
 
-def _peers(options: argparse.Namespace) -> list[str]:
+def _peers(options: argparse.Namespace, calls: Iterable[Mapping[str, Any]]) -> list[str]:
     device = loading.choose_device(options.device)
     loading.choose_dtype(options.dtype, device)
     asked = _asked(options, "peers")
@@ -184,7 +185,7 @@ def _peers(options: argparse.Namespace) -> list[str]:
         if name not in (*PEERS, "none"):
             raise unknown_name("peer", name, [*PEERS, "none"])
     found = [name for name in dict.fromkeys(asked) if name != "none"]
-    check_greedy(found, options.peer_model, options.temperature)
+    check_greedy(found, options.peer_model, calls)
     return found
 
 

@@ -36,6 +36,7 @@ from .sampling import processed
 from .state import Limit, never_stops
 
 _READ_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
+_OF_PENALTY = {"penalty", "prompt_ignore_length", "logits_indices", "cu_seq_lens_q"}
 _WARPERS = (
     (TemperatureLogitsWarper, "temperature"),
     (TopKLogitsWarper, "top_k"),
@@ -214,8 +215,10 @@ def _is_own_bias(processor: Any) -> bool:
 
 
 def _is_own_penalty(processor: Any, paddings: Sequence[tuple[int, ...]]) -> bool:
-    """One that counts the whole text, and padding or not."""
-    if type(processor) is not RepetitionPenaltyLogitsProcessor or not 1e-3 <= processor.penalty <= 1e3:
+    """One that counts the whole text, and padding or not; not one that can do more than those known here."""
+    if type(processor) is not RepetitionPenaltyLogitsProcessor or not vars(processor).keys() <= _OF_PENALTY:
+        return False
+    if not 1e-3 <= processor.penalty <= 1e3:
         return False
     ignored = _ignored(processor, len(paddings))
     return len(ignored) == len(paddings) and all(map(operator.le, ignored, map(len, paddings)))

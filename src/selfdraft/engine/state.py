@@ -189,6 +189,11 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
 
 
+def prompt_chunk(runner: Runner, num_rows: int, needs: Sequence[str]) -> int:
+    """Tokens of each row in one pass."""
+    return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (num_rows * max(1, len(needs))))
+
+
 def _prefill_rows(
     runner: Runner,
     state: State,
@@ -200,7 +205,7 @@ def _prefill_rows(
     """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
     needs = prefill_needs(strategy)
     captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    size = max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (len(sequences) * max(1, len(needs))))
+    size = prompt_chunk(runner, len(sequences), needs)
     for start in range(0, length, size):
         end = min(start + size, length)
         chunk = [sequence.tokens[start:end] for sequence in sequences]

@@ -28,6 +28,8 @@ PEERS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
 # Plainly greedy, whatever the model's generation config says.
 _GREEDY = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 
+_PLAIN = (("temperature", 0.0), ("repetition_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0))
+
 
 class PeerArm:
     """`options`: of `model.generate`. Only whole calls are timed. One that fails keeps why, and is not called again."""
@@ -99,6 +101,9 @@ def peer_arms(engine: Engine, names: Iterable[str], draft_model: Any = None) -> 
     return [PeerArm(label, engine, options) for label, options in asked]
 
 
-def check_greedy(names: Sequence[str], peer_model: object, temperature: float) -> None:
-    if (names or peer_model) and temperature:
-        raise OptionError("peers are greedy; leave out --temperature, or ask for --peers none and no --peer-model")
+def check_greedy(names: Sequence[str], peer_model: object, calls: Iterable[Mapping[str, Any]]) -> None:
+    """`calls`: options of `generate`, one for each mode."""
+    if (names or peer_model) and not all(call.get(name, usual) == usual for call in calls for name, usual in _PLAIN):
+        raise OptionError(
+            "peers are greedy; leave out --temperature and --mode, or ask for --peers none and no --peer-model"
+        )

@@ -127,7 +127,7 @@ class Measurement:
         progress: Progress = no_progress,
         is_new: bool = False,
     ) -> None:
-        check_greedy(plan.peers, plan.peer_model, max(call["temperature"] for call in plan.calls))
+        check_greedy(plan.peers, plan.peer_model, plan.calls)
         self._engine, self.plan, self._file = engine, plan.fitting(engine), file
         self._budget, self._progress, self._is_new = budget or Budget(None), progress, is_new
         self._ids_for_peers = {prompt.id for prompt in in_turn(plan.prompts, plan.peer_prompts)}

@@ -26,8 +26,7 @@ from .sublayer import Halfway, Pass, SubLayer
 
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
-_ADAPTER = "_active_adapter"
-_ADAPTER_STATE = (_ADAPTER, "_disable_adapters", "merged_adapters", "scaling")
+_ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 
 
 class Decoder:
@@ -58,9 +57,8 @@ class Decoder:
         self.final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
         self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
-        self.shapes = [
-            _layer_shape(self._branch_module(layer, family.attention), self.config) for layer in self._layers
-        ]
+        attentions = (self._branch_module(layer, family.attention) for layer in self._layers)
+        self.shapes = [_layer_shape(attention, self.config) for attention in attentions]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
         self._rotary_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._self_test()
@@ -299,16 +297,14 @@ class Decoder:
     @property
     def hooks(self) -> list[Any]:
         """What runs before or after the model's modules. accelerate's, which bring offloaded weights, are apart."""
-        states = self._states
-        apart = [state["_hf_hook"] for state in states if "_hf_hook" in state]
-        return [*_members(states, "_forward_pre_hooks"), *_members(states, "_forward_hooks"), *apart]
+        apart = [state["_hf_hook"] for state in self._states if "_hf_hook" in state]
+        return [*_members(self._states, "_forward_pre_hooks"), *_members(self._states, "_forward_hooks"), *apart]
 
     def _fingerprint(self) -> list[Any]:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
-        states = self._states
-        weights = [weight.data_ptr() for weight in _members(states, "_parameters") if weight is not None]
-        own = [_own(state) for state in states if "forward" in state or _ADAPTER in state]
-        return [*_members(states, "_modules"), *weights, *self.hooks, *own]
+        weights = [weight is not None and weight.data_ptr() for weight in _members(self._states, "_parameters")]
+        own = [(place, _own(state)) for place, state in enumerate(self._states) if _acts(state)]
+        return [*_members(self._states, "_modules"), *weights, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:
@@ -347,10 +343,15 @@ def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, filter(None, map(itemgetter(name), states))))
 
 
+def _acts(state: dict[str, Any]) -> bool:
+    marks = "forward" in state or "_hf_hook" in state or "_active_adapter" in state
+    return marks or bool(state["_forward_hooks"] or state["_forward_pre_hooks"])
+
+
 def _own(state: dict[str, Any]) -> tuple[Any, ...]:
     """What acts in one module beside its class: PEFT's adapters can be switched, merged and scaled at any time."""
-    adapters = str([state.get(name) for name in _ADAPTER_STATE]) if _ADAPTER in state else ""
-    return state.get("forward"), adapters
+    hooks = [tuple(state[name].values()) for name in ("_forward_pre_hooks", "_forward_hooks")]
+    return hooks, state.get("_hf_hook"), state.get("forward"), str([state.get(name) for name in _ADAPTER_STATE])
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

@@ -44,18 +44,21 @@ def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
-    """Other texts, ids or domains are another question."""
-    return hashlib.sha256(json.dumps([list(vars(prompt).values()) for prompt in prompts]).encode()).hexdigest()[:16]
+    """Other texts, ids, domains or options are another question."""
+    known = [[value for name, value in vars(one).items() if value or name != "options"] for one in prompts]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
 def in_modes(prompts: Iterable[Prompt], modes: Mapping[str, Mapping[str, Any]]) -> list[Prompt]:
-    """Each prompt once in every mode, by the options of `generate`; modes are domains then. No modes: as they are."""
-    if not modes:
-        return list(prompts)
-    return [
-        replace(prompt, id=f"{prompt.id}, {mode}", domain=mode, options=tuple(options.items()))
-        for prompt, (mode, options) in itertools.product(prompts, modes.items())
-    ]
+    """Each prompt once in every mode, by the options of `generate`; modes are domains then. No modes: as they are.
+
+    Prompts that were made long stay apart.
+    """
+    made = []
+    for prompt, (mode, options) in itertools.product(prompts, modes.items()):
+        domain = f"{prompt.domain}, {mode}" if is_context(prompt.domain) else mode
+        made.append(replace(prompt, id=f"{prompt.id}, {mode}", domain=domain, options=tuple(options.items())))
+    return made if modes else list(prompts)
 
 
 # --------------------------------------------------------------------------------------------------------- streams
@@ -101,7 +104,7 @@ def context_prompts(prompts: Sequence[Prompt], engine: Engine, lengths: Sequence
 
 def is_context(domain: str) -> bool:
     """Whether it is one of `context_prompts`."""
-    return re.fullmatch(r"context \d+", domain) is not None
+    return re.fullmatch(r"context \d+(, .*)?", domain) is not None
 
 
 def _of_one_length(prompts: Sequence[Prompt], engine: Engine, length: int, count: int) -> list[Prompt]:

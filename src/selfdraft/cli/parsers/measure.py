@@ -78,7 +78,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add: Any = parser.add_argument_group("run").add_argument
     add("--temperature", metavar="T", type=float, default=0.0, help="default: 0, greedy")
     add("--top-p", metavar="P", type=float, help="keep the likeliest up to this probability")
-    mode = 'prompts also "NAME: temperature=0.8 top_p=0.95 ..."; repeatable'
+    mode = 'prompts in modes, "NAME: temperature=0.8 top_p=0.95 ..."; repeatable'
     add("--mode", metavar="TEXT", action="append", default=[], help=mode)
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")
     add("--runs", metavar="N", type=count, default=1, help="measure all prompts N times (default: %(default)s)")

@@ -26,6 +26,8 @@ from .graphs import Graphs, RecordingError, bucket
 from .history import Histories
 from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
 
+MAX_KEPT_SCORES = 1 << 23
+"""Rows times vocabulary up to which scores are kept, for all depths: half a gigabyte in half precision."""
 MAX_NEEDED = 8
 """Drafts in a row that must have been foreseeable, once several were begun in vain."""
 
@@ -131,6 +133,9 @@ class Drafts:
         num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
         first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
+        num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
+        if rule.keeps_scores and padded_rows(forward, num_rows) * num_tokens > MAX_KEPT_SCORES:
+            return None
         draft = self._spec(forward, task, request, cache, vocabulary)
         asked = Asked.of(draft, task, request, cache)
         is_begun = self._take(asked, request.tokens)
