@@ -137,10 +137,7 @@ class State:
         return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
 
     def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
-        """Append what each row may emit; what a tree kept moves to the end of the row's verified slots.
-
-        `is_compact`: it is there already.
-        """
+        """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
         for row, (sequence, verdict) in enumerate(zip(self.active, () if is_compact else verdicts, strict=False)):
             first = sequence.num_cached + 1
             self.cache.move(row, [first + node for node in verdict.nodes], first)

@@ -53,11 +53,9 @@ def verify(
 
 def _goes_on(state: State, drafts: Sequence[Draft], accept: Acceptance, is_tested: bool) -> bool:
     """Whether the device can tell by its choices what comes next, and no text is as long as it may be before that."""
-    if not any(draft.tokens for draft in drafts):
-        return all(sequence.max_draft_tokens > 0 for sequence in state.active)
-    longest = [1 + max(draft.depths, default=0) for draft in drafts]
+    longest = [1 + max(draft.depths, default=-1) for draft in drafts]
     has_room = all(row.max_draft_tokens > count for row, count in zip(state.active, longest, strict=True))
-    return has_room and not is_tested and type(accept) in (Coupled, Rejection)
+    return has_room and not is_tested and (type(accept) in (Coupled, Rejection) or not any(longest))
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:
