@@ -12,12 +12,15 @@ import pytest
 import torch
 
 from needs_triton import DEVICE, HAS_GPU
+from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import SelfTestError
+from selfdraft.kernels import accept as accept_kernels
 from selfdraft.kernels import attention, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
 from selfdraft.models.checks import relative_error, tolerance_of
 from selfdraft.models.eager import EagerRunner
+from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import fused_prefill
 from selfdraft.models.gpu import prefill as gpu_prefill
@@ -218,6 +221,29 @@ def test_drafting_changes_nothing(tree):
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert sum(one.stats.num_accepted for one in drafted) > 0
     assert engine._runner.fallback_reason is None
+
+
+@pytest.mark.skipif(HAS_GPU, reason="a tape is for a CPU")
+@pytest.mark.parametrize("tree", ["chain", "siblings"])
+def test_the_next_draft_is_begun_by_kernels(tree, monkeypatch):
+    """They find the cache of every text by themselves: of two sizes, in a batch."""
+    monkeypatch.setattr(gpu_accept, "runs_triton", lambda device: True)
+    for name in ("_accept", "_compact"):
+        monkeypatch.setattr(accept_kernels, name, NotedKernel(getattr(accept_kernels, name)))
+    model = pico("llama")
+    engine, plain = Engine(model, None), Engine(model, None, strategy="off")
+    engine._runner = GraphRunner(model, make_recorder=TapeRecorder)
+    settings = {"fixed": {"skip": "a2,m2", "tokens": 4}}
+    method = {"strategy": "fixed", "lookahead": "fixed", "settings": settings, "tree": tree}
+    for prompts, count in (([[1, 2, 3]], 24), ([[4, 5]], 250), ([[7, 8, 9], [3, 1, 4, 1, 5]], 20)):
+        found, expected = (
+            one.generate(prompts, max_new_tokens=count, **more) for one, more in ((engine, method), (plain, {}))
+        )
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+    keys = [key for key in engine._runner.graph_keys if key.kind[0] == "accept"]
+    assert keys
+    assert not any(key.cache for key in keys)
+    assert engine._runner.drafts_ahead[0] > 50
 
 
 def test_what_cannot_run_fused_says_why():

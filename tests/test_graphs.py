@@ -33,6 +33,7 @@ from selfdraft.errors import OptionError
 from selfdraft.models.cache import StoragePool
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import draft as gpu_draft
+from selfdraft.models.gpu import drafts as gpu_drafts
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import runner as gpu_runner
@@ -1111,7 +1112,7 @@ def drafts_of(generations: list[Generation]) -> list[list[Draft]]:
 
 def test_a_draft_under_the_callers_processors_goes_token_by_token() -> None:
     options: dict[str, Any] = {"processors": [lambda prefix, scores: -scores], "max_new_tokens": 20}
-    with mock.patch.object(gpu_draft.Drafts, "run", side_effect=AssertionError):
+    with mock.patch.object(gpu_drafts.Drafts, "run", side_effect=AssertionError):
         found = engine_for("llama").generate(list(PROMPTS), **options)
     assert tokens_of(found) == tokens_of(Engine(pico("llama")).generate(list(PROMPTS), **options))
 

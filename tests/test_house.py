@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 150,
-    "kernels": 2400,
+    "kernels": 2500,
     "models": 1950,
-    "models/gpu": 2400,
+    "models/gpu": 2600,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

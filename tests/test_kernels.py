@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from needs_triton import DEVICE, HAS_GPU
-from selfdraft.chains import Choice
-from selfdraft.engine.accept import Coupled
+from selfdraft.chains import Choice, DraftTask
+from selfdraft.engine.accept import Coupled, _follow
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.sampling import Sampler
+from selfdraft.engine.verify import tree_mask
+from selfdraft.kernels import accept as accept_kernels
 from selfdraft.kernels import gated as gated_module
 from selfdraft.kernels import launch, top
 from selfdraft.kernels import linear as linear_module
@@ -26,11 +28,13 @@ from selfdraft.kernels.norm import add_norm
 from selfdraft.kernels.rank import rank, rank_and_outline
 from selfdraft.kernels.stop_rules import by_classifier
 from selfdraft.lookahead import disco, tpt
+from selfdraft.models.cache import LayerShape, SlotCache
+from selfdraft.models.gpu import accept as accept_reference
 from selfdraft.models.gpu.draft import DraftOutputs, feed
-from selfdraft.models.gpu.memory import Device, DraftBuffers
+from selfdraft.models.gpu.memory import Device, DraftBuffers, PassBuffers
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import Columns, DraftStats, Outline
-from selfdraft.types import PAD
+from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, DraftStats, Outline, PassRequest
+from selfdraft.types import PAD, ROOT, Draft
 
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -503,3 +507,87 @@ def test_feed_is_the_torch_version(num_rows):
         assert torch.equal(found.data, expected.data)
         assert torch.equal(also_noted.drafted, noted.drafted)
         assert torch.equal(also_noted.progress, noted.progress)
+
+
+def random_tree(generator, size):
+    """Few tokens, 0 among them, and siblings that differ."""
+    tokens, parents, known = [], [], set()
+    for _ in range(3 * size):
+        parent, token = (
+            int(torch.randint(low, high, (), generator=generator)) for low, high in ((ROOT, len(tokens)), (0, 3))
+        )
+        if len(tokens) < size and (parent, token) not in known:
+            known.add((parent, token))
+            tokens.append(token)
+            parents.append(parent)
+    return Draft(tuple(tokens), tuple(parents), 0)
+
+
+def verification(drafts, starts, width, cache, first_row):
+    """The inputs of the pass that verifies these drafts, in which every row has chosen 7 tokens before."""
+    rows, is_tree = len(drafts), not all(draft.is_chain for draft in drafts)
+    settings = [[row, 5, 2, *[0] * (len(SETTINGS) - 3)] for row in range(rows)]
+    choosing = Choosing(ChoiceKind(), settings, [7] * rows).measuring(drafts)
+    tokens = [[1, *draft.tokens, *[0] * (width - 1 - len(draft.tokens))] for draft in drafts]
+    return PassRequest(tokens, starts, first_row, tree=tree_mask(drafts, width) if is_tree else None, choosing=choosing)
+
+
+def draft_buffers(device, request, tokens, starts, caps, rooms, round_, cache):
+    """The numbers of a draft after these tokens."""
+    emitted = [start - before for start, before in zip(starts, request.starts, strict=True)]
+    indices = [7 + count for count in emitted]
+    settings = [[*row[:2], round_, *row[3:-2], 0, 0] for row in request.choosing.settings]
+    sites, ids = [(row, index, round_) for row, index in enumerate(indices)], list(range(len(tokens)))
+    task = DraftTask(None, caps, sites, ids, Choosing(ChoiceKind(), settings, indices), rooms)
+    buffers = DraftBuffers(device, 4)
+    buffers.send_task(task, PassRequest([[token] for token in tokens], starts, request.first_row), cache)
+    return buffers
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 15, 40])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_what_is_kept_is_found_moved_and_fed_as_the_host_does_it(size, seed, is_chain):
+    """Chains of several lengths and trees, also where what only pads looks like what was chosen."""
+    generator, device, first_row = torch.Generator().manual_seed(seed), Device(DEVICE), 1
+    drafts = [random_tree(generator, max(size - row, 0)) for row in range(3)]
+    if is_chain:
+        drafts = [Draft.chain(draft.tokens) for draft in drafts]
+    cache = SlotCache([LayerShape(2, 24, 24)] * 3, 5, 128, dtype=torch.float32, device=DEVICE)
+    cache.storage.normal_(generator=None if HAS_GPU else generator)
+    starts, width = [9, 30, 2], 1 + max(len(draft.tokens) for draft in drafts)
+    request = verification(drafts, starts, width, cache, first_row)
+    verified = PassBuffers(device, 4, width + 2)
+    verified.send_request(request, cache)
+    choices = torch.randint(0, 2 if is_chain else 3, (4, width + 2), generator=generator)
+    verdicts = [_follow(draft, row) for draft, row in zip(drafts, choices.tolist(), strict=False)]
+    caps, rooms = [4, 9, 60], [50, 9, 61]
+
+    after = [start + len(verdict.tokens) for start, verdict in zip(starts, verdicts, strict=True)]
+    left = [room - len(verdict.tokens) for room, verdict in zip(rooms, verdicts, strict=True)]
+    more = ([min(pair) for pair in zip(caps, left, strict=True)], left, 3, cache)
+    expected = draft_buffers(device, request, [verdict.tokens[-1] for verdict in verdicts], after, *more).data.clone()
+    moved = cache.storage.clone()
+    for row, (start, verdict) in enumerate(zip(starts, verdicts, strict=True), start=first_row):
+        cache.move(row, [start + 1 + node for node in verdict.nodes], start + 1)
+    moved_by_host = cache.storage.clone()
+    for is_kernel in (False, True):
+        cache.storage.copy_(moved)
+        buffers = draft_buffers(device, request, [1, 1, 1], starts, caps, rooms, 2, cache)
+        for name in ("starts", "indices", "depth"):  # a draft has run
+            buffers.tensors[name].add_(5)
+        kept, chosen = torch.zeros(4, width + 2, dtype=torch.long, device=DEVICE), choices.to(DEVICE)
+        if is_kernel:
+            accept_kernels.accept(verified.tensors, chosen, kept, buffers.tensors)
+            accept_kernels.compact(verified.tensors, kept, cache.storage)
+        else:
+            accept_reference.accept(verified, chosen, kept, buffers)
+            accept_reference.compact(verified, kept, cache, first_row)
+        assert kept[:3, 0].tolist() == [len(verdict.nodes) for verdict in verdicts]
+        expected[5] = buffers.data[5]  # the first row's start is for prompts alone
+        assert torch.equal(buffers.data, expected)
+        assert torch.equal(cache.storage, moved_by_host)
+    sees = [None] * 3 if request.tree is None else request.tree.sees
+    for row, verdict in enumerate(verdicts):
+        walked = accept_reference.follow(request.tokens[row], sees[row], len(drafts[row].tokens), choices[row].tolist())
+        assert walked == (len(verdict.nodes), verdict.tokens[-1])

@@ -43,6 +43,11 @@ class DraftRule(Hashable, Protocol):
         """Whether what was drawn from must be kept: the scores after the rules, before temperature."""
         ...
 
+    @property
+    def num_changes(self) -> int | None:
+        """How often what it learns has changed its choices so far; None: not known."""
+        ...
+
     def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
         """`draw` is asked where there are scores and the rule's kind is drawn."""
         ...
@@ -57,6 +62,7 @@ class DraftTask:
     sites: Sequence[Site]
     sequence_ids: Sequence[int]
     choosing: Choosing | None  # None: only the host can choose after scores
+    rooms: Sequence[int] = ()  # how many tokens the texts have room for; known where the next draft may begin by itself
     meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
 
     @property

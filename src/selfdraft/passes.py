@@ -101,8 +101,11 @@ class Choosing:
         num_rivals = max(map(_num_rivals, drafts))
         num_rivals += num_rivals > 1 and num_rivals % 2  # few kinds, as each is recorded
         kind = self.kind._replace(is_tested=True, num_rivals=num_rivals)
-        settings = of_drafts(self.settings, drafts)
-        return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
+        return replace(self.measuring(drafts), kind=kind, drawn_from=[draft.scores for draft in drafts])
+
+    def measuring(self, drafts: Sequence[Draft]) -> Choosing:
+        """The same rows, which know the sizes of these drafts."""
+        return replace(self, settings=of_drafts(self.settings, drafts))
 
     def telling(self, num_logprobs: int | None) -> Choosing:
         """The same choices with their log-probabilities, if any are asked for."""
@@ -172,7 +175,7 @@ class PassRequest:
     needs_scores: bool = True
     tree: TreeMask | None = None  # None: each row is a chain, position = slot
     resume: Resume | None = None
-    run_ahead: bool = False  # the caller reads `choices()` alone and will probably ask for the pass after them next
+    run_ahead: bool = False  # the caller goes by `choices()` alone and will probably ask for what follows from them
     choosing: Choosing | None = None  # None: the best
 
     @property
@@ -189,6 +192,7 @@ class PassOutput:
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
+    is_compact: bool = False  # whether the slots of what follows from the choices have been moved together
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

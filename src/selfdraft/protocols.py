@@ -152,6 +152,11 @@ class Lookahead(Protocol):
     reads_distribution: ClassVar[bool]  # whether it looks at `top_probs` or `entropy`
 
     @property
+    def num_changes(self) -> int | None:
+        """How often what `wants_more` goes by has changed. An object that does not say is not run ahead of the host."""
+        ...
+
+    @property
     def max_tokens(self) -> int | None:
         """How far it drafts at most."""
         ...

@@ -264,7 +264,7 @@ def _spread(task: DraftTask, places: Sequence[int], num_rows: int) -> DraftTask:
     for index, place in enumerate(places):
         caps[place], sites[place], ids[place] = task.caps[index], task.sites[index], task.sequence_ids[index]
     choosing = None if task.choosing is None else task.choosing.spread(places, num_rows)
-    return replace(task, caps=caps, sites=sites, sequence_ids=ids, choosing=choosing)
+    return replace(task, caps=caps, sites=sites, sequence_ids=ids, choosing=choosing, rooms=())
 
 
 def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:

@@ -32,7 +32,7 @@ def decode(
             drafts = run_drafts(runner, state, plans, method, sampler)
             draft_seconds = watch.lap()
             targets, captured = verify(runner, state, drafts, sampler, method.accept, capture=strategy.needs)
-            verdicts = state.commit(method.accept.accept(targets, sampler))
+            verdicts = state.commit(method.accept.accept(targets, sampler), targets.output.is_compact)
             verify_seconds = watch.lap()
 
             recorded = watch.record_seconds

@@ -32,6 +32,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
         sequences = state.active[hull]
         caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(hull.start, hull.stop)]
+        rooms = [sequence.max_draft_tokens for sequence in sequences]
         ids = tuple(sequence.sequence_id for sequence in sequences)
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
@@ -39,7 +40,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         rule = Rule.of(method, plan, sampler)
         max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
         group = GroupDraft(
-            session, rule, rows, caps, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
+            session, rule, rows, caps, rooms, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
         )
         for row, draft in enumerate(group.run(), start=hull.start):
             if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
@@ -86,6 +87,10 @@ class Rule:
     @property
     def keeps_scores(self) -> bool:
         return self.accept.keeps_scores and self.kind.is_drawn
+
+    @property
+    def num_changes(self) -> int | None:
+        return getattr(self.lookahead, "num_changes", None)
 
     def __call__(self, stats: DraftStats, draw: Draw) -> Choice:
         """Choose after `stats.scores`; a drafter that has none brings its `stats.token`."""
@@ -139,6 +144,7 @@ class GroupDraft:
         rule: Rule,
         rows: DraftRows,
         caps: Sequence[int],
+        rooms: Sequence[int],
         sites: Sequence[Site],
         texts: Sequence[Text],
         sampler: Sampler,
@@ -148,7 +154,7 @@ class GroupDraft:
         # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
         self._branches = branches = Branches(rule.tree, rows.committed, caps)
         choosing = sampler.choosing(sites, texts, rule.accept.draft_salt)
-        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, meanwhile=lambda: branches.by_row)
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, lambda: branches.by_row)
         self._texts, self._sampler = texts, sampler
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []

@@ -34,7 +34,7 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
         scratch.record_passes(widest)
         for plan in plans:
             if plan.max_draft_tokens != 0:
-                scratch.record_drafts(plan)
+                scratch.record_drafts(plan, widest)
 
 
 def max_width(method: Method, plan: Plan) -> int:
@@ -70,21 +70,28 @@ class _Scratch:
 
     def record_passes(self, widest: int) -> None:
         needs = self.method.strategy.needs
+        for tokens, width in self._passes(widest):
+            for start in self._starts(width):
+                request = PassRequest(tokens, [start], capture=needs, run_ahead=width == 1 and not needs)
+                self.runner.forward(request, self.cache)
+
+    def _passes(self, widest: int) -> Iterator[tuple[torch.Tensor, int]]:
+        """As few columns as get each width: none of them stands after the model's last position."""
         for narrower, width in pairwise((0, *self.runner.recorded_widths)):
             if narrower < widest:
-                # As few columns as get this width: none of them stands after the model's last position.
-                tokens = torch.zeros(1, narrower + 1, dtype=torch.long)
-                for start in self._starts(width):
-                    request = PassRequest(tokens, [start], capture=needs, run_ahead=width == 1 and not needs)
-                    self.runner.forward(request, self.cache)
+                yield torch.zeros(1, narrower + 1, dtype=torch.long), width
 
-    def record_drafts(self, plan: Plan) -> None:
+    def record_drafts(self, plan: Plan, widest: int) -> None:
+        """With what follows the verification of each, which is the same wherever that stands."""
         sampler, drafter = Sampler(GenerateOptions()), self.method.drafter_of(plan)
         sites = [(0, 0, 0)]
-        task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()))
+        task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()), [1])
         for start in self._starts(1):
             rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
             drafter.open(self.runner, self.cache, rows).rehearse(task)
+            for tokens, width in () if start or self.method.strategy.needs else self._passes(widest):
+                if width > 1:
+                    self.runner.forward(PassRequest(tokens, [start], run_ahead=True), self.cache)
         drafter.end(_NOBODY)
 
     def _starts(self, width: int) -> Iterator[int]:

@@ -136,9 +136,9 @@ class State:
         """Where each row chooses its next token."""
         return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
 
-    def commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Append what each row may emit; what a tree kept moves to the end of the row's verified slots."""
-        for row, (sequence, verdict) in enumerate(zip(self.active, verdicts, strict=True)):
+    def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
+        """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
+        for row, (sequence, verdict) in enumerate(zip(self.active, () if is_compact else verdicts, strict=False)):
             first = sequence.num_cached + 1
             self.cache.move(row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]

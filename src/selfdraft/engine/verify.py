@@ -9,7 +9,7 @@ import torch
 from ..passes import PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
-from .accept import Targets
+from .accept import Coupled, Rejection, Targets
 from .method import Acceptance
 from .sampling import Sampler
 from .state import State
@@ -30,18 +30,18 @@ def verify(
         for sequence, draft in zip(state.active, drafts, strict=True)
     ]
     state.cache.reserve(max(starts) + width)
-    goes_on = all(sequence.max_draft_tokens > 0 for sequence in state.active)
     is_tested = accept.keeps_scores and not sampler.is_greedy and width > 1
     choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
     if choosing is not None:
-        choosing = (choosing.testing(drafts) if is_tested else choosing).telling(sampler.options.logprobs)
+        choosing = choosing.testing(drafts) if is_tested else choosing.measuring(drafts)
+        choosing = choosing.telling(sampler.options.logprobs)
     request = PassRequest(
         inputs,
         starts,
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        run_ahead=width == 1 and goes_on and not capture and choosing is not None,
+        run_ahead=choosing is not None and not capture and _goes_on(state, drafts, accept, is_tested),
         choosing=choosing,
     )
     output = runner.forward(request, state.cache)
@@ -49,6 +49,13 @@ def verify(
     are_chosen = sampler.takes_best or has_chosen
     prefixes = [] if are_chosen or not sampler.has_prefix_rules else [sequence.prefix for sequence in state.active]
     return Targets(drafts, output, prefixes, state.sites, are_chosen), output.captured
+
+
+def _goes_on(state: State, drafts: Sequence[Draft], accept: Acceptance, is_tested: bool) -> bool:
+    """Whether the device can tell by its choices what comes next, and no text is as long as it may be before that."""
+    longest = [1 + max(draft.depths, default=-1) for draft in drafts]
+    has_room = all(row.max_draft_tokens > count for row, count in zip(state.active, longest, strict=True))
+    return has_room and not is_tested and (type(accept) in (Coupled, Rejection) or not any(longest))
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

@@ -32,7 +32,7 @@ def _add_norm(
     place = tl.arange(0, BLOCK)
     mask = place < SIZE
     weight = tl.load(weight_ptr + place, mask=mask, other=0.0)
-    place += tl.program_id(0) * SIZE
+    place += tl.program_id(0).to(tl.int64) * SIZE
     wait(PDL)
     stream = tl.load(stream_ptr + place, mask=mask, other=0.0)
     # Rounded where transformers rounds: the branch, after the sum, after the scale, after the weight.

@@ -28,7 +28,7 @@ def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kin
     target = warped(scores, columns, kind).view(num_rows, width, -1)
     nothing = columns.depths.new_zeros(drawn_from.shape[:2])
     draft = warped(drawn_from.flatten(0, 1), replace(columns, depths=nothing), kind).view(drawn_from.shape)
-    return walk(target, draft, columns, _parents(columns.on_path))
+    return walk(target, draft, columns, parents_of(columns.on_path))
 
 
 def walk(
@@ -99,7 +99,7 @@ def normalised(probs: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
     return torch.where(total > 0, probs / total.clamp(min=1e-300), otherwise)
 
 
-def _parents(sees: torch.Tensor) -> torch.Tensor:
+def parents_of(sees: torch.Tensor) -> torch.Tensor:
     """[rows, width] the last column before itself that a column attends to."""
     column = torch.arange(sees.shape[1], device=sees.device)
     is_before = (sees[:, :, None] >> column & 1).bool() & (column < column[:, None])

@@ -47,6 +47,10 @@ class Adaptive(PlainLookahead):
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
 
+    @property
+    def num_changes(self) -> int:
+        return self._learned.num_changes
+
     def observe(self, step: StepRecord) -> None:
         if not step.draft.chain_length or step.was_cut:
             return

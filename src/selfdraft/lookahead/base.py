@@ -21,6 +21,10 @@ class PlainLookahead:
         self.options = options
         self.max_tokens: int = options.max_tokens
 
+    @property
+    def num_changes(self) -> int:
+        return 0
+
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         """Up to the maximum."""
         return stats.depth < self.max_tokens

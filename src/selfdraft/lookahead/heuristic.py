@@ -47,6 +47,10 @@ class Heuristic(PlainLookahead):
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return stats.depth < self._lengths.on(stats.depth.device)[stats.sequence_ids % NUM_PLACES]
 
+    @property
+    def num_changes(self) -> int:
+        return self._lengths.num_changes
+
     def observe(self, step: StepRecord) -> None:
         if step.draft.chain_length and not step.was_cut:
             length = self._of_text.get(step.sequence_id, self._first)

@@ -17,6 +17,7 @@ class Learned:
 
     def __init__(self, values: npt.ArrayLike) -> None:
         self.values: npt.NDArray[np.float32] = np.array(values, dtype=np.float32)
+        self.num_changes = 0
         self._copies: dict[torch.device, torch.Tensor] = {}
 
     def on(self, device: torch.device) -> torch.Tensor:
@@ -29,6 +30,7 @@ class Learned:
         new = np.array(values, dtype=np.float32)
         if not np.array_equal(new, self.values):
             self.values = new
+            self.num_changes += 1
             for copy in self._copies.values():
                 copy.copy_(torch.from_numpy(new))
 
@@ -36,6 +38,7 @@ class Learned:
         """One of them."""
         if self.values[place] != value:
             self.values[place] = value
+            self.num_changes += 1
             for copy in self._copies.values():
                 copy[place] = value
 

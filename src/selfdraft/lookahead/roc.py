@@ -55,6 +55,10 @@ class Roc(PlainLookahead):
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         return (stats.confidence >= self._learned.on(stats.confidence.device)) & (stats.depth < self.max_tokens)
 
+    @property
+    def num_changes(self) -> int:
+        return self._learned.num_changes
+
     def observe(self, step: StepRecord) -> None:
         for confidence, is_kept in zip(step.draft.confidences, step.chain_outcomes, strict=False):
             place = self._num_seen % self.options.memory

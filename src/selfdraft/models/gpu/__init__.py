@@ -11,12 +11,14 @@ One plain token (nothing skipped, captured or branched), file by file:
     plain    replays it; the best tokens go to the host as `Sent`, read when somebody asks; meanwhile the pass after
              them runs already (`Ahead`): plain decoding is one pass ahead of the host
 
-The verification of a draft is the same pass, wider and with nothing ahead: column 0 is the last committed token, the
-others are the drafted ones. Where drafts are tested by rejection, the recording after it walks each row's tree by what
-the draft drew from (`Choosing.drawn_from`), and verdicts are read instead of choices.
+The verification of a draft is the same pass, wider: column 0 is the last committed token, the others are the drafted
+ones. Where drafts are tested by rejection, the recording after it walks each row's tree by what the draft drew from
+(`Choosing.drawn_from`), and verdicts are read instead of choices.
 
 One draft:
     runner   `GraphRunner.draft` takes a `DraftTask` and the request of its first token
+    drafts   `Drafts` sends it and runs it, unless it is under way: right after a verification, `accept` finds what is
+             kept, moves it together and feeds the next draft, whose first token is launched before the host has read it
     draft    a drafted token chooses, notes and feeds the next one on the device, by the task's recorded rule; the next
              pass begins before the host knows whether it is wanted, and the host only reads whether some row goes on
 

@@ -7,37 +7,32 @@ the host by the time it learns that the draft is over.
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...chains import Choice, DraftedChain, DraftRule, DraftTask
+from ...chains import Choice, DraftedChain, DraftRule
 from ...kernels.top import draw, processed, runs_triton
-from ...passes import Columns, DraftStats, PassRequest
+from ...passes import Columns, DraftStats
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
-from .forward import Forward, cache_key, padded_rows
-from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket
-from .history import Histories, History
-from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
+from .forward import Forward
+from .graphs import GraphKey, Recorder, Recording
+from .history import History
+from .memory import Device, DraftBuffers, PassBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
 MAX_KEPT = 32
 """Tokens a row that are drafted where the scores they were drawn from are kept."""
-MAX_KEPT_SCORES = 1 << 23
-"""Rows times vocabulary up to which they are kept, for all depths: half a gigabyte in half precision."""
 MAX_SPINS = 100_000
 """Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
 
-_LOGGER = logging.getLogger(__name__)
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 """Other threads may run. Where there is a choice not by sleeping, which takes 50 us on Linux, even for no time."""
 
@@ -194,87 +189,29 @@ class DraftSpec:
         return DraftGraphs(begin, finishing, state)
 
 
-class Drafts:
-    """Runs drafts as recordings. A rule that cannot be recorded is refused from then on."""
-
-    def __init__(
-        self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int, dtype: torch.dtype
-    ) -> None:
-        self._graphs, self._histories, self._vocab_size, self._dtype = graphs, histories, vocab_size, dtype
-        self._tensors = functools.cache(
-            lambda rows, *more: (DraftBuffers(device, rows), DraftOutputs(device, rows, *more))
-        )
-        self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
-        self.refused: set[DraftRule] = set()
-
-    def run(
-        self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
-    ) -> DraftedChain | None:
-        """The chain after the tokens of `request`; None: it goes token by token."""
-        rule = task.rule
-        if rule.kind.has_rules or rule.keeps_scores:  # which go by the tokens noted, or need room
-            limit = MAX_KEPT if rule.keeps_scores else MAX_WIDTH - 1
-            task = replace(task, caps=[min(cap, limit) for cap in task.caps])
-        num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
-        first = max(request.starts) + width - 1
-        cache.reserve(bucket(first + max_depth))
-        num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
-        if rule.keeps_scores and padded_rows(forward, num_rows) * num_tokens > MAX_KEPT_SCORES:
-            return None
-        kept = (num_tokens, torch.float32 if rule.kind.has_rules else self._dtype) if rule.keeps_scores else None
-        tensors = self._tensors(padded_rows(forward, num_rows), min(rule.max_candidates, num_tokens), kept)
-        assert task.choosing is not None
-        history = self._histories.of(cache, request.first_row, task.choosing)
-        draft = DraftSpec(forward, rule, request.skip, vocabulary, history, *tensors)
-        opening = self._send(draft.buffers, task, request, cache)
-        known: dict[tuple[int, int], DraftGraphs] = {}
-
-        def graphs_at(depth: int) -> DraftGraphs:
-            inputs, end = draft.buffers if depth else opening, bucket(first + depth + 1)
-            if (inputs.width, end) not in known:
-                key = draft.key(inputs.width, end, cache_key(forward, cache, request.first_row))
-                known[inputs.width, end] = self._graphs.get(
-                    key, lambda record: draft.record(record, inputs, cache.without_lease(), end)
-                )
-            return known[inputs.width, end]
-
-        try:
-            return run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile)
-        except RecordingError as error:
-            self.refused.add(rule)
-            _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
-            return None
-
-    def _send(self, buffers: DraftBuffers, task: DraftTask, request: PassRequest, cache: SlotCache) -> PassBuffers:
-        """What the first pass reads: of several columns the chain goes on after the last one."""
-        width = len(request.tokens[0])
-        if width == 1:
-            buffers.send_task(task, request, cache)
-            return buffers
-        last = [start + width - 1 for start in request.starts]
-        buffers.send_task(task, replace(request, tokens=[row[-1:] for row in request.tokens], starts=last), cache)
-        opening = self._openings(buffers.rows, width)
-        opening.send_request(request, cache)
-        return opening
-
-
 def run_draft(
     graphs_at: Callable[[int], DraftGraphs],
     outputs: DraftOutputs,
     max_depth: int,
     rows: int,
     meanwhile: Callable[[], object],
+    is_begun: bool = False,
 ) -> DraftedChain:
-    """Draft until no row goes on; `graphs_at(depth)` draft the token after that many."""
+    """Draft until no row goes on; `graphs_at(depth)` draft the token after that many.
+
+    `is_begun`: the first one is under way already.
+    """
     candidates: list[Any] = []
     confidences: list[Any] = []
     graphs = graphs_at(0)
-    outputs.begin()
-    graphs.begin.replay()
+    if not is_begun:
+        outputs.begin()
+        graphs.begin.replay()
     for depth in range(1, max_depth + 1):
         # Asked for before this token is finished: recording the next writes the outputs, too.
         following = graphs_at(depth) if depth < max_depth else None
-        graphs.finish.replay()
+        if depth > 1 or not is_begun:
+            graphs.finish.replay()
         if following is not None:
             following.begin.replay()  # a head start
             graphs = following

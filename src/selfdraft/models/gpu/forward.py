@@ -66,8 +66,11 @@ def padded_rows(forward: Forward, num_rows: int) -> int:
 
 def cache_key(forward: Forward, cache: SlotCache, first_row: int) -> tuple[int, ...]:
     """What of a cache its recordings freeze."""
-    if not forward.holds_cache:
-        return ()
+    return addresses_of(cache, first_row) if forward.holds_cache else ()
+
+
+def addresses_of(cache: SlotCache, first_row: int) -> tuple[int, ...]:
+    """What holds the tensors of a cache depends on."""
     addresses = (store.data_ptr() for store in cache.stores)
     return (*addresses, cache.num_slots, cache.num_rows_allocated, first_row)
 

@@ -192,6 +192,11 @@ class Graphs:
         made: T = entry[0]
         return made
 
+    def find(self, key: Hashable) -> Any:
+        """What there is for this key, or None."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def _build(self, key: Hashable, build: Callable[[Recorder], T]) -> tuple[T, list[Recording]]:
         work = key.work if isinstance(key, GraphKey) else key
         began = time.perf_counter()

@@ -234,12 +234,12 @@ def _header(request: PassRequest, cache: SlotCache) -> list[int]:
 class DraftBuffers(PassBuffers):
     """The numbers of a draft that feeds itself, token by token: of each row its task and how far it has come.
 
-    `depth` and `indices` are those of the token that is drafted next; `nothing` stays 0. `path` [rows, 63]: the tokens
-    fed so far, the committed one first; `on_path`: a bit for each.
+    `depth` and `indices` are those of the token that is drafted next; `rooms`: what the text has room for, `caps` at
+    most; `nothing` stays 0. `path` [rows, 63]: the tokens fed so far, the committed one first; `on_path`: a bit each.
     """
 
     def __init__(self, device: Device, rows: int) -> None:
-        names = ("sequences", "ids", "caps", "active", "depth", "on_path", "nothing")
+        names = ("sequences", "ids", "caps", "rooms", "active", "depth", "on_path", "nothing")
         super().__init__(device, rows, 1, {**dict.fromkeys(names, (rows,)), "path": (rows, MAX_WIDTH)})
 
     def send_task(self, task: DraftTask, request: PassRequest, cache: SlotCache) -> None:
@@ -248,7 +248,7 @@ class DraftBuffers(PassBuffers):
         padding = [0] * (self.rows - len(request.starts))
         active = [int(cap > 0) for cap in task.caps]
         sequences = [sequence for sequence, _, _ in task.sites]
-        for column in (sequences, task.sequence_ids, task.caps, active):
+        for column in (sequences, task.sequence_ids, task.caps, task.rooms or task.caps, active):
             numbers += [*column, *padding]
         numbers += [1] * (2 * self.rows)  # depth, on_path
         numbers += [0] * self.rows  # nothing

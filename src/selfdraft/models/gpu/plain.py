@@ -19,6 +19,7 @@ from ...kernels.top import draw, logprobs, processed, reject, said, top
 from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
+from .drafts import Drafts
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
 from .history import Histories, History
@@ -151,8 +152,11 @@ class Ahead:
 class Passes:
     """Runs passes as recordings; `num_hits` counts those that had run ahead."""
 
-    def __init__(self, device: Device, graphs: Graphs, launches: Launches, histories: Histories) -> None:
+    def __init__(
+        self, device: Device, graphs: Graphs, launches: Launches, histories: Histories, drafts: Drafts
+    ) -> None:
         self._device, self._graphs, self._launches, self._histories = device, graphs, launches, histories
+        self._drafts = drafts
         self._buffers = functools.cache(
             lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
         )
@@ -173,7 +177,8 @@ class Passes:
         results, choices = graph.results(rows, width), Sent(self._launches, graph.outbox.choices, rows, width)
         told = self._send_logprobs(chooser, rows, width)
         if chooser is None or not chooser.is_test:
-            return PassOutput(*results, choices, read_logprobs=told)
+            is_compact = request.run_ahead and self._begin_draft(graph, request, cache, choices)
+            return PassOutput(*results, choices, read_logprobs=told, is_compact=is_compact)
         mail = graph.outbox.verdicts
         return PassOutput(*results, choices, Sent(self._launches, mail, rows, mail.tensor.shape[1]), told)
 
@@ -197,6 +202,15 @@ class Passes:
             self._run_ahead(graph, chooser, request)
             self._ahead = Ahead.of(graph, chooser, choices, request, cache)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
+
+    def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, choices: Sent) -> bool:
+        """The next one, by what is chosen after each column of this one."""
+        if isinstance(request.tokens, torch.Tensor):
+            return False
+        tensor = graph.outbox.choices.tensor
+        buffers, _ = self._buffers(*tensor.shape)
+        choices.send()  # what waits for them need not wait for the draft
+        return self._drafts.begin_next(buffers, tensor, request, cache, choices)
 
     def _send_logprobs(self, chooser: Chooser | None, rows: int, width: int) -> Sent | None:
         """At once: whoever asked for them reads them, and a pass ahead overwrites them on the device."""

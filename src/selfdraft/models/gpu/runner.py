@@ -22,7 +22,7 @@ from ..cache import SlotCache, StoragePool
 from ..decoder import Decoder
 from ..eager import EagerRunner
 from ..probe import Probe
-from .draft import Drafts
+from .drafts import Drafts
 from .forward import Forward, ModuleForward, padded_rows, prove
 from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
 from .history import Histories
@@ -127,8 +127,8 @@ class GraphRunner(EagerRunner):
         self._prefill = self._make_prefill(self.decoder, self.graphs)
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
-        self._passes = Passes(self._device, self.graphs, self._launches, histories)
         self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size, self.decoder.dtype)
+        self._passes = Passes(self._device, self.graphs, self._launches, histories, self._drafts)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -145,6 +145,7 @@ class GraphRunner(EagerRunner):
 
     def _route(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         forward = self._forward_of(request)
+        self._drafts.forget()
         if forward is not None:
             self.decoder.check_points(request.capture)
             self._settle()
@@ -172,6 +173,7 @@ class GraphRunner(EagerRunner):
 
     def probe(self, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
         """Whatever it runs is awaited by the next look at the clock; the next recording comes after it."""
+        self._drafts.forget()
         self._launches.launched()
         self._is_settled = False
         return super().probe(cache, tokens, first, row)
@@ -251,6 +253,11 @@ class GraphRunner(EagerRunner):
     def num_hits(self) -> int:
         """Passes that had run ahead when they were asked for."""
         return self._passes.num_hits
+
+    @property
+    def drafts_ahead(self) -> tuple[int, int]:
+        """Drafts that had been begun when they were asked for, and those begun in vain."""
+        return self._drafts.num_hits, self._drafts.num_begun - self._drafts.num_hits
 
 
 def _is_transformers(hook: Any) -> bool:

@@ -1,0 +1,242 @@
+"""Which draft is asked for, and the first token of the next one, which is begun right after the verification.
+
+What is kept of a draft is found on the device, too (accept), so that the next draft need not await the host: if it then
+asks for exactly that one, its first token is under way. If not, that token is forgotten: the numbers are sent again,
+and its slots, which stand after the committed text, are written again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...chains import DraftedChain, DraftRule, DraftTask
+from ...passes import PassRequest
+from ..cache import SlotCache
+from .accept import NUM_NODES, ROUND, Accepting, follow
+from .draft import MAX_KEPT, DraftGraphs, DraftOutputs, DraftSpec, run_draft
+from .forward import Forward, cache_key, padded_rows
+from .graphs import Graphs, RecordingError, bucket
+from .history import Histories
+from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
+
+MAX_KEPT_SCORES = 1 << 23
+"""Rows times vocabulary up to which scores are kept, for all depths: half a gigabyte in half precision."""
+MAX_NEEDED = 8
+"""Drafts in a row that must have been foreseeable, once several were begun in vain."""
+
+_LOGGER = logging.getLogger(__name__)
+Choices = Callable[[], list[list[int]]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A draft that was asked for, in numbers: the next one follows from them and from what is kept."""
+
+    spec: DraftSpec
+    cache: weakref.ref[SlotCache]
+    place: tuple[int, int]  # the cache's address, the first row
+    ids: tuple[Sequence[int], ...]  # the engine's numbers of the texts, the caller's
+    num_changes: int | None  # of the rule
+    starts: Sequence[int]
+    indices: Sequence[int]
+    caps: Sequence[int]
+    rooms: Sequence[int]
+    settings: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, spec: DraftSpec, task: DraftTask, request: PassRequest, cache: SlotCache) -> Asked | None:
+        """None: the device cannot tell what follows."""
+        rule, choosing = spec.rule, task.choosing
+        is_plain = not (rule.keeps_scores or rule.kind.has_rules or rule.num_changes is None)
+        if choosing is None or not is_plain or not task.rooms or len(request.tokens[0]) > 1 or min(task.caps) < 1:
+            return None
+        place, ids = (cache.address, request.first_row), (task.sequence_ids, [number for number, _, _ in task.sites])
+        numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
+        return cls(spec, weakref.ref(cache), place, ids, rule.num_changes, *numbers)
+
+    def is_verified_by(self, request: PassRequest, cache: SlotCache) -> bool:
+        is_here = self.cache() is cache and self.place == (cache.address, request.first_row)
+        return is_here and list(self.starts) == list(request.starts)
+
+    def leads_to(self, other: Asked) -> bool:
+        """Whether nothing has changed but the texts and, with them, the room that they leave."""
+        known, asked = ((one.spec, one.cache(), one.place, one.ids, one.num_changes) for one in (self, other))
+        if known != asked:
+            return False
+        emitted = [end - start for start, end in zip(self.starts, other.starts, strict=True)]
+        rooms = [room - count for room, count in zip(self.rooms, emitted, strict=True)]
+        return (
+            min(emitted) > 0
+            and rooms == list(other.rooms)
+            and [min(pair) for pair in zip(self.caps, rooms, strict=True)] == list(other.caps)
+            and [sum(pair) for pair in zip(self.indices, emitted, strict=True)] == list(other.indices)
+            and [[*row[:ROUND], row[ROUND] + 1, *row[ROUND + 1 :]] for row in self.settings] == list(other.settings)
+        )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The draft after `last`, as its verification `request` decides; its first token was launched unasked."""
+
+    last: Asked
+    request: PassRequest
+    choices: Choices
+
+    def is_what(self, asked: Asked, tokens: Sequence[Sequence[int]]) -> bool:
+        """Of a draft that `last` leads to, after these tokens: whether they are what the device has found."""
+        tree, choosing = self.request.tree, self.request.choosing
+        assert choosing is not None
+        for row, (choices, (token,)) in enumerate(zip(self.choices(), tokens, strict=True)):
+            sees, num_nodes = None if tree is None else tree.sees[row], choosing.settings[row][NUM_NODES]
+            num_kept, last = follow(self.request.tokens[row], sees, num_nodes, choices)  # type: ignore[arg-type]
+            if (self.last.starts[row] + num_kept + 1, last) != (asked.starts[row], token):
+                return False
+        return True
+
+
+class Drafts:
+    """Runs drafts as recordings. A rule that cannot be recorded is refused from then on.
+
+    `num_begun`: first tokens launched before they were asked for; `num_hits`: those that were asked for then.
+    """
+
+    def __init__(
+        self, device: Device, graphs: Graphs, histories: Histories, vocab_size: int, dtype: torch.dtype
+    ) -> None:
+        self._graphs, self._histories, self._vocab_size, self._dtype = graphs, histories, vocab_size, dtype
+        self._tensors = functools.cache(
+            lambda rows, *more: (DraftBuffers(device, rows), DraftOutputs(device, rows, *more))
+        )
+        self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
+        self._accepting = Accepting(device, graphs)
+        self._last: Asked | None = None
+        self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
+        self._begun: Begun | None = None
+        self.runs_ahead, self.num_begun, self.num_hits = True, 0, 0
+        self.refused: set[DraftRule] = set()
+
+    def run(
+        self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
+    ) -> DraftedChain | None:
+        """The chain after the tokens of `request`; None: it goes token by token."""
+        rule = task.rule
+        if rule.kind.has_rules or rule.keeps_scores:  # which go by the tokens noted, or need room
+            limit = MAX_KEPT if rule.keeps_scores else MAX_WIDTH - 1
+            task = replace(task, caps=[min(cap, limit) for cap in task.caps])
+        num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
+        first = max(request.starts) + width - 1
+        cache.reserve(bucket(first + max_depth))
+        num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
+        if rule.keeps_scores and padded_rows(forward, num_rows) * num_tokens > MAX_KEPT_SCORES:
+            return None
+        draft = self._spec(forward, task, request, cache, vocabulary)
+        asked = Asked.of(draft, task, request, cache)
+        is_begun = self._take(asked, request.tokens)
+        opening = draft.buffers if is_begun else self._send(draft.buffers, task, request, cache)
+        known: dict[tuple[int, int], DraftGraphs] = {}
+
+        def graphs_at(depth: int) -> DraftGraphs:
+            inputs, end = draft.buffers if depth else opening, bucket(first + depth + 1)
+            if (inputs.width, end) not in known:
+                key = draft.key(inputs.width, end, cache_key(forward, cache, request.first_row))
+                known[inputs.width, end] = self._graphs.get(
+                    key, lambda record: draft.record(record, inputs, cache.without_lease(), end)
+                )
+            return known[inputs.width, end]
+
+        try:
+            chain = run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile, is_begun)
+        except RecordingError as error:
+            self.refused.add(rule)
+            _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
+            return None
+        self._last = asked
+        return chain
+
+    def _spec(
+        self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
+    ) -> DraftSpec:
+        rule, num_tokens = task.rule, min(vocabulary or self._vocab_size, self._vocab_size)
+        kept = (num_tokens, torch.float32 if rule.kind.has_rules else self._dtype) if rule.keeps_scores else None
+        rows = padded_rows(forward, len(request.starts))
+        tensors = self._tensors(rows, min(rule.max_candidates, num_tokens), kept)
+        assert task.choosing is not None
+        history = self._histories.of(cache, request.first_row, task.choosing)
+        return DraftSpec(forward, rule, request.skip, vocabulary, history, *tensors)
+
+    def _send(self, buffers: DraftBuffers, task: DraftTask, request: PassRequest, cache: SlotCache) -> PassBuffers:
+        """What the first pass reads: of several columns the chain goes on after the last one."""
+        width = len(request.tokens[0])
+        if width == 1:
+            buffers.send_task(task, request, cache)
+            return buffers
+        last = [start + width - 1 for start in request.starts]
+        buffers.send_task(task, replace(request, tokens=[row[-1:] for row in request.tokens], starts=last), cache)
+        opening = self._openings(buffers.rows, width)
+        opening.send_request(request, cache)
+        return opening
+
+    # ------------------------------------------------------------------------------------------------ running ahead
+
+    def _take(self, asked: Asked | None, tokens: Any) -> bool:
+        """Whether what is asked for has been begun; what was is over in any case."""
+        last, begun = self._last, self._begun
+        self._last = None
+        self.forget()
+        is_steady = last is not None and asked is not None and last.leads_to(asked)
+        self._num_steady = self._num_steady + 1 if is_steady else 0
+        if begun is None or asked is None or not is_steady or not begun.is_what(asked, tokens):
+            return False
+        self._num_needed = 1
+        self.num_hits += 1
+        return True
+
+    def forget(self) -> None:
+        """Something else than the next draft is asked for."""
+        if self._begun is not None:
+            self._begun = None
+            self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
+
+    def begin_next(
+        self, verified: PassBuffers, tensor: torch.Tensor, request: PassRequest, cache: SlotCache, choices: Choices
+    ) -> bool:
+        """After the verification of the last draft: begin the next one, if the last ones could be foreseen.
+
+        `tensor` [rows, width]: the choices, which are on their way to the host. Returns whether it was begun: then what
+        is kept has been moved to its place in the cache.
+        """
+        last = self._last
+        if last is None or not last.is_verified_by(request, cache) or verified.rows != last.spec.buffers.rows:
+            return False
+        spec, first_row = last.spec, request.first_row
+        accepting = self._accepting(verified, tensor, spec.buffers, cache, first_row)
+        graphs = self._graphs_after(last, request, cache)
+        is_foreseen = self.runs_ahead and self._num_steady >= self._num_needed and request.choosing is not None
+        if graphs is None or not is_foreseen:
+            return False
+        spec.outputs.begin()
+        for recording in (accepting, graphs.begin, graphs.finish):
+            recording.replay()
+        self._begun = Begun(last, request, choices)
+        self.num_begun += 1
+        return True
+
+    def _graphs_after(self, last: Asked, request: PassRequest, cache: SlotCache) -> DraftGraphs | None:
+        """Those of the next draft's first token, if they are the same wherever it stands, and recorded."""
+        tree, start = request.tree, max(request.starts)
+        depth = len(request.tokens[0]) - 1 if tree is None else max(map(max, tree.depths))
+        end = bucket(start + 2)
+        if end != bucket(start + depth + 2) or end > cache.num_slots:
+            return None
+        spec = last.spec
+        found: DraftGraphs | None = self._graphs.find(
+            spec.key(1, end, cache_key(spec.forward, cache, request.first_row))
+        )
+        return found

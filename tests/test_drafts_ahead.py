@@ -1,0 +1,230 @@
+"""The next draft is begun right after the verification, before the host has read it: no text and no draft changes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from pico import letter_tokenizer, pico
+from selfdraft import Engine, SkipSet
+from selfdraft.engine.accept import Coupled
+from selfdraft.lookahead.fixed import Fixed
+from selfdraft.models.cache import SlotCache
+from selfdraft.models.gpu import forward as gpu_forward
+from selfdraft.models.gpu import graphs as gpu_graphs
+from selfdraft.models.gpu.runner import GraphRunner, make_runner
+from selfdraft.types import Plan
+from test_graphs import DRAWN, RULES, drafts_of, loose_runner, new_engine, new_runner, tokens_of
+from test_lossless import PROMPTS
+
+CHAIN = {"strategy": "fixed", "lookahead": "fixed"}
+TREE = {"strategy": "fixed", "tree": "siblings"}
+METHODS = [CHAIN, TREE, {**CHAIN, **DRAWN}, {**TREE, **DRAWN}, {**TREE, "acceptance": "rejection"}]
+SKIPS = ("a1-2,m2-3", "a1,m3")
+
+
+def method_name(method: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in method.values() if isinstance(value, str)) + "-drawn" * ("seed" in method)
+
+
+@pytest.fixture(autouse=True)
+def begins_with_sublayers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_forward, "HEAD_START", 3)
+
+
+def waiting_runner(model: Any, *_: Any) -> GraphRunner:
+    """Never begins what was not asked for."""
+    runner = new_runner(model)
+    runner._drafts.runs_ahead = False
+    return runner
+
+
+def hits_of(engine: Engine) -> tuple[int, int]:
+    """And misses."""
+    found: tuple[int, int] = engine._runner.drafts_ahead  # type: ignore[attr-defined]
+    return found
+
+
+def waiting_engine(**options: Any) -> Engine:
+    return new_engine(pico("llama"), waiting_runner, **options)
+
+
+@pytest.mark.parametrize("slots", [256, 16])
+@pytest.mark.parametrize("make", [new_runner, loose_runner])
+@pytest.mark.parametrize("method", METHODS, ids=method_name)
+def test_nothing_changes_but_the_time(
+    method: dict[str, Any], make: Callable[..., Any], slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single texts of several lengths and a batch, one after the other; also over bucket borders."""
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", slots)
+    engines = new_engine(pico("llama"), make), waiting_engine(), new_engine(pico("llama"), make_runner)
+    texts = [([PROMPTS[0]], 40), ([PROMPTS[2]], 25), (list(PROMPTS), 30)]
+    for prompts, count in texts if make is new_runner else texts[:2]:  # the loose one's recordings know one cache
+        before = hits_of(engines[0])
+        found, waited, eager = (engine.generate(prompts, max_new_tokens=count, **method) for engine in engines)
+        assert tokens_of(found) == tokens_of(eager)
+        assert drafts_of(found) == drafts_of(waited)
+        num_hits, num_misses = (after - known for after, known in zip(hits_of(engines[0]), before, strict=True))
+        assert num_hits >= max(len(one.steps) for one in found) / 4
+        assert num_misses <= 1
+    assert hits_of(engines[1]) == (0, 0)
+
+
+@pytest.mark.parametrize("method", METHODS[:4], ids=method_name)
+def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
+    """By length, by an end-of-text token inside what was accepted, by a stop string; then the next text is right."""
+    engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
+    drawn = {key: value for key, value in method.items() if key in DRAWN}
+    expected = plain.generate(PROMPTS[0], max_new_tokens=24, **drawn).tokens
+    for count in range(1, 14):
+        assert engine.generate(PROMPTS[0], max_new_tokens=count, **method).tokens == expected[:count]
+    for place in range(5, 15):
+        model = copy.copy(engine.model)
+        with mock.patch.object(engine, "model", model):
+            model.generation_config = mock.Mock(eos_token_id=expected[place])
+            found = engine.generate(PROMPTS[0], max_new_tokens=24, **method)
+        assert found.finish_reason == "eos"
+        assert found.tokens == expected[: expected.index(expected[place]) + 1]
+        assert engine.generate(PROMPTS[0], max_new_tokens=24, **method).tokens == expected
+    assert hits_of(engine)[0] > 20
+
+
+def test_texts_that_end_by_a_stop_string() -> None:
+    engines = [new_engine(pico("llama"), make, tokenizer=letter_tokenizer()) for make in (new_runner, waiting_runner)]
+    text = engines[1].generate(PROMPTS[0], max_new_tokens=30, **TREE).text
+    for place in range(4, 20, 3):
+        found, expected = (
+            engine.generate(PROMPTS[0], max_new_tokens=30, stop=[text[place : place + 2]], **TREE) for engine in engines
+        )
+        assert (found.text, found.tokens, found.finish_reason) == (expected.text, expected.tokens, "stop")
+    assert hits_of(engines[0])[0] > 0
+
+
+@pytest.mark.parametrize("tree", ["chain", "siblings"])
+def test_plans_that_change(tree: str) -> None:
+    """Skip sets and lengths: what was begun for the plan before is not taken; what changes often is not begun."""
+    engine, waiting = new_engine(pico("llama"), tree=tree), waiting_engine(tree=tree)
+    skips = [SkipSet.parse(skip) for skip in SKIPS]
+
+    def texts(plans: Callable[[], Iterator[Plan]]) -> tuple[int, int]:
+        before = hits_of(engine)
+        found = []
+        for one in (engine, waiting):
+            with mock.patch.object(one._method({}).strategy, "plan", side_effect=plans()):
+                found.append(one.generate([PROMPTS[0]], max_new_tokens=60))
+        assert tokens_of(found[0]) == tokens_of(found[1])
+        assert drafts_of(found[0]) == drafts_of(found[1])
+        hits, misses = (after - known for after, known in zip(hits_of(engine), before, strict=True))
+        return hits, misses
+
+    hits, misses = texts(lambda: (Plan(skips[round_ // 4 % 2], max_draft_tokens=2) for round_ in itertools.count()))
+    assert hits > misses > 1
+    hits, misses = texts(lambda: (Plan(skips[round_ % 2], max_draft_tokens=2) for round_ in itertools.count()))
+    assert (hits, misses) == (0, 0)
+    hits, misses = texts(lambda: (Plan(skips[0], max_draft_tokens=1 + round_ // 5 % 3) for round_ in itertools.count()))
+    assert hits > misses > 1
+    texts(lambda: (Plan(skips[0], max_draft_tokens=3 * (round_ % 4 > 0)) for round_ in itertools.count()))
+
+
+@pytest.mark.parametrize("lookahead", ["adaptive", "heuristic", "roc", "tpt"])
+def test_a_lookahead_that_has_learned_is_asked_again(lookahead: str) -> None:
+    """What it decided by what it knew before is not taken. `tpt` goes by the clock, so its drafts are never alike."""
+    method = {**CHAIN, "lookahead": lookahead}
+    engine, waiting = new_engine(pico("llama")), waiting_engine()
+    found, waited = (one.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=60, **method) for one in (engine, waiting))
+    assert tokens_of(found) == tokens_of(waited)
+    if lookahead != "tpt":
+        assert drafts_of(found) == drafts_of(waited)
+
+
+def test_what_the_device_cannot_foresee_is_not_begun() -> None:
+    """Rules that go by the text, processors, tests by rejection, and a caller's own parts that do not say enough."""
+
+    class Mine(Coupled):
+        """It might keep less."""
+
+    class Silent(Fixed):
+        num_changes = None  # type: ignore[assignment]
+
+    engine = new_engine(pico("llama"))
+    silent = Silent(Fixed.Options())
+    for more in (
+        RULES,
+        {"processors": [lambda prefix, scores: scores]},
+        {"acceptance": "rejection", "temperature": 0.8, "seed": 3},
+        {"acceptance": Mine()},
+        {"lookahead": silent},
+        {"drafter": "model"},
+        {"drafter": "lookup"},
+        {"strategy": "off"},
+    ):
+        engine.generate(PROMPTS[0], max_new_tokens=20, **{**CHAIN, **more})
+        assert hits_of(engine) == (0, 0), more
+    assert engine.generate(PROMPTS[0], max_new_tokens=20, **CHAIN)
+    assert hits_of(engine)[0] > 0
+
+
+def test_kept_slots_are_moved_once() -> None:
+    """By the device where the next draft was begun, else by the host."""
+    engine, waiting = new_engine(pico("llama")), waiting_engine()
+    counts = []
+    for one in (engine, waiting):
+        with mock.patch.object(SlotCache, "move", autospec=True, side_effect=SlotCache.move) as move:
+            found = one.generate(PROMPTS[0], max_new_tokens=40, **TREE)
+        counts.append(move.call_count)
+    num_rounds = len(found.steps)
+    assert any(node != place for step in found.steps for place, node in enumerate(step.verdict.nodes))
+    assert counts == [num_rounds - sum(hits_of(engine)), num_rounds]
+
+
+def test_texts_in_turn() -> None:
+    """Round by round on one engine, with another begun and left in between."""
+    engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
+    expected = [plain.generate(prompt, max_new_tokens=40).tokens for prompt in PROMPTS[:2]]
+    streams = [engine.stream(prompt, max_new_tokens=40, **TREE) for prompt in PROMPTS[:2]]
+    running = [iter(stream) for stream in streams]
+    for number in itertools.count():
+        if number % 5 == 4:
+            left = engine.stream(PROMPTS[2], max_new_tokens=30, **TREE)
+            for _ in itertools.islice(left, number):
+                pass
+            left.close()
+        running = [one for one in running if next(one, None) is not None]
+        if not running:
+            break
+    assert [stream.generation.tokens for stream in streams] == expected
+    hits_before = hits_of(engine)[0]
+    assert engine.generate(PROMPTS[0], max_new_tokens=40, **TREE).tokens == expected[0]
+    assert hits_of(engine)[0] > hits_before
+
+
+def test_a_round_that_fails_leaves_the_next_text_right() -> None:
+    """The host fails while what it has not asked for is under way, or while it is being taken."""
+    engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
+    expected = plain.generate(PROMPTS[0], max_new_tokens=40).tokens
+    engine.generate(PROMPTS[0], max_new_tokens=40, **TREE)
+    for owner, name in (
+        (engine._method(TREE).strategy, "observe"),
+        (engine._method(TREE).trees["siblings"], "branches"),
+    ):
+        waits: list[int] = []
+        failing = mock.patch.object(owner, name, side_effect=[*[()] * 6, RuntimeError("out of luck")])
+        with failing, pytest.raises(RuntimeError, match="luck"):
+            engine.generate(PROMPTS[2], max_new_tokens=40, **TREE)
+        with mock.patch.object(engine._runner._device, "wait", lambda waits=waits: waits.append(1)):  # type: ignore[attr-defined]
+            assert engine.generate(PROMPTS[0], max_new_tokens=40, **TREE).tokens == expected
+        assert len(waits) == 2, "for what was under way, and after the prefill"
+
+
+def test_the_clock_does_not_wait_for_what_was_not_asked_for() -> None:
+    engine = new_engine(pico("llama"))
+    runner: Any = engine._runner
+    with mock.patch.object(runner._device, "wait") as wait:
+        engine.generate(PROMPTS[0], max_new_tokens=40, **TREE)
+    assert hits_of(engine)[0] > 5
+    assert wait.call_count == 1, "after the prefill"
