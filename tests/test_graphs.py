@@ -740,17 +740,22 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
     assert len(waits) == 2
 
 
-def test_lookups_that_find_nothing_leave_the_pass_ahead_under_way() -> None:
-    """The clock waits after the prefill alone; what is then waited for are choices, a part of verification."""
-    engine = new_engine(pico("llama"))
+@pytest.mark.parametrize("mode", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}], ids=["greedy", "drawn"])
+def test_no_pass_ahead_is_wasted_by_lookups(mode: dict[str, Any]) -> None:
+    """One that finds something waits for it. The clock waits after the prefill alone: choices are verification."""
+    model = pico("llama")
+    engine = new_engine(model)
     runner = engine._runner
-    options: dict[str, Any] = {"drafter": "lookup", "strategy": "fixed", "max_new_tokens": 40}
-    with mock.patch.object(runner._device, "wait") as wait:
+    options: dict[str, Any] = {"drafter": "lookup", "strategy": "fixed", "max_new_tokens": 40, **mode}
+    with (
+        mock.patch.object(runner._device, "wait") as wait,
+        mock.patch.object(runner._passes, "_run_ahead", wraps=runner._passes._run_ahead) as run_ahead,
+    ):
         found = engine.generate([1, 2, 3], **options)
-    drafts = drafts_of([found])[0]
-    assert {bool(draft.tokens) for draft in drafts} == {True, False}
-    assert runner.num_hits == sum(not (a.tokens or b.tokens) for a, b in itertools.pairwise(drafts)) > 0
+    assert {bool(draft.tokens) for draft in drafts_of([found])[0]} == {True, False}
+    assert 0 < run_ahead.call_count - 1 <= runner.num_hits <= run_ahead.call_count
     assert wait.call_count == 1
+    assert found.tokens == Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=40, **mode).tokens
 
 
 def test_lookups_stay_on_the_host() -> None:

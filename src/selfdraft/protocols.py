@@ -97,6 +97,10 @@ class Runner(Protocol):
 
     def forward(self, request: PassRequest, cache: Any) -> PassOutput: ...
 
+    def is_under_way(self, cache: Any, starts: Sequence[int]) -> bool:
+        """Whether the pass of the next token of each row, at these places, was launched before it was asked for."""
+        ...
+
     def draft(
         self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
     ) -> DraftedChain | None:
@@ -153,7 +157,9 @@ class Lookahead(Protocol):
 
     @property
     def num_changes(self) -> int | None:
-        """How often what `wants_more` goes by has changed. An object that does not say is not run ahead of the host."""
+        """How often what `wants_more` goes by has changed, where that must count at once: a draft begun before it is
+        dropped. None: no draft is begun before it is asked for.
+        """
         ...
 
     @property

@@ -23,14 +23,21 @@ def verify(
     accept: Acceptance,
     capture: Sequence[str] = (),
 ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
-    """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored."""
-    starts, width = state.starts, 1 + max(len(draft.tokens) for draft in drafts)
+    """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
+
+    Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for the next
+    round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
+    """
+    starts, is_drawn = state.starts, accept.keeps_scores and not sampler.is_greedy
+    is_waiting = any(draft.tokens for draft in drafts) and not is_drawn and runner.is_under_way(state.cache, starts)
+    drafts = [Draft()] * len(drafts) if is_waiting else drafts
+    width = 1 + max(len(draft.tokens) for draft in drafts)
     inputs = [
         [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
         for sequence, draft in zip(state.active, drafts, strict=True)
     ]
     state.cache.reserve(max(starts) + width)
-    is_tested = accept.keeps_scores and not sampler.is_greedy and width > 1
+    is_tested = is_drawn and width > 1
     choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
     if choosing is not None:
         choosing = choosing.testing(drafts) if is_tested else choosing.measuring(drafts)
@@ -41,7 +48,7 @@ def verify(
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        run_ahead=choosing is not None and not capture and _goes_on(state, drafts, accept, is_tested),
+        run_ahead=not (is_waiting or choosing is None or capture) and _goes_on(state, drafts, accept, is_tested),
         choosing=choosing,
     )
     output = runner.forward(request, state.cache)

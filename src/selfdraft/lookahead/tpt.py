@@ -79,10 +79,6 @@ class Tpt(PlainLookahead):
         worth: torch.Tensor = self._all_kept(stats, table[0, place]) * table[1, place] > bar
         return worth & (depth < self.max_tokens)
 
-    @property
-    def num_changes(self) -> int:
-        return self._table.num_changes + self._bar.num_changes
-
     def observe(self, step: StepRecord) -> None:
         if not step.draft.num_draft_steps:
             return

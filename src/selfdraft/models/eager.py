@@ -84,6 +84,9 @@ class EagerRunner:
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return self.decoder.new_cache(num_rows, num_slots)
 
+    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+        return False
+
     @torch.inference_mode()
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         tokens, starts, first_row = request.tokens, request.starts, request.first_row

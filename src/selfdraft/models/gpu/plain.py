@@ -142,11 +142,12 @@ class Ahead:
         place = (weakref.ref(cache), cache.address, request.first_row, starts)
         return cls(graph, chooser, choices, *place, request.kind)
 
+    def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+        return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
+
     def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_same_place = self.cache() is cache and self.address == cache.address and self.first_row == request.first_row
-        if not is_same_place or self.kind != request.kind or self.starts != list(request.starts):
-            return False
-        return self.choices() == request.tokens
+        is_this = self.first_row == request.first_row and self.kind == request.kind
+        return is_this and self.is_at(cache, request.starts) and self.choices() == request.tokens
 
 
 class Passes:
@@ -181,6 +182,9 @@ class Passes:
             return PassOutput(*results, choices, read_logprobs=told, is_compact=is_compact)
         mail = graph.outbox.verdicts
         return PassOutput(*results, choices, Sent(self._launches, mail, rows, mail.tensor.shape[1]), told)
+
+    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+        return self._ahead is not None and self._ahead.is_at(cache, starts)
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""

@@ -158,6 +158,9 @@ class GraphRunner(EagerRunner):
         self._forwards[0].settle()
         return output
 
+    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+        return self._passes.is_under_way(cache, starts)
+
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
