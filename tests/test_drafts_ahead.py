@@ -15,6 +15,7 @@ from selfdraft import Engine, SkipSet
 from selfdraft.engine.accept import Coupled
 from selfdraft.lookahead.fixed import Fixed
 from selfdraft.models.cache import SlotCache
+from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
@@ -219,6 +220,18 @@ def test_a_round_that_fails_leaves_the_next_text_right() -> None:
         with mock.patch.object(engine._runner._device, "wait", lambda waits=waits: waits.append(1)):  # type: ignore[attr-defined]
             assert engine.generate(PROMPTS[0], max_new_tokens=40, **TREE).tokens == expected
         assert len(waits) == 2, "for what was under way, and after the prefill"
+
+
+def test_what_cannot_be_recorded_between_drafts_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Passes and drafts stay recorded; the host moves what is kept."""
+    engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
+    with mock.patch.object(gpu_accept, "compact", side_effect=RuntimeError("no room")) as compact:
+        found = engine.generate(PROMPTS[0], max_new_tokens=40, **TREE)
+    assert found.tokens == plain.generate(PROMPTS[0], max_new_tokens=40).tokens
+    assert engine._runner.fallback_reason is None
+    assert compact.call_count == len(caplog.messages) == 1
+    assert "drafts wait for the host" in caplog.messages[0]
+    assert hits_of(engine) == (0, 0)
 
 
 def test_the_clock_does_not_wait_for_what_was_not_asked_for() -> None:

@@ -212,16 +212,20 @@ class Drafts:
         `tensor` [rows, width]: the choices, which are on their way to the host. Returns whether it was begun: then what
         is kept has been moved to its place in the cache.
         """
-        last = self._last
+        last = self._last if self.runs_ahead else None
         if last is None or not last.is_verified_by(request, cache) or verified.rows != last.spec.buffers.rows:
             return False
-        spec, first_row = last.spec, request.first_row
-        accepting = self._accepting(verified, tensor, spec.buffers, cache, first_row)
+        try:
+            accepting = self._accepting(verified, tensor, last.spec.buffers, cache, request.first_row)
+        except RecordingError as error:
+            self.runs_ahead = False
+            _LOGGER.warning("drafts wait for the host, as what comes before them cannot be recorded: %s", error)
+            return False
         graphs = self._graphs_after(last, request, cache)
-        is_foreseen = self.runs_ahead and self._num_steady >= self._num_needed and request.choosing is not None
+        is_foreseen = self._num_steady >= self._num_needed and request.choosing is not None
         if graphs is None or not is_foreseen:
             return False
-        spec.outputs.begin()
+        last.spec.outputs.begin()
         for recording in (accepting, graphs.begin, graphs.finish):
             recording.replay()
         self._begun = Begun(last, request, choices)
