@@ -758,6 +758,17 @@ def test_no_pass_ahead_is_wasted_by_lookups(mode: dict[str, Any]) -> None:
     assert found.tokens == Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=40, **mode).tokens
 
 
+def test_what_a_draft_model_drafts_does_not_wait() -> None:
+    """It was paid for. Every other round drafts nothing, so a pass runs ahead after it."""
+    model = pico("llama")
+    engine = new_engine(model, drafter="model", lookahead="fixed")
+    plans = (Plan(SKIP, max_draft_tokens=3 * (number % 2)) for number in itertools.count())
+    with mock.patch.object(engine._method({}).strategy, "plan", side_effect=plans):
+        found = engine.generate([1, 2, 3], max_new_tokens=30)
+    assert [len(step.draft.tokens) for step in found.steps[:6]] == [0, 3, 0, 3, 0, 3]
+    assert found.tokens == Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=30).tokens
+
+
 def test_lookups_stay_on_the_host() -> None:
     """Their tensors would wait for a pass that runs ahead."""
     runner = mock.Mock(device=torch.device("cuda"))

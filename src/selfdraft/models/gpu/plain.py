@@ -133,14 +133,15 @@ class Ahead:
     first_row: int
     starts: list[int]
     kind: ChoiceKind
+    num_launched: int  # before it
 
     @classmethod
     def of(
-        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache
+        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache, number: int
     ) -> Ahead:
         starts = [start + 1 for start in request.starts]
         place = (weakref.ref(cache), cache.address, request.first_row, starts)
-        return cls(graph, chooser, choices, *place, request.kind)
+        return cls(graph, chooser, choices, *place, request.kind, number)
 
     def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
@@ -184,7 +185,9 @@ class Passes:
         return PassOutput(*results, choices, Sent(self._launches, mail, rows, mail.tensor.shape[1]), told)
 
     def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
-        return self._ahead is not None and self._ahead.is_at(cache, starts)
+        """Also that no draft model has run since."""
+        ahead, number = self._ahead, self._launches.num_launched
+        return ahead is not None and ahead.num_launched == number and ahead.is_at(cache, starts)
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""
@@ -204,7 +207,7 @@ class Passes:
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            self._ahead = Ahead.of(graph, chooser, choices, request, cache)
+            self._ahead = Ahead.of(graph, chooser, choices, request, cache, self._launches.num_launched)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, choices: Sent) -> bool:

@@ -171,6 +171,7 @@ class GraphRunner(EagerRunner):
         self._settle()
         chain = self._drafts.run(forward, task, request, cache, vocabulary)
         if chain is not None:
+            self._launches.launched()
             self._launches.awaited()
         return chain
 
