@@ -230,7 +230,7 @@ class TestPlantedDefects:
         """Not by the one that it was drawn from."""
 
         def flattened(scores: torch.Tensor, drawn_from: torch.Tensor, *more: Any) -> torch.Tensor:
-            return reject(scores, drawn_from * 0.3, *more)
+            return reject(scores, drawn_from * -1.0, *more)
 
         monkeypatch.setattr(plain, "reject", flattened)
         assert share_of_texts({"temperature": 0.6}, acceptance="rejection", engine=engine) < 1e-9
