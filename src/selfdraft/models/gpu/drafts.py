@@ -205,6 +205,11 @@ class Drafts:
         self.num_hits += 1
         return True
 
+    def leave(self) -> None:
+        """Another text begins: what the last one went by is free."""
+        self.forget()
+        self._last = None
+
     def forget(self) -> None:
         """Something else than the next draft is asked for."""
         if self._begun is not None:
