@@ -740,6 +740,18 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize(
+    "method", [{"strategy": "off"}, {"lookahead": "fixed"}, {"lookahead": "fixed", "tree": "siblings"}]
+)
+def test_texts_under_rules_share_their_recordings(method: dict[str, Any]) -> None:
+    """What is known of one text is let go before the next one begins."""
+    engine = new_engine(pico("llama"), strategy="fixed")
+    for number in range(3):
+        num_graphs = engine._runner.graphs.num_graphs  # type: ignore[attr-defined]
+        engine.generate(PROMPTS[0], max_new_tokens=20, lookahead="fixed", **{**RULES, **method})
+        assert number == 0 or engine._runner.graphs.num_graphs == num_graphs  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("mode", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}], ids=["greedy", "drawn"])
 def test_no_pass_ahead_is_wasted_by_lookups(mode: dict[str, Any]) -> None:
     """One that finds something waits for it. The clock waits after the prefill alone: choices are verification."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -571,23 +572,28 @@ def test_what_is_kept_is_found_moved_and_fed_as_the_host_does_it(size, seed, is_
     for row, (start, verdict) in enumerate(zip(starts, verdicts, strict=True), start=first_row):
         cache.move(row, [start + 1 + node for node in verdict.nodes], start + 1)
     moved_by_host = cache.storage.clone()
-    for is_kernel in (False, True):
+    for is_kernel, is_tested in itertools.product((False, True), repeat=2):
         cache.storage.copy_(moved)
         buffers = draft_buffers(device, request, [1, 1, 1], starts, caps, rooms, 2, cache)
         for name in ("starts", "indices", "depth"):  # a draft has run
             buffers.tensors[name].add_(5)
-        kept, chosen = torch.zeros(4, width + 2, dtype=torch.long, device=DEVICE), choices.to(DEVICE)
+        found = torch.zeros(4, width + 3, dtype=torch.long, device=DEVICE)
+        for row, verdict in enumerate(verdicts if is_tested else ()):
+            numbers = [len(verdict.nodes), *(node + 1 for node in verdict.nodes)]
+            found[row] = torch.tensor([*numbers, *[0] * (width + 2 - len(numbers)), verdict.tokens[-1]])
+        chosen = None if is_tested else choices.to(DEVICE)
         if is_kernel:
-            accept_kernels.accept(verified.tensors, chosen, kept, buffers.tensors)
-            accept_kernels.compact(verified.tensors, kept, cache.storage)
+            accept_kernels.accept(verified.tensors, chosen, found, buffers.tensors)
+            accept_kernels.compact(verified.tensors, found, cache.storage)
         else:
-            accept_reference.accept(verified, chosen, kept, buffers)
-            accept_reference.compact(verified, kept, cache, first_row)
-        assert kept[:3, 0].tolist() == [len(verdict.nodes) for verdict in verdicts]
+            accept_reference.accept(verified, chosen, found, buffers)
+            accept_reference.compact(verified, found, cache, first_row)
+        assert found[:3, 0].tolist() == [len(verdict.nodes) for verdict in verdicts]
+        assert found[:3, -1].tolist() == [verdict.tokens[-1] for verdict in verdicts]
         expected[5] = buffers.data[5]  # the first row's start is for prompts alone
         assert torch.equal(buffers.data, expected)
         assert torch.equal(cache.storage, moved_by_host)
     sees = [None] * 3 if request.tree is None else request.tree.sees
     for row, verdict in enumerate(verdicts):
         walked = accept_reference.follow(request.tokens[row], sees[row], len(drafts[row].tokens), choices[row].tolist())
-        assert walked == (len(verdict.nodes), verdict.tokens[-1])
+        assert walked == (len(verdict.tokens), verdict.tokens[-1])

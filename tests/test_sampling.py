@@ -24,6 +24,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from on_device import HAS_GPU
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.chains import Choice, Draw
@@ -32,6 +33,8 @@ from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
 from selfdraft.engine.sampling import NOISE_SPREAD, Sampler, check_processors
 from selfdraft.kernels import reject_reference
+from selfdraft.kernels.top import reject
+from selfdraft.models.gpu import plain
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
 from selfdraft.passes import DraftStats, PassRequest
@@ -71,9 +74,9 @@ SETTINGS = {
 }
 
 
-def new_engine() -> Engine:
+def new_engine(device: str = "cpu") -> Engine:
     """A draft that is often wrong: `test_draft_and_target_disagree` says how often."""
-    model = flat(pico("llama", vocab_size=TINY_VOCAB))
+    model = flat(pico("llama", vocab_size=TINY_VOCAB)).to(device)
     return Engine(model, strategy="fixed", lookahead="fixed", settings=SETTINGS)
 
 
@@ -88,8 +91,10 @@ def recorded_engine() -> Engine:
         return new_engine()
 
 
-ENGINES = {"eager": tiny_engine, "recorded": recorded_engine}
-on_both = pytest.mark.parametrize("engine", ENGINES)
+ENGINES = {"eager": tiny_engine, "recorded": recorded_engine, "gpu": lambda: new_engine("cuda")}
+on_both = pytest.mark.parametrize("engine", ["eager", "recorded"])
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="no GPU")
+on_recordings = pytest.mark.parametrize("engine", ["recorded", pytest.param("gpu", marks=needs_gpu)])
 
 
 def texts(options: Mapping[str, Any], num_tokens: int, engine: str = "eager", **method: Any) -> list[tuple[int, ...]]:
@@ -156,9 +161,16 @@ def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance
     assert share_of_texts(options, acceptance=acceptance, **METHODS[name]) > 1e-3
 
 
+@on_recordings
 @pytest.mark.parametrize("name", ["chain", "tree"])
-def test_recorded_texts_have_the_targets_distribution(name: str) -> None:
-    assert share_of_texts(OPTIONS[1], acceptance="rejection", engine="recorded", **METHODS[name]) > 1e-3
+def test_recorded_texts_have_the_targets_distribution(name: str, engine: str) -> None:
+    assert share_of_texts(OPTIONS[1], acceptance="rejection", engine=engine, **METHODS[name]) > 1e-3
+
+
+@needs_gpu
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_texts_chosen_by_kernels_have_the_targets_distribution(options: dict[str, Any]) -> None:
+    assert share_of_texts(options, engine="gpu", **METHODS["tree"]) > 1e-3
 
 
 @torch.inference_mode()
@@ -213,6 +225,16 @@ class TestPlantedDefects:
         monkeypatch.setattr(reject_reference, "normalised", lambda probs, otherwise: otherwise)
         assert share_of_texts({"temperature": 1.0}, acceptance="rejection", engine=engine) < 1e-9
 
+    @on_recordings
+    def test_a_draft_tested_by_another_distribution(self, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+        """Not by the one that it was drawn from."""
+
+        def flattened(scores: torch.Tensor, drawn_from: torch.Tensor, *more: Any) -> torch.Tensor:
+            return reject(scores, drawn_from * -1.0, *more)
+
+        monkeypatch.setattr(plain, "reject", flattened)
+        assert share_of_texts({"temperature": 0.6}, acceptance="rejection", engine=engine) < 1e-9
+
     @pytest.mark.parametrize("acceptance", ACCEPTANCES)
     def test_a_pad_counted_as_a_token(self, monkeypatch: pytest.MonkeyPatch, acceptance: str) -> None:
         """Coupled acceptance does not care what is offered; rejection must know that it was drawn."""
@@ -226,7 +248,7 @@ class TestPlantedDefects:
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
-    @on_both
+    @pytest.mark.parametrize("engine", ["eager", "recorded", pytest.param("gpu", marks=needs_gpu)])
     def test_a_drafted_token_withdrawn_for_its_own_probability(
         self, monkeypatch: pytest.MonkeyPatch, engine: str
     ) -> None:

@@ -48,7 +48,7 @@ def verify(
         capture=capture,
         tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
         resume=_resume(runner, drafts, width, capture),
-        run_ahead=not (is_waiting or choosing is None or capture) and _goes_on(state, drafts, accept, is_tested),
+        run_ahead=not (is_waiting or choosing is None or capture) and _goes_on(state, drafts, accept),
         choosing=choosing,
     )
     output = runner.forward(request, state.cache)
@@ -58,11 +58,11 @@ def verify(
     return Targets(drafts, output, prefixes, state.sites, are_chosen), output.captured
 
 
-def _goes_on(state: State, drafts: Sequence[Draft], accept: Acceptance, is_tested: bool) -> bool:
+def _goes_on(state: State, drafts: Sequence[Draft], accept: Acceptance) -> bool:
     """Whether the device can tell by its choices what comes next, and no text is as long as it may be before that."""
     longest = [1 + max(draft.depths, default=-1) for draft in drafts]
     has_room = all(row.max_draft_tokens > count for row, count in zip(state.active, longest, strict=True))
-    return has_room and not is_tested and (type(accept) in (Coupled, Rejection) or not any(longest))
+    return has_room and (type(accept) in (Coupled, Rejection) or not any(longest))
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

@@ -39,24 +39,31 @@ def _child(tokens, sees, column, parent, token, num_nodes):
 @quick
 @triton.jit(do_not_specialize=["width", "num_path"])
 def _accept(
-    tokens_ptr, sees_ptr, choices_ptr, starts_ptr, indices_ptr, settings_ptr, header_ptr, kept_ptr,
+    tokens_ptr, sees_ptr, choices_ptr, starts_ptr, indices_ptr, settings_ptr, header_ptr, verdicts_ptr,
     next_tokens_ptr, next_starts_ptr, next_indices_ptr, next_settings_ptr,
-    depth_ptr, active_ptr, caps_ptr, rooms_ptr, path_ptr, on_path_ptr, width, num_path, WIDTHS: tl.constexpr,
+    depth_ptr, active_ptr, caps_ptr, rooms_ptr, path_ptr, on_path_ptr, width, num_path,
+    IS_TESTED: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
-    row, column = tl.program_id(0), tl.arange(0, WIDTHS)
-    place, is_column = row * width + column, column < width
-    tokens = tl.load(tokens_ptr + place, mask=is_column, other=0)
-    sees = tl.load(sees_ptr + place, mask=is_column, other=0)
-    choices = tl.load(choices_ptr + place, mask=is_column, other=0)
-    num_nodes = tl.load(settings_ptr + row * _NUM_SETTINGS + _NUM_NODES)
-    kept, token = row * 0, _at(choices, column, 0)
-    child = _child(tokens, sees, column, row * 0, token, num_nodes)
-    while child > 0:
-        kept += 1
-        tl.store(kept_ptr + row * width + kept, child.to(tl.int64))
-        token = _at(choices, column, child)
-        child = _child(tokens, sees, column, child, token, num_nodes)
-    tl.store(kept_ptr + row * width, kept.to(tl.int64))
+    row = tl.program_id(0)
+    verdicts_ptr += row * (width + 1)
+    if not IS_TESTED:
+        column = tl.arange(0, WIDTHS)
+        place, is_column = row * width + column, column < width
+        tokens = tl.load(tokens_ptr + place, mask=is_column, other=0)
+        sees = tl.load(sees_ptr + place, mask=is_column, other=0)
+        choices = tl.load(choices_ptr + place, mask=is_column, other=0)
+        num_nodes = tl.load(settings_ptr + row * _NUM_SETTINGS + _NUM_NODES)
+        kept, token = row * 0, _at(choices, column, 0)
+        child = _child(tokens, sees, column, row * 0, token, num_nodes)
+        while child > 0:
+            kept += 1
+            tl.store(verdicts_ptr + kept, child.to(tl.int64))
+            token = _at(choices, column, child)
+            child = _child(tokens, sees, column, child, token, num_nodes)
+        tl.store(verdicts_ptr, kept.to(tl.int64))
+        tl.store(verdicts_ptr + width, token)
+    else:
+        kept, token = tl.load(verdicts_ptr).to(tl.int32), tl.load(verdicts_ptr + width)
 
     is_row = row < tl.load(header_ptr + 4)
     emitted = tl.where(is_row, kept + 1, 0).to(tl.int64)
@@ -79,18 +86,18 @@ def _accept(
 @quick
 @triton.jit(do_not_specialize=["width"])
 def _compact(
-    header_ptr, starts_ptr, kept_ptr, storage_ptr, width,
+    header_ptr, starts_ptr, verdicts_ptr, storage_ptr, width,
     NUM_KV: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr, MOVED: tl.constexpr,
 ):  # fmt: skip
     """`storage` only tells the type: the cache is where the header says."""
     layer, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    kept_ptr += row * width
-    kept = tl.where(row < tl.load(header_ptr + 4), tl.load(kept_ptr), 0).to(tl.int32)
+    verdicts_ptr += row * (width + 1)
+    kept = tl.where(row < tl.load(header_ptr + 4), tl.load(verdicts_ptr), 0).to(tl.int32)
     start, dims = tl.load(starts_ptr + row), tl.arange(0, DIMS)[None, :]
     keys, values = planes(header_ptr, storage_ptr, layer, row, head, NUM_KV, DIM)
     for begin in range(1, kept + 1, MOVED):
         place = begin + tl.arange(0, MOVED)
-        column = tl.load(kept_ptr + place, mask=place <= kept, other=0)
+        column = tl.load(verdicts_ptr + place, mask=place <= kept, other=0)
         is_moved = ((place <= kept) & (column != place))[:, None] & (dims < DIM)
         source, target = (start + column)[:, None] * DIM + dims, (start + place)[:, None] * DIM + dims
         key = tl.load(keys + source, mask=is_moved, other=0.0)
@@ -101,33 +108,37 @@ def _compact(
 
 
 def accept(
-    verified: Mapping[str, torch.Tensor], choices: torch.Tensor, kept: torch.Tensor, draft: Mapping[str, torch.Tensor]
+    verified: Mapping[str, torch.Tensor],
+    choices: torch.Tensor | None,
+    verdicts: torch.Tensor,
+    draft: Mapping[str, torch.Tensor],
 ) -> None:
     """As `models/gpu/accept.accept`."""
-    num_rows, width = choices.shape
+    num_rows, width = verified["tokens"].shape
     inputs = ("tokens", "sees"), ("starts", "indices", "settings", "header")
     outputs = ("tokens", "starts", "indices", "settings", "depth", "active", "caps", "rooms", "path", "on_path")
     kernel: Any = _accept
     kernel[(num_rows,)](
         *(verified[name] for name in inputs[0]),
-        choices,
+        verdicts if choices is None else choices,
         *(verified[name] for name in inputs[1]),
-        kept,
+        verdicts,
         *(draft[name] for name in outputs),
         width,
         draft["path"].shape[1],
+        IS_TESTED=choices is None,
         WIDTHS=64,
         num_warps=2,
     )
 
 
-def compact(verified: Mapping[str, torch.Tensor], kept: torch.Tensor, storage: torch.Tensor) -> None:
+def compact(verified: Mapping[str, torch.Tensor], verdicts: torch.Tensor, storage: torch.Tensor) -> None:
     """As `models/gpu/accept.compact`, in the cache of the header, which is like `storage`."""
     num_layers, _, _, num_heads, _, dim = storage.shape
-    num_rows, width = kept.shape
+    num_rows, width = verified["tokens"].shape
     kernel: Any = _compact
     kernel[(num_layers, num_heads, num_rows)](
-        *(verified["header"], verified["starts"], kept, storage, width),
+        *(verified["header"], verified["starts"], verdicts, storage, width),
         NUM_KV=num_heads,
         DIM=dim,
         DIMS=triton.next_power_of_2(dim),

@@ -95,7 +95,7 @@ class SlotCache:
     def without_lease(self) -> SlotCache:
         """The same tensors, for a recording that must not keep the storage from its next user."""
         twin = copy.copy(self)
-        twin.lease = None
+        twin.lease = twin.history = None  # which has one, too
         return twin
 
     def reserve(self, num_slots: int) -> None:

@@ -5,7 +5,6 @@ The host walks each row's tree itself (`engine/accept.py`); both go by the same 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,29 +16,25 @@ from ...types import SkipSet
 from ..cache import SlotCache
 from .forward import addresses_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
-from .memory import Device, DraftBuffers, PassBuffers
+from .history import History
+from .memory import DraftBuffers, PassBuffers
 
 NUM_NODES, ROUND = SETTINGS.index("num_nodes"), SETTINGS.index("round")
 
 
-def accept(verified: PassBuffers, choices: torch.Tensor, kept: torch.Tensor, draft: DraftBuffers) -> None:
-    """Walk down each row's tree along its `choices` [rows, width], and make `draft` the one after what was kept.
+def accept(verified: PassBuffers, choices: torch.Tensor | None, verdicts: torch.Tensor, draft: DraftBuffers) -> None:
+    """Make `draft`, which holds the numbers of the last draft, the one after what was kept.
 
-    `kept` [rows, width]: how many columns, then which. `draft` holds the numbers of the last draft; it gets what
-    `send_task` would write if nothing but the text had changed.
+    It gets what `send_task` would write if nothing but the text had changed. `verdicts` [rows, 1 + width], see
+    `kernels/top.reject`: found by walking down each row's tree along its `choices` [rows, width], unless drafts were
+    tested (None): then they are there.
     """
-    columns, known = torch.arange(choices.shape[1], device=choices.device), draft.tensors
-    is_right = (verified.tokens == choices.gather(1, parents_of(verified.sees))) | (columns == 0)
-    is_right &= columns <= verified.settings[:, NUM_NODES : NUM_NODES + 1]
-    is_seen = (verified.sees[:, :, None] >> columns & 1).bool()
-    is_kept = is_right & ~(is_seen & ~is_right[:, None]).any(-1)
-    kept.copy_(torch.where(is_kept, columns, len(columns)).sort(1).values)
-    kept[:, :1].copy_(is_kept.sum(1, keepdim=True) - 1)
-
-    is_row = torch.arange(len(kept), device=kept.device) < verified.header[4]
-    emitted = torch.where(is_row, kept[:, 0] + 1, 0)
-    token = choices.gather(1, torch.where(is_kept, columns, 0).amax(1, keepdim=True))
-    draft.tokens.copy_(torch.where(is_row[:, None], token, 0))
+    if choices is not None:
+        _walk(verified, choices, verdicts)
+    known, (rows, width) = draft.tensors, verified.tokens.shape
+    is_row = torch.arange(rows, device=verdicts.device) < verified.header[4]
+    emitted = torch.where(is_row, verdicts[:, 0] + 1, 0)
+    draft.tokens.copy_(torch.where(is_row[:, None], verdicts[:, width:], 0))
     known["path"][:, :1].copy_(draft.tokens)
     draft.starts.copy_(verified.starts + emitted)
     draft.indices.copy_(verified.indices + emitted)
@@ -51,55 +46,90 @@ def accept(verified: PassBuffers, choices: torch.Tensor, kept: torch.Tensor, dra
     known["on_path"].fill_(1)
 
 
-def compact(verified: PassBuffers, kept: torch.Tensor, cache: SlotCache, first_row: int) -> None:
+def _walk(verified: PassBuffers, choices: torch.Tensor, verdicts: torch.Tensor) -> None:
+    columns = torch.arange(choices.shape[1], device=choices.device)
+    is_right = (verified.tokens == choices.gather(1, parents_of(verified.sees))) | (columns == 0)
+    is_right &= columns <= verified.settings[:, NUM_NODES : NUM_NODES + 1]
+    is_seen = (verified.sees[:, :, None] >> columns & 1).bool()
+    is_kept = is_right & ~(is_seen & ~is_right[:, None]).any(-1)
+    verdicts[:, :-1].copy_(torch.where(is_kept, columns, len(columns)).sort(1).values)
+    verdicts[:, :1].copy_(is_kept.sum(1, keepdim=True) - 1)
+    verdicts[:, -1:].copy_(choices.gather(1, torch.where(is_kept, columns, 0).amax(1, keepdim=True)))
+
+
+def compact(verified: PassBuffers, verdicts: torch.Tensor, cache: SlotCache, first_row: int) -> None:
     """The keys and values of kept columns move to the slots right after column 0's, as `SlotCache.move` does it."""
+    kept = kept_columns(verified, verdicts)
     columns = torch.arange(kept.shape[1], device=kept.device)
-    sources = torch.where((columns > 0) & (columns <= kept[:, :1]), kept, columns)
-    for row in range(min(len(kept), cache.num_rows_allocated - first_row)):
+    sources = torch.where(kept < 0, columns, kept)
+    for row in range(min(len(sources), cache.num_rows_allocated - first_row)):
         start = verified.starts[row]
         for store in cache.stores:
             slots = store.select(-4, first_row + row)
             slots.index_copy_(-2, start + columns, slots.index_select(-2, start + sources[row]))
 
 
+def kept_columns(verified: PassBuffers, verdicts: torch.Tensor) -> torch.Tensor:
+    """[rows, width]: column 0 and those kept after it, then -1; of what only pads the rows, -1."""
+    rows, columns = (torch.arange(size, device=verdicts.device) for size in verified.tokens.shape)
+    is_kept = (columns <= verdicts[:, :1]) & (rows < verified.header[4])[:, None]
+    return torch.where(is_kept, torch.where(columns == 0, 0, verdicts[:, :-1]), -1)
+
+
+def remember(verified: PassBuffers, verdicts: torch.Tensor, history: History, first_row: int) -> None:
+    """All tokens of the texts but the last; a prompt's are known."""
+    columns = kept_columns(verified, verdicts)
+    is_generated = (columns > 0) | ((columns == 0) & (verified.indices > 0)[:, None])
+    history.add_tokens(first_row, verified.tokens.gather(1, columns.clamp(min=0)), is_generated)
+
+
 def follow(
     tokens: Sequence[int], sees: Sequence[int] | None, num_nodes: int, choices: Sequence[int]
 ) -> tuple[int, int]:
-    """The same walk of one row on the host: how many columns it keeps, and its next token. `sees` None: a chain."""
-    at, num_kept = 0, 0
+    """The same walk of one row on the host: how many tokens it emits, and the last. `sees` None: a chain."""
+    at, num_emitted = 0, 1
     for column in range(1, num_nodes + 1):
         is_child = at == column - 1 if sees is None else sees[column] == sees[at] | 1 << column
         if is_child and tokens[column] == choices[at]:
-            at, num_kept = column, num_kept + 1
-    return num_kept, choices[at]
+            at, num_emitted = column, num_emitted + 1
+    return num_emitted, choices[at]
 
 
 class Accepting:
     """Recordings that accept, compact, and feed the next draft."""
 
-    def __init__(self, device: Device, graphs: Graphs) -> None:
+    def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._kept = functools.cache(lambda rows, width: device.zeros(rows, width))
 
     def __call__(
-        self, verified: PassBuffers, choices: torch.Tensor, draft: DraftBuffers, cache: SlotCache, first_row: int
+        self,
+        verified: PassBuffers,
+        choices: torch.Tensor | None,
+        verdicts: torch.Tensor,
+        draft: DraftBuffers,
+        history: History | None,
+        cache: SlotCache,
+        first_row: int,
     ) -> Recording:
-        (rows, width), storage = choices.shape, cache.storage
-        kept = self._kept(rows, width)
-        is_fused = storage is not None and runs_triton(choices.device)
+        rows, width, storage = verified.rows, verified.width, cache.storage
+        is_fused = storage is not None and runs_triton(verdicts.device)
 
         def run() -> None:
             if is_fused and storage is not None:
                 from ...kernels import accept as kernels
 
-                kernels.accept(verified.tensors, choices, kept, draft.tensors)
-                kernels.compact(verified.tensors, kept, storage)
+                kernels.accept(verified.tensors, choices, verdicts, draft.tensors)
+                kernels.compact(verified.tensors, verdicts, storage)
             else:
-                accept(verified, choices, kept, draft)
-                compact(verified, kept, cache, first_row)
+                accept(verified, choices, verdicts, draft)
+                compact(verified, verdicts, cache, first_row)
+            if history is not None:
+                remember(verified, verdicts, history, first_row)
 
         bound_to = () if is_fused else addresses_of(cache, first_row)
-        key = GraphKey(("accept", draft.data.data_ptr()), None, rows, width, 0, SkipSet(), (), bound_to)
+        bound_to += () if history is None else (*history.addresses, first_row)
+        kind = ("accept", choices is None, draft.data.data_ptr())
+        key = GraphKey(kind, None, rows, width, 0, SkipSet(), (), bound_to)
         return self._graphs.get(key, lambda record: _record_idle(record, run, verified, draft))
 
 

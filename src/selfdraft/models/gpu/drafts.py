@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ MAX_NEEDED = 8
 """Drafts in a row that must have been foreseeable, once several were begun in vain."""
 
 _LOGGER = logging.getLogger(__name__)
-Choices = Callable[[], list[list[int]]]
+Read = Callable[[], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Asked:
     def of(cls, spec: DraftSpec, task: DraftTask, request: PassRequest, cache: SlotCache) -> Asked | None:
         """None: the device cannot tell what follows."""
         rule, choosing = spec.rule, task.choosing
-        is_plain = not (rule.keeps_scores or rule.kind.has_rules or rule.num_changes is None)
-        if choosing is None or not is_plain or not task.rooms or len(request.tokens[0]) > 1 or min(task.caps) < 1:
+        is_known = choosing is not None and rule.num_changes is not None and bool(task.rooms)
+        if choosing is None or not is_known or len(request.tokens[0]) > 1 or min(task.caps) < 1:
             return None
         place, ids = (cache.address, request.first_row), (task.sequence_ids, [number for number, _, _ in task.sites])
         numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
@@ -87,18 +88,24 @@ class Begun:
 
     last: Asked
     request: PassRequest
-    choices: Choices
+    read: Read  # what is chosen after each column, or the verdicts of a test
 
     def is_what(self, asked: Asked, tokens: Sequence[Sequence[int]]) -> bool:
         """Of a draft that `last` leads to, after these tokens: whether they are what the device has found."""
-        tree, choosing = self.request.tree, self.request.choosing
+        rows = zip(self.last.starts, self.found, asked.starts, tokens, strict=True)
+        return all((start + count, last) == (end, token) for start, (count, last), end, (token,) in rows)
+
+    @cached_property
+    def found(self) -> list[tuple[int, int]]:
+        """Of each row: how many tokens it emits, and the last of them."""
+        tree, choosing, tokens = self.request.tree, self.request.choosing, self.request.tokens
         assert choosing is not None
-        for row, (choices, (token,)) in enumerate(zip(self.choices(), tokens, strict=True)):
-            sees, num_nodes = None if tree is None else tree.sees[row], choosing.settings[row][NUM_NODES]
-            num_kept, last = follow(self.request.tokens[row], sees, num_nodes, choices)  # type: ignore[arg-type]
-            if (self.last.starts[row] + num_kept + 1, last) != (asked.starts[row], token):
-                return False
-        return True
+        assert not isinstance(tokens, torch.Tensor)
+        if choosing.kind.is_tested:
+            return [(1 + numbers[0], numbers[-1]) for numbers in self.read()]
+        sees = [None] * len(tokens) if tree is None else tree.sees
+        sizes = [row[NUM_NODES] for row in choosing.settings]
+        return [follow(*row) for row in zip(tokens, sees, sizes, self.read(), strict=True)]
 
 
 class Drafts:
@@ -115,7 +122,7 @@ class Drafts:
             lambda rows, *more: (DraftBuffers(device, rows), DraftOutputs(device, rows, *more))
         )
         self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
-        self._accepting = Accepting(device, graphs)
+        self._accepting = Accepting(graphs)
         self._last: Asked | None = None
         self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
         self._begun: Begun | None = None
@@ -198,6 +205,11 @@ class Drafts:
         self.num_hits += 1
         return True
 
+    def leave(self) -> None:
+        """Another text begins: what the last one went by is free."""
+        self.forget()
+        self._last = None
+
     def forget(self) -> None:
         """Something else than the next draft is asked for."""
         if self._begun is not None:
@@ -205,30 +217,40 @@ class Drafts:
             self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
 
     def begin_next(
-        self, verified: PassBuffers, tensor: torch.Tensor, request: PassRequest, cache: SlotCache, choices: Choices
+        self,
+        verified: PassBuffers,
+        choices: torch.Tensor,
+        verdicts: torch.Tensor,
+        request: PassRequest,
+        cache: SlotCache,
+        read: Read,
     ) -> bool:
         """After the verification of the last draft: begin the next one, if the last ones could be foreseen.
 
-        `tensor` [rows, width]: the choices, which are on their way to the host. Returns whether it was begun: then what
-        is kept has been moved to its place in the cache.
+        `read`: the choices [rows, width] or, of a test, the verdicts are on their way to the host. Returns whether it
+        was begun: then what is kept has been moved to its place in the cache.
         """
-        last = self._last if self.runs_ahead else None
+        last, choosing = self._last if self.runs_ahead else None, request.choosing
         if last is None or not last.is_verified_by(request, cache) or verified.rows != last.spec.buffers.rows:
             return False
+        spec, first_row = last.spec, request.first_row
+        tested = None if choosing is not None and choosing.kind.is_tested else choices
         try:
-            accepting = self._accepting(verified, tensor, last.spec.buffers, cache, request.first_row)
+            accepting = self._accepting(verified, tested, verdicts, spec.buffers, spec.history, cache, first_row)
         except RecordingError as error:
             self.runs_ahead = False
             _LOGGER.warning("drafts wait for the host, as what comes before them cannot be recorded: %s", error)
             return False
         graphs = self._graphs_after(last, request, cache)
-        is_foreseen = self._num_steady >= self._num_needed and request.choosing is not None
+        is_foreseen = self._num_steady >= self._num_needed and choosing is not None
         if graphs is None or not is_foreseen:
             return False
-        last.spec.outputs.begin()
+        spec.outputs.begin()
         for recording in (accepting, graphs.begin, graphs.finish):
             recording.replay()
-        self._begun = Begun(last, request, choices)
+        self._begun = begun = Begun(last, request, read)
+        if spec.history is not None:
+            spec.history.will_know(first_row, request.starts, lambda: [count for count, _ in begun.found])
         self.num_begun += 1
         return True
 

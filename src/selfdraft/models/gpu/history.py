@@ -1,7 +1,7 @@
 """What the device knows of each row's text, so that penalties, biases and bans need no word from the host.
 
 It knows all tokens but the last, which is the first of every pass. Those that a round has committed are sent before
-the next pass; a pass that runs ahead adds its own.
+the next pass; a pass or a draft that runs ahead adds its own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class History:
         self.words, self._lease = pool.take(self._shape, torch.int32, device.device)
         self.biases: torch.Tensor | None = None
         self._known = [0] * num_rows  # tokens of each row's text that `words` knows; 0: a new text
+        self._learn: Callable[[], None] | None = None  # what the device has added since
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """As `SlotCache.keep_rows`."""
+        self._catch_up()
         for target, source in enumerate(rows):
             if target != source:
                 for store in (self.words, self.biases):
@@ -42,6 +44,7 @@ class History:
 
     def follow(self, first_row: int, choosing: Choosing) -> None:
         """Know all of these texts but their last tokens."""
+        self._catch_up()
         news: list[list[int]] = []
         for row, text in enumerate(choosing.texts, start=first_row):
             if text is None:
@@ -62,6 +65,20 @@ class History:
         """A pass that runs ahead has added the first token of the pass before it, which stood at these places."""
         for row, start in enumerate(starts, start=first_row):
             self._known[row] = max(self._known[row], start + 1)
+
+    def will_know(self, first_row: int, starts: Sequence[int], num_emitted: Callable[[], Sequence[int]]) -> None:
+        """A draft that runs ahead has added what the pass at these places emitted; how much, the host reads later."""
+
+        def learn() -> None:
+            for row, (start, count) in enumerate(zip(starts, num_emitted(), strict=True), start=first_row):
+                self._known[row] = start + count
+
+        self._learn = learn
+
+    def _catch_up(self) -> None:
+        learn, self._learn = self._learn, None
+        if learn is not None:
+            learn()
 
     def add_tokens(self, first_row: int, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
         """Recorded: count tokens [rows, n] where they are any."""

@@ -137,7 +137,13 @@ class Ahead:
 
     @classmethod
     def of(
-        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache, number: int
+        cls,
+        graph: PassGraph,
+        chooser: Chooser | None,
+        choices: Sent,
+        request: PassRequest,
+        cache: SlotCache,
+        number: int,
     ) -> Ahead:
         starts = [start + 1 for start in request.starts]
         place = (weakref.ref(cache), cache.address, request.first_row, starts)
@@ -176,13 +182,12 @@ class Passes:
         if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
             return self._run_plain(forward, request, cache)
         graph, chooser = self._launch(forward, request, cache)
-        results, choices = graph.results(rows, width), Sent(self._launches, graph.outbox.choices, rows, width)
-        told = self._send_logprobs(chooser, rows, width)
-        if chooser is None or not chooser.is_test:
-            is_compact = request.run_ahead and self._begin_draft(graph, request, cache, choices)
-            return PassOutput(*results, choices, read_logprobs=told, is_compact=is_compact)
-        mail = graph.outbox.verdicts
-        return PassOutput(*results, choices, Sent(self._launches, mail, rows, mail.tensor.shape[1]), told)
+        choices = Sent(self._launches, graph.outbox.choices, rows, width)
+        told, verdicts = self._send_logprobs(chooser, rows, width), None
+        if chooser is not None and chooser.is_test:
+            verdicts = Sent(self._launches, graph.outbox.verdicts, rows, graph.outbox.verdicts.tensor.shape[1])
+        is_compact = request.run_ahead and self._begin_draft(graph, request, cache, verdicts or choices)
+        return PassOutput(*graph.results(rows, width), choices, verdicts, told, is_compact)
 
     def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         """Also that no draft model has run since."""
@@ -210,14 +215,14 @@ class Passes:
             self._ahead = Ahead.of(graph, chooser, choices, request, cache, self._launches.num_launched)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
 
-    def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, choices: Sent) -> bool:
-        """The next one, by what is chosen after each column of this one."""
+    def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
+        """The next one, by what this one has found."""
         if isinstance(request.tokens, torch.Tensor):
             return False
-        tensor = graph.outbox.choices.tensor
-        buffers, _ = self._buffers(*tensor.shape)
-        choices.send()  # what waits for them need not wait for the draft
-        return self._drafts.begin_next(buffers, tensor, request, cache, choices)
+        choices, verdicts = graph.outbox.choices.tensor, graph.outbox.verdicts.tensor
+        buffers, _ = self._buffers(*choices.shape)
+        found.send()  # what waits for them need not wait for the draft
+        return self._drafts.begin_next(buffers, choices, verdicts, request, cache, found)
 
     def _send_logprobs(self, chooser: Chooser | None, rows: int, width: int) -> Sent | None:
         """At once: whoever asked for them reads them, and a pass ahead overwrites them on the device."""

@@ -209,6 +209,7 @@ class GraphRunner(EagerRunner):
     # ----------------------------------------------------------------------------------------- memory and the clock
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
+        self._drafts.leave()
         if self.fallback_reason is not None:
             return super().new_cache(num_rows, num_slots)
         decoder, take = self.decoder, self._storages.take
