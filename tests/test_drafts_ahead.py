@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -221,6 +222,24 @@ def test_a_round_that_fails_leaves_the_next_text_right() -> None:
         with mock.patch.object(engine._runner._device, "wait", lambda waits=waits: waits.append(1)):  # type: ignore[attr-defined]
             assert engine.generate(PROMPTS[0], max_new_tokens=40, **TREE).tokens == expected
         assert len(waits) == 2, "for what was under way, and after the prefill"
+
+
+def test_a_text_that_is_left_leaves_its_history_at_once() -> None:
+    """While what it has not asked for is under way; otherwise the next text would find no recording."""
+    engine, counts = new_engine(pico("llama")), []
+    gc.disable()
+    try:
+        for _ in range(4):
+            stream = engine.stream(PROMPTS[0], max_new_tokens=60, **TREE, **RULES)
+            for _ in itertools.islice(stream, 12):
+                pass
+            stream.close()
+            del stream
+            counts.append(engine._runner.graphs.num_captures)  # type: ignore[attr-defined]
+    finally:
+        gc.enable()
+    assert hits_of(engine)[1] > 0
+    assert counts[1:] == counts[:1] * 3
 
 
 def test_what_cannot_be_recorded_between_drafts_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,20 +83,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The draft after `last`, as its verification `request` decides; its first token was launched unasked."""
+class Found:
+    """What a verification has found on the device. It knows nothing of a history, which may refer to it."""
 
-    last: Asked
     request: PassRequest
     read: Read  # what is chosen after each column, or the verdicts of a test
 
-    def is_what(self, asked: Asked, tokens: Sequence[Sequence[int]]) -> bool:
-        """Of a draft that `last` leads to, after these tokens: whether they are what the device has found."""
-        rows = zip(self.last.starts, self.found, asked.starts, tokens, strict=True)
-        return all((start + count, last) == (end, token) for start, (count, last), end, (token,) in rows)
-
     @cached_property
-    def found(self) -> list[tuple[int, int]]:
+    def ends(self) -> list[tuple[int, int]]:
         """Of each row: how many tokens it emits, and the last of them."""
         tree, choosing, tokens = self.request.tree, self.request.choosing, self.request.tokens
         assert choosing is not None
@@ -106,6 +100,14 @@ class Begun:
         sees = [None] * len(tokens) if tree is None else tree.sees
         sizes = [row[NUM_NODES] for row in choosing.settings]
         return [follow(*row) for row in zip(tokens, sees, sizes, self.read(), strict=True)]
+
+    def num_emitted(self) -> list[int]:
+        return [count for count, _ in self.ends]
+
+    def leads_to(self, starts: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
+        """Whether these tokens come next, and stand there."""
+        rows = zip(self.request.starts, self.ends, starts, tokens, strict=True)
+        return all((start + count, last) == (end, token) for start, (count, last), end, (token,) in rows)
 
 
 class Drafts:
@@ -125,7 +127,7 @@ class Drafts:
         self._accepting = Accepting(graphs)
         self._last: Asked | None = None
         self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
-        self._begun: Begun | None = None
+        self._begun: Found | None = None  # decides on the draft whose first token was launched unasked
         self.runs_ahead, self.num_begun, self.num_hits = True, 0, 0
         self.refused: set[DraftRule] = set()
 
@@ -199,7 +201,7 @@ class Drafts:
         self.forget()
         is_steady = last is not None and asked is not None and last.leads_to(asked)
         self._num_steady = self._num_steady + 1 if is_steady else 0
-        if begun is None or asked is None or not is_steady or not begun.is_what(asked, tokens):
+        if begun is None or asked is None or not is_steady or not begun.leads_to(asked.starts, tokens):
             return False
         self._num_needed = 1
         self.num_hits += 1
@@ -248,9 +250,9 @@ class Drafts:
         spec.outputs.begin()
         for recording in (accepting, graphs.begin, graphs.finish):
             recording.replay()
-        self._begun = begun = Begun(last, request, read)
+        self._begun = found = Found(request, read)
         if spec.history is not None:
-            spec.history.will_know(first_row, request.starts, lambda: [count for count, _ in begun.found])
+            spec.history.will_know(first_row, request.starts, found.num_emitted)
         self.num_begun += 1
         return True
 

@@ -30,7 +30,7 @@ class History:
         self.words, self._lease = pool.take(self._shape, torch.int32, device.device)
         self.biases: torch.Tensor | None = None
         self._known = [0] * num_rows  # tokens of each row's text that `words` knows; 0: a new text
-        self._learn: Callable[[], None] | None = None  # what the device has added since
+        self._added: tuple[int, Sequence[int], Callable[[], Sequence[int]]] | None = None  # since, by the device
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """As `SlotCache.keep_rows`."""
@@ -68,17 +68,14 @@ class History:
 
     def will_know(self, first_row: int, starts: Sequence[int], num_emitted: Callable[[], Sequence[int]]) -> None:
         """A draft that runs ahead has added what the pass at these places emitted; how much, the host reads later."""
-
-        def learn() -> None:
-            for row, (start, count) in enumerate(zip(starts, num_emitted(), strict=True), start=first_row):
-                self._known[row] = start + count
-
-        self._learn = learn
+        self._added = (first_row, starts, num_emitted)
 
     def _catch_up(self) -> None:
-        learn, self._learn = self._learn, None
-        if learn is not None:
-            learn()
+        if self._added is not None:
+            first_row, starts, num_emitted = self._added
+            self._added = None
+            for row, (start, count) in enumerate(zip(starts, num_emitted(), strict=True), start=first_row):
+                self._known[row] = start + count
 
     def add_tokens(self, first_row: int, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
         """Recorded: count tokens [rows, n] where they are any."""
