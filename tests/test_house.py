@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 150,
-    "kernels": 2500,
-    "models": 1950,
-    "models/gpu": 2600,
+    "kernels": 2550,
+    "models": 1960,
+    "models/gpu": 2650,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

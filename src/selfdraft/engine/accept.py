@@ -67,10 +67,6 @@ class Walk:
         self.is_over = True
 
     @property
-    def children(self) -> list[int]:
-        return self.draft.children(self.node)
-
-    @property
     def verdict(self) -> Verdict:
         return Verdict(tuple(self.tokens), tuple(self.nodes))
 

@@ -31,7 +31,7 @@ def decode(
             optimise_seconds += watch.lap()
             drafts = run_drafts(runner, state, plans, method, sampler)
             draft_seconds = watch.lap()
-            targets, captured = verify(runner, state, drafts, sampler, method.accept, capture=strategy.needs)
+            targets, captured = verify(runner, state, drafts, method, sampler)
             verdicts = state.commit(method.accept.accept(targets, sampler), targets.output.is_compact)
             verify_seconds = watch.lap()
 

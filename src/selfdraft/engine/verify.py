@@ -10,25 +10,21 @@ from ..passes import PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Coupled, Rejection, Targets
-from .method import Acceptance
+from .method import Acceptance, Method
 from .sampling import Sampler
 from .state import State
 
 
 def verify(
-    runner: Runner,
-    state: State,
-    drafts: Sequence[Draft],
-    sampler: Sampler,
-    accept: Acceptance,
-    capture: Sequence[str] = (),
+    runner: Runner, state: State, drafts: Sequence[Draft], method: Method, sampler: Sampler
 ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
     """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
 
     Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for the next
     round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
     """
-    starts, is_drawn = state.starts, accept.keeps_scores and not sampler.is_greedy
+    accept, capture, starts = method.accept, method.strategy.needs, state.starts
+    is_drawn = accept.keeps_scores and not sampler.is_greedy
     is_waiting = any(draft.tokens for draft in drafts) and not is_drawn and runner.is_under_way(state.cache, starts)
     drafts = [Draft()] * len(drafts) if is_waiting else drafts
     width = 1 + max(len(draft.tokens) for draft in drafts)
