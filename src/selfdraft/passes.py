@@ -98,8 +98,8 @@ class Choosing:
 
     def testing(self, drafts: Sequence[Draft]) -> Choosing:
         """The same rows, which test these drafts."""
-        num_rivals = max(map(_num_rivals, drafts))
-        num_rivals += num_rivals > 1 and num_rivals % 2  # few kinds, as each is recorded
+        most = max(map(_num_rivals, drafts))
+        num_rivals = next((number for number in (0, 1, 4, 10) if number >= most), most)  # few: each is recorded
         kind = self.kind._replace(is_tested=True, num_rivals=num_rivals)
         return replace(self.measuring(drafts), kind=kind, drawn_from=[draft.scores for draft in drafts])
 

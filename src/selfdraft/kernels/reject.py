@@ -24,23 +24,24 @@ from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, setting, trunca
 
 _NUM_NODES, _NUM_DRAWN = (tl.constexpr(SETTINGS.index(name)) for name in ("num_nodes", "num_drawn"))
 _TEST = tl.constexpr(TEST)
-_FREE = ["size", "width", "num_depths", "num_blocks", "num_refused"]
+_FREE = ["size", "width", "num_depths", "num_blocks", "num_rivals", "num_refused"]
+_WIDTH = tl.constexpr(64)
 
 
 @triton.jit
-def _children(sees_ptr, row, at, after, last, width, WIDTH: tl.constexpr):
+def _children(sees_ptr, row, at, after, last, width):
     """Which columns after `after`, up to `last`, continue the column `at`."""
-    column = tl.arange(0, WIDTH)
+    column = tl.arange(0, _WIDTH)
     sees = tl.load(sees_ptr + row * width + column, mask=column < width, other=0)
-    bit = tl.full([WIDTH], 1, tl.int64) << column.to(tl.int64)
+    bit = tl.full([_WIDTH], 1, tl.int64) << column.to(tl.int64)
     return (sees == (tl.load(sees_ptr + row * width + at) | bit)) & (column > after) & (column <= last)
 
 
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _sums(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, tokens_ptr, sees_ptr, sums_ptr, size, width, num_depths,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, tokens_ptr, sees_ptr, sums_ptr,
+    size, width, num_depths, num_rivals, TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block's part of its column's softmax: the best warm score, and what all weigh beside it.
 
@@ -54,14 +55,14 @@ def _sums(
     keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, TOPS, MIN_P)
     at = tl.minimum(tl.maximum(depth, 0), width - 1)
     last = tl.where(depth < 0, 0, setting(settings_ptr, row, _NUM_DRAWN))
-    for rank in tl.static_range(COUNT + 1):
+    for rank in range(tl.where(depth < 0, 1, num_rivals + 1)):
         if rank > 0:
-            is_child = _children(sees_ptr, row, at, at, last, width, WIDTH)
-            drawn = tl.load(tokens_ptr + row * width + tl.arange(0, WIDTH), mask=is_child, other=-1)
+            is_child = _children(sees_ptr, row, at, at, last, width)
+            drawn = tl.load(tokens_ptr + row * width + tl.arange(0, _WIDTH), mask=is_child, other=-1)
             number = tl.cumsum(is_child.to(tl.int32), axis=0)
             keeps &= token != tl.max(tl.where(is_child & (number == rank), drawn, -1), axis=0)
         peak = tl.max(tl.where(keeps, warm, -1e30), axis=0)
-        place = sums_ptr + ((column * (COUNT + 1) + rank) * tl.num_programs(0) + block) * 2
+        place = sums_ptr + ((column * (num_rivals + 1) + rank) * tl.num_programs(0) + block) * 2
         tl.store(place, peak)
         tl.store(place + 1, tl.sum(tl.where(keeps, tl.exp(warm - peak), 0.0), axis=0))
 
@@ -78,10 +79,10 @@ def _softmax(sums_ptr, place, num_blocks, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _left_after(lefts_ptr, level, num_refused, num_blocks, COUNT: tl.constexpr, BLOCKS: tl.constexpr):
+def _left_after(lefts_ptr, level, num_refused, num_blocks, num_rivals, BLOCKS: tl.constexpr):
     """The sum of what was left of the target's distribution when this many draws of a level were refused."""
     block = tl.arange(0, BLOCKS)
-    source = lefts_ptr + (level * COUNT + num_refused - 1) * num_blocks + block
+    source = lefts_ptr + (level * num_rivals + num_refused - 1) * num_blocks + block
     left = tl.sum(tl.load(source, mask=(block < num_blocks) & (num_refused > 0), other=0.0), axis=0)
     return tl.where(num_refused > 0, tl.maximum(left, 1e-30), 1.0)
 
@@ -98,20 +99,20 @@ def _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, 
 @triton.jit
 def _left(
     scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
-    size, width, num_depths, num_blocks,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr,
+    size, width, num_depths, num_blocks, num_rivals,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Probabilities after the column `at`, and what refused draws have left of them; not normalised."""
     column = row * (width + num_depths) + at
-    peak, total = _softmax(sums_ptr, column * (COUNT + 1), num_blocks, BLOCKS)
+    peak, total = _softmax(sums_ptr, column * (num_rivals + 1), num_blocks, BLOCKS)
     p = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P) / total
     left = p
     if num_refused > 0:
         column = row * (width + num_depths) + width + depth
         peak, share = tl.zeros([], tl.float32) + 1e30, tl.zeros([], tl.float32)
         for rank in range(num_refused):
-            before = _left_after(lefts_ptr, row * num_depths + depth, rank, num_blocks, COUNT, BLOCKS)
-            next_peak, total = _softmax(sums_ptr, column * (COUNT + 1) + rank, num_blocks, BLOCKS)
+            before = _left_after(lefts_ptr, row * num_depths + depth, rank, num_blocks, num_rivals, BLOCKS)
+            next_peak, total = _softmax(sums_ptr, column * (num_rivals + 1) + rank, num_blocks, BLOCKS)
             share = share * tl.exp(next_peak - peak) + before / total  # peaks fall: nothing leaves the numbers' range
             peak = next_peak
         q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P)
@@ -123,49 +124,49 @@ def _left(
 @triton.jit(do_not_specialize=_FREE)
 def _lefts(
     scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr,
-    size, width, num_depths, num_blocks, num_refused,
-    TOPS: tl.constexpr, MIN_P: tl.constexpr, COUNT: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    size, width, num_depths, num_blocks, num_rivals, num_refused,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block's part of what is left, of each level, when this many draws are refused."""
     block, level = tl.program_id(0), tl.program_id(1)
     row, depth = level // num_depths, level % num_depths
     _, left = _left(
         scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, tl.minimum(depth, width - 1), depth,
-        num_refused, block * BLOCK + tl.arange(0, BLOCK), size, width, num_depths, num_blocks,
-        TOPS, MIN_P, COUNT, BLOCKS,
+        num_refused, block * BLOCK + tl.arange(0, BLOCK), size, width, num_depths, num_blocks, num_rivals,
+        TOPS, MIN_P, BLOCKS,
     )  # fmt: skip
-    tl.store(lefts_ptr + (level * COUNT + num_refused - 1) * num_blocks + block, tl.sum(left, axis=0))
+    tl.store(lefts_ptr + (level * num_rivals + num_refused - 1) * num_blocks + block, tl.sum(left, axis=0))
 
 
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _walk(
     scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, indices_ptr, tokens_ptr, sees_ptr,
-    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks, TOPS: tl.constexpr, MIN_P: tl.constexpr,
-    COUNT: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks, num_rivals,
+    TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From child to child of the last column kept; then a block of `rest` [rows, vocabulary]: scores of what is left.
 
     `depths` [rows]: where those stand.
     """
     block, row = tl.program_id(0), tl.program_id(1)
-    each, none = tl.arange(0, WIDTH), tl.zeros([], tl.int32)
+    each, none = tl.arange(0, _WIDTH), tl.zeros([], tl.int32)
     num_nodes = setting(settings_ptr, row, _NUM_NODES).to(tl.int32)
     num_drawn = setting(settings_ptr, row, _NUM_DRAWN).to(tl.int32)
     at, num_kept, num_tested, num_refused = none, none, none, none  # the last two: after `at`; the last one: of draws
     gone = tl.zeros([], tl.float64)  # with refused guesses, of what draws have left
-    column = tl.min(tl.where(_children(sees_ptr, row, at, at, num_nodes, width, WIDTH), each, WIDTH), axis=0)
-    while column < WIDTH:
+    column = tl.min(tl.where(_children(sees_ptr, row, at, at, num_nodes, width), each, _WIDTH), axis=0)
+    while column < _WIDTH:
         token, depth = tl.load(tokens_ptr + row * width + column).to(tl.int32), tl.minimum(num_kept, num_depths - 1)
         _, p = _left(
             scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
-            size, width, num_depths, num_blocks, TOPS, MIN_P, COUNT, BLOCKS,
+            size, width, num_depths, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
         )  # fmt: skip
-        p /= _left_after(lefts_ptr, row * num_depths + depth, num_refused, num_blocks, COUNT, BLOCKS)
+        p /= _left_after(lefts_ptr, row * num_depths + depth, num_refused, num_blocks, num_rivals, BLOCKS)
         chance = uniform(settings_ptr, row, tl.load(indices_ptr + row) + num_kept, num_tested, _TEST)
         is_drawn, level = column <= num_drawn, row * (width + num_depths) + width + depth
         if is_drawn:
-            peak, total = _softmax(sums_ptr, level * (COUNT + 1) + num_refused, num_blocks, BLOCKS)
+            peak, total = _softmax(sums_ptr, level * (num_rivals + 1) + num_refused, num_blocks, BLOCKS)
             q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, level, token, peak, size, TOPS, MIN_P)
             chance *= (q / total).to(tl.float64)
         if chance * (1.0 - gone) < p.to(tl.float64):
@@ -175,14 +176,14 @@ def _walk(
             num_tested += 1
             num_refused += is_drawn.to(tl.int32)
             gone += tl.where(is_drawn, 0.0, p.to(tl.float64))
-        follows = _children(sees_ptr, row, at, column, num_nodes, width, WIDTH)
-        column = tl.min(tl.where(follows, each, WIDTH), axis=0)
+        follows = _children(sees_ptr, row, at, column, num_nodes, width)
+        column = tl.min(tl.where(follows, each, _WIDTH), axis=0)
     tl.store(verdicts_ptr + row * (width + 1), num_kept.to(tl.int64), mask=block == 0)
     tl.store(depths_ptr + row, num_kept.to(tl.int64), mask=block == 0)
     token = block * BLOCK + tl.arange(0, BLOCK)
     p, left = _left(
         scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, num_kept, num_refused, token,
-        size, width, num_depths, num_blocks, TOPS, MIN_P, COUNT, BLOCKS,
+        size, width, num_depths, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
     )  # fmt: skip
     # Where rounding has left nothing at all, it is drawn from p: noise is never as large.
     score = tl.where(left > 0, tl.log(tl.maximum(left, 1e-45)), tl.log(tl.maximum(p, 1e-45)) - 1000.0)
@@ -190,7 +191,7 @@ def _walk(
     rest_ptr += row.to(tl.int64) * size
     tl.store(rest_ptr + token, score, mask=token < size)
     guessed = tl.load(tokens_ptr + row * width + each, mask=each < width, other=-1)
-    is_guess = _children(sees_ptr, row, at, tl.maximum(at, num_drawn), num_nodes, width, WIDTH)
+    is_guess = _children(sees_ptr, row, at, tl.maximum(at, num_drawn), num_nodes, width)
     tl.debug_barrier()  # the scores are written
     tl.store(rest_ptr + guessed, float("-inf"), mask=is_guess & (guessed // BLOCK == block))
 
@@ -210,16 +211,16 @@ def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kin
     rest = torch.empty(num_rows, size, dtype=torch.float32, device=device)
     verdicts, depths = columns.depths.new_zeros(num_rows, width + 1), columns.depths.new_empty(num_rows, 1)
     known, sizes = (scores, columns.settings, found.best, found.least), (size, width, num_depths)
-    drafted, wide = (columns.path, columns.on_path), {"WIDTH": triton.next_power_of_2(width)}
-    fixed = {"TOPS": kind.has_top_k or kind.has_top_p, "MIN_P": kind.has_min_p, "COUNT": count}
+    drafted = (columns.path, columns.on_path)
+    fixed = {"TOPS": kind.has_top_k or kind.has_top_p, "MIN_P": kind.has_min_p}
     across = {"BLOCKS": triton.next_power_of_2(num_blocks), "BLOCK": BLOCK, "num_warps": WARPS}
     kernel: Any = _sums
-    kernel[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, **fixed, **wide, BLOCK=BLOCK, num_warps=WARPS)
+    kernel[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, count, **fixed, BLOCK=BLOCK, num_warps=WARPS)
     kernel, grid = _lefts, (num_blocks, num_rows * num_depths)
     for num_refused in range(1, count + 1):
-        kernel[grid](*known, sums, lefts, *sizes, num_blocks, num_refused, **fixed, **across)
+        kernel[grid](*known, sums, lefts, *sizes, num_blocks, count, num_refused, **fixed, **across)
     kernel, others = _walk, (columns.indices, *drafted, rest, verdicts, depths)
-    kernel[(num_blocks, num_rows)](*known, sums, lefts, *others, *sizes, num_blocks, **fixed, **wide, **across)
+    kernel[(num_blocks, num_rows)](*known, sums, lefts, *others, *sizes, num_blocks, count, **fixed, **across)
     last = draw(rest, replace(columns, depths=depths), ChoiceKind(is_drawn=True, salt=REST), 1)
     verdicts[:, -1:].copy_(last.tokens)
     return verdicts

@@ -25,6 +25,8 @@ from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
 from .history import Histories, History
 from .memory import Device, PassBuffers, Readback, Rooms, power_of_two
 
+MIN_DEPTHS = 4
+"""Room for the scores of that many drafted tokens at least: for each size there are other recordings."""
 Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
 
@@ -304,7 +306,7 @@ class Passes:
         """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
         known = [draft for draft in drafts if draft is not None]
         dtype = functools.reduce(torch.promote_types, [draft.dtype for draft in known]) if known else scores.dtype
-        depths = power_of_two(max([1, *map(len, known)]))
+        depths = power_of_two(max([MIN_DEPTHS, *map(len, known)]))
         return self._room("drafts", (len(scores), depths, scores.shape[-1]), dtype, scores.device)
 
     def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
