@@ -59,8 +59,7 @@ def waiting_engine(**options: Any) -> Engine:
     return new_engine(pico("llama"), waiting_runner, **options)
 
 
-@pytest.mark.parametrize("slots", [256, 16])
-@pytest.mark.parametrize("make", [new_runner, loose_runner])
+@pytest.mark.parametrize(("make", "slots"), [(new_runner, 16), (loose_runner, 256)])
 @pytest.mark.parametrize("method", METHODS, ids=method_name)
 def test_nothing_changes_but_the_time(
     method: dict[str, Any], make: Callable[..., Any], slots: int, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +87,7 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
     expected = plain.generate(PROMPTS[0], max_new_tokens=24, **drawn).tokens
     for count in range(1, 14):
         assert engine.generate(PROMPTS[0], max_new_tokens=count, **method).tokens == expected[:count]
-    for place in range(5, 15):
+    for place in range(5, 15, 2):
         model = copy.copy(engine.model)
         with mock.patch.object(engine, "model", model):
             model.generation_config = mock.Mock(eos_token_id=expected[place])
@@ -96,7 +95,7 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
         assert found.finish_reason == "eos"
         assert found.tokens == expected[: expected.index(expected[place]) + 1]
         assert engine.generate(PROMPTS[0], max_new_tokens=24, **method).tokens == expected
-    assert hits_of(engine)[0] > 20
+    assert hits_of(engine)[0] > 15
 
 
 def test_texts_that_end_by_a_stop_string() -> None:

@@ -48,7 +48,7 @@ BUDGETS = {
     "economics": 150,
     "kernels": 2550,
     "models": 1960,
-    "models/gpu": 2650,
+    "models/gpu": 2660,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

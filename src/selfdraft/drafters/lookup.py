@@ -124,7 +124,7 @@ class Reliability:
 
 
 class LookupSession(PlainSession):
-    """Proposes one known continuation per row, token by token, on the host: the device is not asked.
+    """Proposes one known continuation per row, on the host: the device is not asked.
 
     `confidences`: how sure of each row's tokens; without them it is certain.
     """
@@ -132,49 +132,45 @@ class LookupSession(PlainSession):
     device = torch.device("cpu")
 
     def __init__(self, matches: Sequence[Match], confidences: Sequence[float] | None = None) -> None:
-        width = max(len(match.tokens) for match in matches) + 1
-        padded = [[*match.tokens, *[PAD] * (width - len(match.tokens))] for match in matches]
-        self._tokens = torch.tensor(padded)
-        self._match_length = torch.tensor([match.length for match in matches])
-        self._confidence = torch.ones(len(matches)) if confidences is None else torch.tensor(confidences)
+        self._matches, self._confidences = matches, [1.0] * len(matches) if confidences is None else confidences
         self._depth = 0
 
     def chain(self, task: DraftTask) -> DraftedChain:
         """All is known beforehand, so the rule is asked about all depths at once."""
-        num_rows, num_depths = len(task.caps), min(self._tokens.shape[1] - 1, max(task.caps))
+        num_depths = min(max(len(match.tokens) for match in self._matches), max(task.caps))
         if num_depths <= 0:
             return DraftedChain((), ())
-        depth = torch.arange(num_depths).repeat(num_rows)
-        sequences, indices, _ = torch.tensor(task.sites).repeat_interleave(num_depths, 0).unbind(1)
-        ids, lengths = torch.tensor(task.sequence_ids), self._match_length
-        rows = [part.repeat_interleave(num_depths) for part in (lengths, ids, self._confidence)]
-        tokens = self._tokens[:, :num_depths]
-        stats = DraftStats(
-            depth + 1, indices + depth, rows[0], rows[1], peak=rows[2], token=tokens.flatten(), sequences=sequences
-        )
+        depths, numbers, confidences = range(num_depths), [], []
+        for text, (sequence, index, _), match, sure in zip(
+            task.sequence_ids, task.sites, self._matches, self._confidences, strict=True
+        ):
+            tokens = [*match.tokens[:num_depths], *[PAD] * (num_depths - len(match.tokens))]
+            numbers += [(depth + 1, index + depth, match.length, text, tokens[depth], sequence) for depth in depths]
+            confidences += [sure] * num_depths
+        depth, indices, lengths, ids, token, sequences = torch.tensor(numbers).unbind(1)
+        peak = torch.tensor(confidences)
+        stats = DraftStats(depth, indices, lengths, ids, peak=peak, token=token, sequences=sequences)
         choice = task.rule(stats, nothing_to_draw)
-        wants_more, confidence = (part.view(num_rows, -1) for part in (choice.wants_more, choice.confidence))
-        goes_on = (tokens != PAD) & wants_more & (torch.tensor(task.caps)[:, None] > depth.view(num_rows, -1) + 1)
-        return _until_over(tokens.tolist(), goes_on.tolist(), confidence.tolist(), task.caps)
+        goes_on = [more and number[4] != PAD for more, number in zip(choice.wants_more.tolist(), numbers, strict=True)]
+        return _until_over([number[4] for number in numbers], goes_on, choice.confidence.tolist(), task.caps)
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
-        column = min(self._depth, self._tokens.shape[1] - 1)
-        self._depth += 1
-        return Proposal(tokens=self._tokens[:, column], match_length=self._match_length, confidence=self._confidence)
+        depth, self._depth = self._depth, self._depth + 1
+        tokens = [match.tokens[depth] if depth < len(match.tokens) else PAD for match in self._matches]
+        lengths = torch.tensor([match.length for match in self._matches])
+        return Proposal(tokens=torch.tensor(tokens), match_length=lengths, confidence=torch.tensor(self._confidences))
 
 
 def _until_over(
-    tokens: Sequence[Sequence[int]],
-    goes_on: Sequence[Sequence[bool]],
-    confidences: Sequence[Sequence[float]],
-    caps: Sequence[int],
+    tokens: Sequence[int], goes_on: Sequence[bool], confidences: Sequence[float], caps: Sequence[int]
 ) -> DraftedChain:
-    """[row][depth] of everything -> what is drafted before every row has stopped."""
-    active = [cap > 0 for cap in caps]
-    candidates = []
-    for depth in range(len(tokens[0])):
-        candidates.append([[row[depth]] if on else [PAD] for row, on in zip(tokens, active, strict=True)])
-        active = [on and row[depth] for row, on in zip(goes_on, active, strict=True)]
+    """[row x depth] of everything -> what is drafted before every row has stopped."""
+    active, num_depths = [cap > 0 for cap in caps], len(tokens) // len(caps)
+    candidates, sure = [], []
+    for depth in range(num_depths):
+        candidates.append([[tokens[row * num_depths + depth]] if on else [PAD] for row, on in enumerate(active)])
+        sure.append(list(confidences[depth::num_depths]))
+        active = [on and goes_on[row * num_depths + depth] and caps[row] > depth + 1 for row, on in enumerate(active)]
         if not any(active):
             break
-    return DraftedChain(candidates, [list(column) for column in zip(*confidences, strict=True)][: len(candidates)])
+    return DraftedChain(candidates, sure)
