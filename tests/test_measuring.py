@@ -253,6 +253,7 @@ def test_what_prompts_are_not(engine: Engine, prompts: Any, message: str) -> Non
             learn(engine, prompts=prompts)
 
 
+@pytest.mark.full
 def test_both_are_imported_when_asked_for() -> None:
     """An engine, a decoder and a profile come without what learns and measures."""
     code = (
