@@ -528,7 +528,7 @@ def verification(drafts, starts, width, cache, first_row):
     """The inputs of the pass that verifies these drafts, in which every row has chosen 7 tokens before."""
     rows, is_tree = len(drafts), not all(draft.is_chain for draft in drafts)
     settings = [[row, 5, 2, *[0] * (len(SETTINGS) - 3)] for row in range(rows)]
-    choosing = Choosing(ChoiceKind(), settings, [7] * rows).measuring(drafts)
+    choosing = Choosing(ChoiceKind(), settings, [7] * rows).over(drafts)
     tokens = [[1, *draft.tokens, *[0] * (width - 1 - len(draft.tokens))] for draft in drafts]
     return PassRequest(tokens, starts, first_row, tree=tree_mask(drafts, width) if is_tree else None, choosing=choosing)
 

@@ -69,7 +69,7 @@ class Case:
         return replace(grow(levels, branches, 4), scores=self.drawn_from[row, :depths])
 
     def judged_by(self, path: str) -> list[list[int]]:
-        choosing = self.sampler.choosing(self.sites, (), REST).testing(self.drafts)
+        choosing = self.sampler.choosing(self.sites, (), REST).over(self.drafts, is_tested=True)
         padding = [[0] * (self.width - 1 - len(draft.tokens)) for draft in self.drafts]
         mask = tree_mask(self.drafts, self.width)
         tokens = [[7, *draft.tokens, *more] for draft, more in zip(self.drafts, padding, strict=True)]

@@ -96,20 +96,15 @@ class Choosing:
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
     drawn_from: Sequence[torch.Tensor | None] = ()  # [row] `Draft.scores`, where drafts are tested
 
-    def testing(self, drafts: Sequence[Draft]) -> Choosing:
-        """The same rows, which test these drafts."""
+    def over(self, drafts: Sequence[Draft], is_tested: bool = False, num_logprobs: int | None = None) -> Choosing:
+        """The same rows, which know the sizes of these drafts; they test them, and tell log-probabilities, if asked."""
+        kind, settings = self.kind._replace(num_logprobs=num_logprobs), of_drafts(self.settings, drafts)
+        if not is_tested:
+            return replace(self, kind=kind, settings=settings)
         most = max(map(_num_rivals, drafts))
         num_rivals = next((number for number in (0, 1, 4, 10) if number >= most), most)  # few: each is recorded
-        kind = self.kind._replace(is_tested=True, num_rivals=num_rivals)
-        return replace(self.measuring(drafts), kind=kind, drawn_from=[draft.scores for draft in drafts])
-
-    def measuring(self, drafts: Sequence[Draft]) -> Choosing:
-        """The same rows, which know the sizes of these drafts."""
-        return replace(self, settings=of_drafts(self.settings, drafts))
-
-    def telling(self, num_logprobs: int | None) -> Choosing:
-        """The same choices with their log-probabilities, if any are asked for."""
-        return replace(self, kind=self.kind._replace(num_logprobs=num_logprobs))
+        kind = kind._replace(is_tested=True, num_rivals=num_rivals)
+        return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
 
     def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
         """Its rows at these places among `num_rows`; the others do not choose."""

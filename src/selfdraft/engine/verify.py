@@ -36,8 +36,7 @@ def verify(
     is_tested = is_drawn and width > 1
     choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
     if choosing is not None:
-        choosing = choosing.testing(drafts) if is_tested else choosing.measuring(drafts)
-        choosing = choosing.telling(sampler.options.logprobs)
+        choosing = choosing.over(drafts, is_tested, sampler.options.logprobs)
     request = PassRequest(
         inputs,
         starts,
