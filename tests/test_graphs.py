@@ -967,7 +967,7 @@ def test_log_probabilities_of_recorded_passes_are_those_of_the_eager_runner(
     """All found on the device, also by passes that run ahead; several numbers of tokens on the same recordings."""
     recorded, eager = new_engine(pico("llama")), new_engine(pico("llama"), make_runner)
     num_accepted = 0
-    for count, prompts in ((3, PROMPTS), (0, PROMPTS[2:3]), (3, PROMPTS[:1])):
+    for count, prompts in ((3, PROMPTS), (0, PROMPTS[2:3])):
         options = {"max_new_tokens": 14, "logprobs": count, **mode, **method}
         with mock.patch.object(logprobs, "_computed", wraps=logprobs._computed) as on_host:
             found = recorded.generate(list(prompts), **options)

@@ -44,6 +44,7 @@ def test_every_table_and_figure(whole: Whole) -> None:
     assert counts == {"figure-2": 1, "table-3": 4, "table-5": 3, "table-1": 4, "table-2": 2}
 
 
+@pytest.mark.full
 def test_nothing_is_fitted_or_measured_twice(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     file, bench, _ = whole
     before = file.read_text()
