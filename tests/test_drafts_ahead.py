@@ -51,7 +51,8 @@ def waiting_runner(model: Any, *_: Any) -> GraphRunner:
 
 def hits_of(engine: Engine) -> tuple[int, int]:
     """And misses."""
-    found: tuple[int, int] = engine._runner.drafts_ahead  # type: ignore[attr-defined]
+    runner: Any = engine._runner
+    found: tuple[int, int] = runner.drafts_ahead
     return found
 
 
@@ -152,7 +153,7 @@ def test_what_the_device_cannot_foresee_is_not_begun() -> None:
         """It might keep less."""
 
     class Silent(Fixed):
-        num_changes = None  # type: ignore[assignment]
+        num_changes: Any = None
 
     engine = new_engine(pico("llama"))
     silent = Silent(Fixed.Options())
@@ -209,6 +210,7 @@ def test_a_round_that_fails_leaves_the_next_text_right() -> None:
     engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
     expected = plain.generate(PROMPTS[0], max_new_tokens=40).tokens
     engine.generate(PROMPTS[0], max_new_tokens=40, **TREE)
+    runner: Any = engine._runner
     for owner, name in (
         (engine._method(TREE).strategy, "observe"),
         (engine._method(TREE).trees["siblings"], "branches"),
@@ -217,7 +219,7 @@ def test_a_round_that_fails_leaves_the_next_text_right() -> None:
         failing = mock.patch.object(owner, name, side_effect=[*[()] * 6, RuntimeError("out of luck")])
         with failing, pytest.raises(RuntimeError, match="luck"):
             engine.generate(PROMPTS[2], max_new_tokens=40, **TREE)
-        with mock.patch.object(engine._runner._device, "wait", lambda waits=waits: waits.append(1)):  # type: ignore[attr-defined]
+        with mock.patch.object(runner._device, "wait", lambda waits=waits: waits.append(1)):
             assert engine.generate(PROMPTS[0], max_new_tokens=40, **TREE).tokens == expected
         assert len(waits) == 2, "for what was under way, and after the prefill"
 
@@ -225,6 +227,7 @@ def test_a_round_that_fails_leaves_the_next_text_right() -> None:
 def test_a_text_that_is_left_leaves_its_history_at_once() -> None:
     """While what it has not asked for is under way; otherwise the next text would find no recording."""
     engine, counts = new_engine(pico("llama")), []
+    runner: Any = engine._runner
     gc.disable()
     try:
         for _ in range(4):
@@ -233,7 +236,7 @@ def test_a_text_that_is_left_leaves_its_history_at_once() -> None:
                 pass
             stream.close()
             del stream
-            counts.append(engine._runner.graphs.num_captures)  # type: ignore[attr-defined]
+            counts.append(runner.graphs.num_captures)
     finally:
         gc.enable()
     assert hits_of(engine)[1] > 0

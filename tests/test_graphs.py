@@ -744,10 +744,11 @@ def test_the_clock_waits_for_what_nobody_has_read() -> None:
 def test_texts_under_rules_share_their_recordings(method: dict[str, Any]) -> None:
     """What is known of one text is let go before the next one begins."""
     engine = new_engine(pico("llama"), strategy="fixed")
+    runner: Any = engine._runner
     for number in range(3):
-        num_graphs = engine._runner.graphs.num_graphs  # type: ignore[attr-defined]
+        num_graphs = runner.graphs.num_graphs
         engine.generate(PROMPTS[0], max_new_tokens=20, lookahead="fixed", **{**RULES, **method})
-        assert number == 0 or engine._runner.graphs.num_graphs == num_graphs  # type: ignore[attr-defined]
+        assert number == 0 or runner.graphs.num_graphs == num_graphs
 
 
 @pytest.mark.parametrize("mode", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}], ids=["greedy", "drawn"])

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-import needs_triton  # noqa: F401
+import needs_triton  # noqa: F401  skips this file without Triton
 from selfdraft.kernels import quick as module
 from selfdraft.kernels.quick import NotCompiledError, QuickKernel, collected, quick, relaunch
 

@@ -73,24 +73,24 @@ class Outbox:
 
 
 class Sent:
-    """What one pass left in a mail: sent to the host once, read when somebody asks."""
+    """What one pass left in a mail: sent to the host once, after `num_launched` launches, read when somebody asks."""
 
     def __init__(self, launches: Launches, mail: Mail, rows: int, width: int) -> None:
         self._launches, self._readback, self._size = launches, mail.next_readback(), (rows, width)
-        self._is_sent, self._num_launched = False, 0
+        self._is_sent, self.num_launched = False, 0
         self._values: list[list[Any]] | None = None
 
     def send(self) -> None:
         if not self._is_sent:
             self._readback.start()
-            self._is_sent, self._num_launched = True, self._launches.num_launched
+            self._is_sent, self.num_launched = True, self._launches.num_launched
 
     def __call__(self) -> list[list[Any]]:
         if self._values is None:
             self.send()
             rows, width = self._size
             self._values = self._readback.read()[:rows, :width].tolist()
-            self._launches.awaited(self._num_launched)
+            self._launches.awaited(self.num_launched)
         return self._values
 
 
@@ -135,21 +135,14 @@ class Ahead:
     first_row: int
     starts: list[int]
     kind: ChoiceKind
-    num_launched: int  # before it
 
     @classmethod
     def of(
-        cls,
-        graph: PassGraph,
-        chooser: Chooser | None,
-        choices: Sent,
-        request: PassRequest,
-        cache: SlotCache,
-        number: int,
+        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache
     ) -> Ahead:
         starts = [start + 1 for start in request.starts]
         place = (weakref.ref(cache), cache.address, request.first_row, starts)
-        return cls(graph, chooser, choices, *place, request.kind, number)
+        return cls(graph, chooser, choices, *place, request.kind)
 
     def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
@@ -194,7 +187,7 @@ class Passes:
     def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         """Also that no draft model has run since."""
         ahead, number = self._ahead, self._launches.num_launched
-        return ahead is not None and ahead.num_launched == number and ahead.is_at(cache, starts)
+        return ahead is not None and ahead.choices.num_launched == number and ahead.is_at(cache, starts)
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""
@@ -214,7 +207,7 @@ class Passes:
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            self._ahead = Ahead.of(graph, chooser, choices, request, cache, self._launches.num_launched)
+            self._ahead = Ahead.of(graph, chooser, choices, request, cache)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
