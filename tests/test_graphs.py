@@ -999,7 +999,7 @@ def test_greedy_text_without_log_probabilities_is_not_chosen_again() -> None:
     plain = Choosing(ChoiceKind(), nothing, [0])
     output = runner.forward(PassRequest([[5]], [0], choosing=plain), cache)
     assert (runner.graphs.num_graphs, output.read_logprobs) == (1, None)
-    asked = runner.forward(PassRequest([[5]], [0], choosing=plain.over([Draft()], num_logprobs=2)), cache)
+    asked = runner.forward(PassRequest([[5]], [0], choosing=Choosing(ChoiceKind(num_logprobs=2), nothing, [0])), cache)
     assert runner.graphs.num_graphs == 2
     assert asked.read_logprobs is not None
     ((told,),) = asked.read_logprobs()

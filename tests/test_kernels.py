@@ -498,6 +498,8 @@ def test_feed_is_the_torch_version(num_rows):
             buffers.tensors[name].fill_(values)
         buffers.tensors["caps"][-1] = 2
         states.append((buffers, outputs))
+    noted = states[0][1]
+    noted.drafted, noted.progress = noted.drafted.to(DEVICE), noted.progress.to(DEVICE)
     for _ in range(3):
         candidates = torch.randint(-1, 9, (num_rows, count), generator=generator).to(DEVICE)
         confidence = torch.rand(num_rows, generator=generator).to(DEVICE)
@@ -505,9 +507,10 @@ def test_feed_is_the_torch_version(num_rows):
         (expected, noted), (found, also_noted) = states
         feed(Choice(candidates, confidence, wants_more), expected, noted)
         feed_at_once(candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD)
+        also_noted.settle()
         assert torch.equal(found.data, expected.data)
-        assert torch.equal(also_noted.drafted, noted.drafted)
-        assert torch.equal(also_noted.progress, noted.progress)
+        assert torch.equal(also_noted.drafted, noted.drafted.cpu())
+        assert torch.equal(also_noted.progress, noted.progress.cpu())
 
 
 def random_tree(generator, size):

@@ -96,15 +96,15 @@ class Choosing:
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
     drawn_from: Sequence[torch.Tensor | None] = ()  # [row] `Draft.scores`, where drafts are tested
 
-    def over(self, drafts: Sequence[Draft], is_tested: bool = False, num_logprobs: int | None = None) -> Choosing:
-        """The same rows, which know the sizes of these drafts; they test them, and tell log-probabilities, if asked."""
-        kind, settings = self.kind._replace(num_logprobs=num_logprobs), of_drafts(self.settings, drafts)
-        if not is_tested:
-            return replace(self, kind=kind, settings=settings)
-        most = max(map(_num_rivals, drafts))
-        num_rivals = next((number for number in (0, 1, 4, 10) if number >= most), most)  # few: each is recorded
-        kind = kind._replace(is_tested=True, num_rivals=num_rivals)
-        return replace(self, kind=kind, settings=settings, drawn_from=[draft.scores for draft in drafts])
+    def over(self, drafts: Sequence[Draft], is_tested: bool = False) -> Choosing:
+        """The same rows, which know the sizes of these drafts and, if asked, test them."""
+        kind, drawn_from, rules = self.kind, self.drawn_from, (self.texts, self.biases, self.eos_tokens, self.allowed)
+        if is_tested:
+            most = max(map(_num_rivals, drafts))
+            num_rivals = next((number for number in (0, 1, 4, 10) if number >= most), most)  # few: each is recorded
+            kind = kind._replace(is_tested=True, num_rivals=num_rivals)
+            drawn_from = [draft.scores for draft in drafts]
+        return Choosing(kind, of_drafts(self.settings, drafts), self.indices, *rules, drawn_from)
 
     def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
         """Its rows at these places among `num_rows`; the others do not choose."""

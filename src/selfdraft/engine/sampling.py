@@ -110,14 +110,17 @@ class Sampler:
         truncates = (options.top_k > 0, options.top_p < 1.0, options.min_p > 0.0) if is_drawn else (False,) * 3
         return ChoiceKind(is_drawn, 0, *truncates, has_rules)
 
-    def choosing(self, sites: Sequence[Site], texts: Sequence[Text], salt: int = 0) -> Choosing | None:
+    def choosing(
+        self, sites: Sequence[Site], texts: Sequence[Text], salt: int = 0, num_logprobs: int | None = None
+    ) -> Choosing | None:
         """What a device needs to choose for rows at these sites; None: the host chooses."""
         kind = self.kind
         if kind is None:
             return None
         indices = [index for _, index, _ in sites]
         rules = (texts, self.options.logit_bias, self.eos_tokens) if kind.has_rules else ()
-        return Choosing(kind._replace(salt=salt if kind.is_drawn else 0), self.settings(sites), indices, *rules)
+        kind = kind._replace(salt=salt if kind.is_drawn else 0, num_logprobs=num_logprobs)
+        return Choosing(kind, self.settings(sites), indices, *rules)
 
     def settings(self, sites: Sequence[Site]) -> list[list[int]]:
         """[row] in the order of `SETTINGS`."""

@@ -6,58 +6,73 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..passes import PassRequest, Resume, TreeMask
+from ..passes import PassOutput, PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Coupled, Rejection, Targets
-from .method import Acceptance, Method
+from .method import Method
 from .sampling import Sampler
 from .state import State
 
 
-def verify(
-    runner: Runner, state: State, drafts: Sequence[Draft], method: Method, sampler: Sampler
-) -> tuple[Targets, Mapping[str, torch.Tensor]]:
-    """Run each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
+class Verification:
+    """Runs each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
 
-    Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for the next
-    round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
+    What does not depend on the drafts is known when it is made: before them, so that it need not be done after them,
+    when the device waits.
     """
-    accept, capture, starts = method.accept, method.strategy.needs, state.starts
-    is_drawn = accept.keeps_scores and not sampler.is_greedy
-    is_waiting = any(draft.tokens for draft in drafts) and not is_drawn and runner.is_under_way(state.cache, starts)
-    drafts = [Draft()] * len(drafts) if is_waiting else drafts
-    width = 1 + max(len(draft.tokens) for draft in drafts)
-    inputs = [
-        [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
-        for sequence, draft in zip(state.active, drafts, strict=True)
-    ]
-    state.cache.reserve(max(starts) + width)
-    is_tested = is_drawn and width > 1
-    choosing = sampler.choosing(state.sites, [sequence.text for sequence in state.active], accept.target_salt)
-    if choosing is not None:
-        choosing = choosing.over(drafts, is_tested, sampler.options.logprobs)
-    request = PassRequest(
-        inputs,
-        starts,
-        capture=capture,
-        tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
-        resume=_resume(runner, drafts, width, capture),
-        run_ahead=not (is_waiting or choosing is None or capture) and _goes_on(state, drafts, accept),
-        choosing=choosing,
-    )
-    output = runner.forward(request, state.cache)
-    has_chosen = choosing is not None and (output.read_verdicts if is_tested else output.read_choices) is not None
-    are_chosen = sampler.takes_best or has_chosen
-    prefixes = [] if are_chosen or not sampler.has_prefix_rules else [sequence.prefix for sequence in state.active]
-    return Targets(drafts, output, prefixes, state.sites, are_chosen), output.captured
 
+    def __init__(self, runner: Runner, state: State, method: Method, sampler: Sampler) -> None:
+        self._runner, self._state, self._sampler, self._accept = runner, state, sampler, method.accept
+        self._capture, self._starts, self._sites = method.strategy.needs, state.starts, state.sites
+        self._is_drawn = self._accept.keeps_scores and not sampler.is_greedy
+        texts = [sequence.text for sequence in state.active]
+        self._choosing = sampler.choosing(self._sites, texts, self._accept.target_salt, sampler.options.logprobs)
+        self._rooms = [sequence.max_draft_tokens for sequence in state.active]
 
-def _goes_on(state: State, drafts: Sequence[Draft], accept: Acceptance) -> bool:
-    """Whether the device can tell by its choices what comes next, and no text is as long as it may be before that."""
-    longest = [1 + max(draft.depths, default=-1) for draft in drafts]
-    has_room = all(row.max_draft_tokens > count for row, count in zip(state.active, longest, strict=True))
-    return has_room and (type(accept) in (Coupled, Rejection) or not any(longest))
+    def __call__(self, drafts: Sequence[Draft]) -> tuple[Targets, Mapping[str, torch.Tensor]]:
+        is_waiting = self._is_waiting(drafts)
+        drafts = [Draft()] * len(drafts) if is_waiting else drafts
+        state, starts, choosing, capture = self._state, self._starts, self._choosing, self._capture
+        width = 1 + max(len(draft.tokens) for draft in drafts)
+        inputs = [
+            [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
+            for sequence, draft in zip(state.active, drafts, strict=True)
+        ]
+        state.cache.reserve(max(starts) + width)
+        is_tested = self._is_drawn and width > 1
+        request = PassRequest(
+            inputs,
+            starts,
+            capture=capture,
+            tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
+            resume=_resume(self._runner, drafts, width, capture),
+            run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts),
+            choosing=None if choosing is None else choosing.over(drafts, is_tested),
+        )
+        return self._targets(drafts, self._runner.forward(request, state.cache), is_tested)
+
+    def _is_waiting(self, drafts: Sequence[Draft]) -> bool:
+        """Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for
+        the next round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
+        """
+        is_any = any(draft.tokens for draft in drafts)
+        return is_any and not self._is_drawn and self._runner.is_under_way(self._state.cache, self._starts)
+
+    def _goes_on(self, drafts: Sequence[Draft]) -> bool:
+        """Whether the device can tell by its choices what comes next, and no text is as long as it may be before."""
+        longest = [1 + max(draft.depths, default=-1) for draft in drafts]
+        has_room = all(room > count for room, count in zip(self._rooms, longest, strict=True))
+        return has_room and (type(self._accept) in (Coupled, Rejection) or not any(longest))
+
+    def _targets(
+        self, drafts: Sequence[Draft], output: PassOutput, is_tested: bool
+    ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
+        sampler, read = self._sampler, output.read_verdicts if is_tested else output.read_choices
+        are_chosen = sampler.takes_best or (self._choosing is not None and read is not None)
+        needs_prefixes = sampler.has_prefix_rules and not are_chosen
+        prefixes = [sequence.prefix for sequence in self._state.active] if needs_prefixes else []
+        return Targets(drafts, output, prefixes, self._sites, are_chosen), output.captured
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

@@ -41,7 +41,9 @@ def _feed(
     tl.store(indices_ptr + row, tl.load(indices_ptr + row, mask=mask, other=0) + 1, mask=mask)
     tl.store(depth_ptr + row, depth + 1, mask=mask)
     tl.store(active_ptr + row, goes_on.to(tl.int64), mask=mask)
-    tl.store(progress_ptr, tl.max(depth, axis=0) * 2 + tl.max(goes_on.to(tl.int64), axis=0))
+    progress = tl.max(depth, axis=0) * 2 + tl.max(goes_on.to(tl.int64), axis=0)
+    tl.debug_barrier()  # all of it is there before the host, which may own the memory, reads the word that it is
+    tl.atomic_xchg(progress_ptr, progress, sem="release", scope="sys")
 
 
 def feed(

@@ -57,15 +57,24 @@ class DraftOutputs:
         self._is_busy = False
         self.kept = None if kept is None else device.zeros(1 + MAX_KEPT, rows, kept[0], dtype=kept[1])
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
-        self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
+        self._is_at_host = runs_triton(device.device)  # our own kernels write there
+        self.drafted, self.progress = self._host_drafted, self._host_progress
+        if not self._is_at_host:
+            self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
         self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
         self._confidences = self._numbers.view(np.float64)[:, :, -1]
 
     def send(self) -> None:
         """Recorded: first the tokens, then the word that they are there."""
-        self._host_drafted.copy_(self.drafted, non_blocking=True)
-        self._host_progress.copy_(self.progress, non_blocking=True)
+        if not self._is_at_host:
+            self._host_drafted.copy_(self.drafted, non_blocking=True)
+            self._host_progress.copy_(self.progress, non_blocking=True)
+
+    def settle(self) -> None:
+        """What the device writes is there: the host does not wait in line for its own memory."""
+        if self._is_at_host:
+            self._device.wait()
 
     def begin(self) -> None:
         if self._is_busy:  # an interrupted draft may still be writing
@@ -169,6 +178,7 @@ class DraftSpec:
         saved: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the first warm-up, if there is one
 
         def reset() -> None:
+            outputs.settle()
             if not saved:
                 saved.extend((one, one.clone()) for one in (buffers.data, outputs.drafted, outputs.progress))
             for tensor, values in saved:

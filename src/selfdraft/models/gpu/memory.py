@@ -128,7 +128,15 @@ class Packed:
         self._numbers[: len(numbers)] = numbers
 
     def send(self) -> None:
+        self.copy()
+        self.taken()
+
+    def copy(self) -> None:
+        """Alone where it is recorded; whoever replays that says when it is `taken`."""
         self.data.copy_(self._mirror, non_blocking=True)
+
+    def taken(self) -> None:
+        """After all that was launched so far, the mirror may be written again."""
         self._sent.set()
 
 

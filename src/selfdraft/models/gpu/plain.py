@@ -168,11 +168,10 @@ class Passes:
         self.num_hits = 0
 
     def run(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassOutput:
-        tokens, rows = request.tokens, len(request.starts)
-        if isinstance(tokens, torch.Tensor) and tokens.device.type == "cpu":
+        tokens, rows, width = request.tokens, len(request.starts), len(request.tokens[0])
+        if isinstance(tokens, torch.Tensor) and (width > 1 or tokens.device.type == "cpu"):
             tokens = tokens.tolist()
             request = replace(request, tokens=tokens)
-        width = len(tokens[0])
         is_whole_chain = not (request.skip or request.capture or request.tree)
         if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
             return self._run_plain(forward, request, cache)
@@ -244,12 +243,15 @@ class Passes:
         end, capture = bucket(max(request.starts) + width), tuple(request.capture)
         cache.reserve(end)
         buffers, outbox = self._buffers(rows, width)
-        buffers.send_request(request, cache)
+        takes_along = width > 1  # its numbers; a pass of one column may run again with those that the device makes
+        buffers.fill(request, cache) if takes_along else buffers.send_request(request, cache)
 
         def build(record: Recorder) -> PassGraph:
             kept: dict[str, torch.Tensor] = {}
 
             def run() -> None:
+                if takes_along:
+                    buffers.copy()
                 scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
                 outbox.choices.tensor.copy_(best_token(scores))
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
@@ -260,6 +262,8 @@ class Passes:
         bound_to = cache_key(forward, cache, request.first_row)
         graph = self._graphs.get(GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to), build)
         graph.recording.replay()
+        if takes_along:
+            buffers.taken()
         chooser = self._chooser(graph, request, cache)
         if chooser is not None:
             chooser.recording.replay()
