@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,7 +146,7 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
     """Known columns bring their states, and their keys and values below that point are in the cache."""
     runner, cache, request = tree_pass(variant, [COMB, SMALL, CHAIN][: len(num_known)])
     starts = request.starts
-    whole = runner.forward(replace(request, capture=(point, "norm")), cache)
+    whole = runner.forward(request._replace(capture=(point, "norm")), cache)
     hidden = whole.captured[point].clone()
     for row, known in enumerate(num_known):
         hidden[row, known:] = torch.nan
@@ -157,7 +156,7 @@ def test_a_pass_that_starts_behind_known_states_is_the_whole_pass(
         for store in (cache.keys[layer], cache.values[layer]):
             for row, start in enumerate(starts):
                 store[row, :, start:] = 99.0
-    resumed = runner.forward(replace(request, capture=("norm",), resume=Resume(point, num_known, hidden)), cache)
+    resumed = runner.forward(request._replace(capture=("norm",), resume=Resume(point, num_known, hidden)), cache)
     torch.testing.assert_close(resumed.scores, whole.scores, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(resumed.captured["norm"], whole.captured["norm"], rtol=1e-4, atol=1e-4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -83,8 +83,7 @@ class Text(NamedTuple):
     num_prompt_tokens: int
 
 
-@dataclass(frozen=True)
-class Choosing:
+class Choosing(NamedTuple):
     """How the rows of a pass choose after each of their columns."""
 
     kind: ChoiceKind
@@ -113,7 +112,7 @@ class Choosing:
         for row, place in enumerate(places):
             settings[place], indices[place] = self.settings[row], self.indices[row]
             texts[place] = self.texts[row] if self.texts else None
-        return replace(self, settings=settings, indices=indices, texts=texts if self.texts else ())
+        return self._replace(settings=settings, indices=indices, texts=texts if self.texts else ())
 
 
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
@@ -158,8 +157,7 @@ class Drawn(NamedTuple):
     peak: torch.Tensor | None  # [n] the largest probability before temperature, if it came along
 
 
-@dataclass(frozen=True, slots=True)
-class PassRequest:
+class PassRequest(NamedTuple):
     """One pass: `tokens` [rows, width] in the cache rows from `first_row` on, row i in slots from `starts[i]` on."""
 
     tokens: Tokens
@@ -172,6 +170,14 @@ class PassRequest:
     resume: Resume | None = None
     run_ahead: bool = False  # the caller goes by `choices()` alone and will probably ask for what follows from them
     choosing: Choosing | None = None  # None: the best
+
+    @property
+    def numbers(self) -> Sequence[Sequence[int]]:
+        """The tokens on the host."""
+        if isinstance(self.tokens, torch.Tensor):
+            known: list[list[int]] = self.tokens.tolist()
+            return known
+        return self.tokens
 
     @property
     def kind(self) -> ChoiceKind:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..chains import Choice, DraftedChain, DraftTask, Draw
 from ..kernels.top import distribution, top
-from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site, Text
+from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site
 from ..protocols import DraftRows, DraftSession, Lookahead, Path, Runner, Tree
 from ..types import PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
@@ -32,16 +32,13 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
         plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
         sequences = state.active[hull]
         caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(hull.start, hull.stop)]
-        rooms = [sequence.max_draft_tokens for sequence in sequences]
         ids = tuple(sequence.sequence_id for sequence in sequences)
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
-        group = GroupDraft(
-            session, rule, rows, caps, rooms, state.sites[hull], [row.text for row in sequences], sampler, max_nodes
-        )
+        group = GroupDraft(session, rule, rows, caps, sequences, state.sites[hull], sampler, max_nodes)
         for row, draft in enumerate(group.run(), start=hull.start):
             if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
                 draft = replace(draft, scores=draft.scores.clone())
@@ -118,19 +115,6 @@ class Rule:
         return found, replace(stats, peak=peak, outline=outline)
 
 
-@dataclass(frozen=True)
-class Branches:
-    """What a tree sets beside each row's chain. It goes by the committed text alone, so it need not await the chain."""
-
-    tree: Tree
-    texts: Sequence[Sequence[int]]
-    caps: Sequence[int]
-
-    @cached_property
-    def by_row(self) -> list[Sequence[Path]]:
-        return [self.tree.branches(text) if cap else () for text, cap in zip(self.texts, self.caps, strict=True)]
-
-
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
@@ -144,18 +128,19 @@ class GroupDraft:
         rule: Rule,
         rows: DraftRows,
         caps: Sequence[int],
-        rooms: Sequence[int],
+        sequences: Sequence[TextSequence],
         sites: Sequence[Site],
-        texts: Sequence[Text],
         sampler: Sampler,
         max_nodes: int | None,
     ) -> None:
         self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
-        # An object of its own: a task that referred to this one would be a cycle and keep the cache from its next user.
-        self._branches = branches = Branches(rule.tree, rows.committed, caps)
-        choosing = sampler.choosing(sites, texts, rule.accept.draft_salt)
-        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, lambda: branches.by_row)
-        self._texts, self._sampler = texts, sampler
+        # What stands beside a chain need not await it. Without `self`: a cycle would keep the cache from its next user.
+        beside = list(zip(rows.committed, caps, strict=True))
+        self._branches = functools.cache(lambda: [rule.tree.branches(text) if cap else () for text, cap in beside])
+        self._texts, self._sampler = [sequence.text for sequence in sequences], sampler
+        choosing = sampler.choosing(sites, self._texts, rule.accept.draft_salt)
+        rooms = [sequence.max_draft_tokens for sequence in sequences]
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, self._branches)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
@@ -189,16 +174,8 @@ class GroupDraft:
         if scores is not None and self._sampler.has_prefix_rules:
             scores = self._sampler.apply_prefix_rules(scores, self._prefixes(), noise.indices)
         match_length = torch.zeros_like(noise.indices) if proposal.match_length is None else proposal.match_length
-        stats = DraftStats(
-            torch.full_like(noise.indices, depth),
-            noise.indices,
-            match_length,
-            ids,
-            scores,
-            proposal.confidence,
-            proposal.tokens,
-            noise.sequences,
-        )
+        place = (torch.full_like(noise.indices, depth), noise.indices, match_length, ids)
+        stats = DraftStats(*place, scores, proposal.confidence, proposal.tokens, noise.sequences)
         return self._rule(stats, lambda scores, count: self._draw(scores, count, noise))
 
     def _draw(self, scores: torch.Tensor, count: int, noise: NoiseKey) -> Drawn:
@@ -214,31 +191,27 @@ class GroupDraft:
             for row, text in enumerate(self._texts)
         ]
 
-    def _levels(self, chain: DraftedChain, row: int) -> list[list[int]]:
+    def _levels(self, chain: DraftedChain, row: int) -> list[Sequence[int]]:
         """At each depth the chain's token and its siblings, as many as the tree wants."""
-        wanted = self._rule.tree.num_candidates
-        drafted = zip(chain.candidates, chain.confidences, strict=True)
-        levels = ([t for t in tokens[row][: wanted(sure[row])] if t != PAD] for tokens, sure in drafted)
-        return [level for level in levels if level]
+        wanted, levels = self._rule.tree.num_candidates, []
+        for tokens, sure in zip(chain.candidates, chain.confidences, strict=True):
+            level = tokens[row][: wanted(sure[row])]
+            level = level[: level.index(PAD)] if PAD in level else level
+            if not level:
+                break
+            levels.append(level)
+        return levels
 
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores, drafts = chain.scores, []
         for row, cap in enumerate(self._task.caps):
             levels = self._levels(chain, row)
-            branches = [*self._branches.by_row[row], *self._session.branches(row)] if cap else []
+            branches = [*self._branches()[row], *self._session.branches(row)] if cap else []
             length = len(levels)
-            drafts.append(
-                grow(
-                    levels,
-                    branches,
-                    cap,
-                    self._max_nodes,
-                    is_drawn=scores is not None,
-                    confidences=[column[row] for column in chain.confidences[:length]],
-                    scores=None if scores is None else scores[:length, row],
-                    reuse=self._session.reuse(row, length),
-                )
-            )
+            confidences = [column[row] for column in chain.confidences[:length]]
+            drawn_from, reuse = None if scores is None else scores[:length, row], self._session.reuse(row, length)
+            more: dict[str, Any] = {"confidences": confidences, "scores": drawn_from, "reuse": reuse}
+            drafts.append(grow(levels, branches, cap, self._max_nodes, is_drawn=scores is not None, **more))
         return drafts
 
 
@@ -258,7 +231,20 @@ def grow(
     `is_drawn`: the levels come from a distribution. `more`: what else is known of the draft.
     """
     tokens, parents = [level[0] for level in levels], list(range(ROOT, len(levels) - 1))
-    limit = None if max_nodes is None else max(len(tokens), max_nodes)
+    num_drawn = len(tokens)
+    if branches or max(map(len, levels), default=1) > 1:
+        limit = None if max_nodes is None else max(len(tokens), max_nodes)
+        if limit is not None:
+            levels = within(levels, confidences or [0.0] * len(levels), limit)
+        num_drawn = add_beside(tokens, parents, levels, [branch[:max_depth] for branch in branches], limit)
+    more.update(num_draft_steps=len(levels), num_drawn=num_drawn if is_drawn else 0, confidences=tuple(confidences))
+    return Draft(tuple(tokens), tuple(parents), len(levels), **more)
+
+
+def add_beside(
+    tokens: list[int], parents: list[int], levels: Sequence[Path], branches: Sequence[Path], limit: int | None
+) -> int:
+    """Add the siblings of a chain, then branches, up to `limit` nodes; how many there are without the branches."""
     known = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
 
     def add(parent: int, token: int) -> int | None:
@@ -269,18 +255,15 @@ def grow(
             parents.append(parent)
         return node
 
-    if limit is not None:
-        levels = within(levels, confidences or [0.0] * len(levels), limit)
     for depth, level in enumerate(levels):
         for token in level[1:]:
             add(depth - 1, token)
-    num_drawn = len(tokens) if is_drawn else 0
+    num_drawn = len(tokens)
     for branch in branches:
         node: int | None = ROOT
-        for token in branch[:max_depth]:
+        for token in branch:
             node = add(node, token) if node is not None else None
-    more.update(num_draft_steps=len(levels), num_drawn=num_drawn, confidences=tuple(confidences))
-    return Draft(tuple(tokens), tuple(parents), len(levels), **more)
+    return num_drawn
 
 
 def within(levels: Sequence[Sequence[int]], confidences: Sequence[float], limit: int) -> Sequence[Sequence[int]]:

@@ -18,8 +18,7 @@ from .state import State
 class Verification:
     """Runs each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
 
-    What does not depend on the drafts is known when it is made: before them, so that it need not be done after them,
-    when the device waits.
+    What does not depend on the drafts is known when it is made: before them, for after them the device waits.
     """
 
     def __init__(self, runner: Runner, state: State, method: Method, sampler: Sampler) -> None:

@@ -92,9 +92,8 @@ class Found:
     @cached_property
     def ends(self) -> list[tuple[int, int]]:
         """Of each row: how many tokens it emits, and the last of them."""
-        tree, choosing, tokens = self.request.tree, self.request.choosing, self.request.tokens
+        tree, choosing, tokens = self.request.tree, self.request.choosing, self.request.numbers
         assert choosing is not None
-        assert not isinstance(tokens, torch.Tensor)
         if choosing.kind.is_tested:
             return [(1 + numbers[0], numbers[-1]) for numbers in self.read()]
         sees = [None] * len(tokens) if tree is None else tree.sees
@@ -187,7 +186,7 @@ class Drafts:
             buffers.send_task(task, request, cache)
             return buffers
         last = [start + width - 1 for start in request.starts]
-        buffers.send_task(task, replace(request, tokens=[row[-1:] for row in request.tokens], starts=last), cache)
+        buffers.send_task(task, request._replace(tokens=[row[-1:] for row in request.tokens], starts=last), cache)
         opening = self._openings(buffers.rows, width)
         opening.send_request(request, cache)
         return opening

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,16 +84,20 @@ class Signal:
 
 
 class Readback:
-    """One tensor's way to the host: started when it is launched, waited for when it is read."""
+    """One tensor's way to the host: started when it is launched (its copy may be recorded), awaited when it is read."""
 
-    def __init__(self, device: Device, source: torch.Tensor) -> None:
-        self._source = source
+    def __init__(self, device: Device, source: torch.Tensor, is_recorded: bool = False) -> None:
+        self._source, self._is_recorded = source, is_recorded
         self._host = device.host_zeros(*source.shape, dtype=source.dtype)
         self._values: npt.NDArray[Any] = self._host.numpy()
         self._signal = Signal(device)
 
-    def start(self) -> None:
+    def copy(self) -> None:
         self._host.copy_(self._source, non_blocking=True)
+
+    def start(self) -> None:
+        if not self._is_recorded:
+            self.copy()
         self._signal.set()
 
     def read(self) -> npt.NDArray[Any]:
@@ -181,15 +184,14 @@ class PassBuffers(Packed):
     def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-        `more` are numbers for what follows `settings`. Tokens on the device are left to `send_request`.
+        `more` are numbers for what follows `settings`.
         """
-        tokens, starts, tree = request.tokens, request.starts, request.tree
+        tokens, starts, tree = request.numbers, request.starts, request.tree
         rows, width = len(starts), len(tokens[0])
-        here = [self._zeros[:width]] * rows if isinstance(tokens, torch.Tensor) else tokens
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
         numbers = [*_header(request, cache), *starts, *[0] * (self.rows - rows)]
-        for square, padding in ((here, self._zeros), (depths, self._zeros), (sees, self._blank)):
+        for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
             numbers += padding * (self.rows - rows)
@@ -212,9 +214,6 @@ class PassBuffers(Packed):
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
         self.send()
-        tokens = request.tokens
-        if isinstance(tokens, torch.Tensor):
-            self.tokens[: tokens.shape[0], : tokens.shape[1]].copy_(tokens)
 
 
 class PromptBuffers(Packed):
@@ -225,13 +224,10 @@ class PromptBuffers(Packed):
         self.header, self.tokens = self.tensors["header"], self.tensors["tokens"]
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
-        """Token 0 pads. Tokens in a tensor follow in a copy of their own."""
-        tokens, (rows, width) = request.tokens, self.tokens.shape
-        here: Sequence[Sequence[int]] = [[]] * rows if isinstance(tokens, torch.Tensor) else tokens
-        self.write(_header(request, cache) + [token for row in here for token in (*row, *[0] * (width - len(row)))])
+        """Token 0 pads."""
+        padding = [0] * (self.tokens.shape[1] - len(request.tokens[0]))
+        self.write(_header(request, cache) + [token for row in request.numbers for token in (*row, *padding)])
         self.send()
-        if isinstance(tokens, torch.Tensor):
-            self.tokens[:, : tokens.shape[1]].copy_(tokens)
 
 
 def _header(request: PassRequest, cache: SlotCache) -> list[int]:
@@ -262,7 +258,7 @@ class DraftBuffers(PassBuffers):
         numbers += [0] * self.rows  # nothing
         for (token,), (_, index, _) in zip(request.tokens, task.sites, strict=True):
             numbers += [token if index > 0 else -1, *self._blank_path]  # a prompt's last token is not generated
-        self.fill(replace(request, choosing=task.choosing), cache, numbers)
+        self.fill(request._replace(choosing=task.choosing), cache, numbers)
         self.send()
 
     _blank_path = (0,) * (MAX_WIDTH - 1)

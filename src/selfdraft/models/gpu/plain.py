@@ -49,11 +49,15 @@ class Launches:
 
 
 class Mail:
-    """A tensor [rows, width, ...] that every pass writes, and two readbacks: one may still be under way."""
+    """A tensor [rows, width, ...] that every pass writes; `post` it in the recording, or two readbacks take turns."""
 
-    def __init__(self, device: Device, *shape: int, dtype: torch.dtype = torch.long) -> None:
-        self.tensor = device.zeros(*shape, dtype=dtype)
-        self._readbacks = [Readback(device, self.tensor) for _ in range(2)]
+    def __init__(self, device: Device, *shape: int, dtype: torch.dtype = torch.long, is_posted: bool = False) -> None:
+        self.tensor, self._is_posted = device.zeros(*shape, dtype=dtype), is_posted
+        self._readbacks = [Readback(device, self.tensor, is_posted) for _ in range(1 if is_posted else 2)]
+
+    def post(self) -> None:
+        if self._is_posted:
+            self._readbacks[0].copy()
 
     def next_readback(self) -> Readback:
         self._readbacks.reverse()
@@ -68,7 +72,9 @@ class Outbox:
     """
 
     def __init__(self, device: Device, rows: int, width: int) -> None:
-        self.choices, self.verdicts = Mail(device, rows, width), Mail(device, rows, 1 + width)
+        is_posted = width > 1  # one column may run again before its choices are read
+        self.choices = Mail(device, rows, width, is_posted=is_posted)
+        self.verdicts = Mail(device, rows, 1 + width, is_posted=is_posted)
         self.logprobs = functools.cache(lambda count: Mail(device, rows, width, 1 + 2 * count, dtype=torch.float64))
 
 
@@ -136,14 +142,6 @@ class Ahead:
     starts: list[int]
     kind: ChoiceKind
 
-    @classmethod
-    def of(
-        cls, graph: PassGraph, chooser: Chooser | None, choices: Sent, request: PassRequest, cache: SlotCache
-    ) -> Ahead:
-        starts = [start + 1 for start in request.starts]
-        place = (weakref.ref(cache), cache.address, request.first_row, starts)
-        return cls(graph, chooser, choices, *place, request.kind)
-
     def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
 
@@ -168,12 +166,10 @@ class Passes:
         self.num_hits = 0
 
     def run(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassOutput:
-        tokens, rows, width = request.tokens, len(request.starts), len(request.tokens[0])
-        if isinstance(tokens, torch.Tensor) and (width > 1 or tokens.device.type == "cpu"):
-            tokens = tokens.tolist()
-            request = replace(request, tokens=tokens)
-        is_whole_chain = not (request.skip or request.capture or request.tree)
-        if width == 1 and is_whole_chain and not isinstance(tokens, torch.Tensor):
+        if isinstance(request.tokens, torch.Tensor):
+            request = request._replace(tokens=request.numbers)
+        rows, width = len(request.starts), len(request.tokens[0])
+        if width == 1 and not (request.skip or request.capture or request.tree):
             return self._run_plain(forward, request, cache)
         graph, chooser = self._launch(forward, request, cache)
         choices = Sent(self._launches, graph.outbox.choices, rows, width)
@@ -206,13 +202,12 @@ class Passes:
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            self._ahead = Ahead.of(graph, chooser, choices, request, cache)
+            place = (weakref.ref(cache), cache.address, request.first_row, [start + 1 for start in request.starts])
+            self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
         """The next one, by what this one has found."""
-        if isinstance(request.tokens, torch.Tensor):
-            return False
         choices, verdicts = graph.outbox.choices.tensor, graph.outbox.verdicts.tensor
         buffers, _ = self._buffers(*choices.shape)
         found.send()  # what waits for them need not wait for the draft
@@ -244,7 +239,7 @@ class Passes:
         cache.reserve(end)
         buffers, outbox = self._buffers(rows, width)
         takes_along = width > 1  # its numbers; a pass of one column may run again with those that the device makes
-        buffers.fill(request, cache) if takes_along else buffers.send_request(request, cache)
+        (buffers.fill if takes_along else buffers.send_request)(request, cache)
 
         def build(record: Recorder) -> PassGraph:
             kept: dict[str, torch.Tensor] = {}
@@ -254,6 +249,7 @@ class Passes:
                     buffers.copy()
                 scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
                 outbox.choices.tensor.copy_(best_token(scores))
+                outbox.choices.post()
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
             recording, _ = record(run)
@@ -356,9 +352,11 @@ def choose_tokens(
     known, choices = processed(scores, columns, kind), outbox.choices.tensor
     if drawn_from is not None:
         outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
+        outbox.verdicts.post()
     else:
         best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
         choices.copy_(best.view(choices.shape))
+        outbox.choices.post()
 
 
 def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
