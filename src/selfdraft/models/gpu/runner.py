@@ -154,9 +154,8 @@ class GraphRunner(EagerRunner):
         self._launches.launched()
         if request.needs_scores or request.tree is not None or request.resume is not None:
             return super().forward(request, cache)
-        output = self._prefill.run(request, cache)
-        self._forwards[0].settle()
-        return output
+        self._is_settled = False  # also after what a strategy makes of the prompt
+        return self._prefill.run(request, cache)
 
     def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
         return self._passes.is_under_way(cache, starts)
@@ -176,7 +175,7 @@ class GraphRunner(EagerRunner):
         return chain
 
     def probe(self, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
-        """Whatever it runs is awaited by the next look at the clock; the next recording comes after it."""
+        """Whatever it runs is awaited by the next look at the clock."""
         self._drafts.forget()
         self._launches.launched()
         self._is_settled = False
