@@ -6,6 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
 EVERYDAY := benchmarks/results/everyday-h200.jsonl
+TREES := benchmarks/results/trees-h200.jsonl
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 
 .PHONY: demo test suite test-full check fmt results clean
@@ -46,6 +47,7 @@ results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	$(RUN) selfdraft report $(firstword $(MEASURED)) --png docs/images/methods
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
 	@{ cat docs/notes/everyday.md; echo; $(RUN) selfdraft report $(EVERYDAY) --markdown; } > docs/results/everyday.md
+	@{ cat docs/notes/trees.md; echo; $(RUN) selfdraft report $(TREES) --markdown; } > docs/results/trees.md
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
 
 clean:

@@ -15,7 +15,7 @@ from selfdraft.measure.result import Arm, Result
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 RUNS = ("bench-h200", "bench-cpu")
-EVERYDAY = "everyday-h200"
+EVERYDAY, TREES = "everyday-h200", "trees-h200"
 SHARES = ("bench-cpu", "bench-h200-share")
 """Runs that say what measuring itself takes."""
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def test_measuring_takes_less_than_a_hundredth(name: str) -> None:
     assert taken < 0.01
 
 
-@pytest.mark.parametrize(("name", "runs"), {"methods": RUNS, "everyday": (EVERYDAY,)}.items())
+@pytest.mark.parametrize(("name", "runs"), {"methods": RUNS, "everyday": (EVERYDAY,), "trees": (TREES,)}.items())
 def test_a_page_is_what_its_command_prints(
     name: str, runs: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

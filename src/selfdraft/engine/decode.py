@@ -14,7 +14,7 @@ from .logprobs import emitted_logprobs
 from .method import Method
 from .sampling import Sampler
 from .state import State, TextSequence, prefill
-from .verify import Verification
+from .verify import TargetPass
 
 
 def decode(
@@ -29,10 +29,10 @@ def decode(
             watch = Stopwatch(runner)
             plans = make_plans(runner, state, strategy)
             optimise_seconds += watch.lap()
-            verification = Verification(runner, state, method, sampler)
+            target_pass = TargetPass(runner, state, method, sampler)
             drafts = run_drafts(runner, state, plans, method, sampler)
             draft_seconds = watch.lap()
-            targets, captured = verification(drafts)
+            targets, captured = target_pass(drafts)
             verdicts = state.commit(method.accept.accept(targets, sampler), targets.output.is_compact)
             verify_seconds = watch.lap()
 

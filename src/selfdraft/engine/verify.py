@@ -15,7 +15,7 @@ from .sampling import Sampler
 from .state import State
 
 
-class Verification:
+class TargetPass:
     """Runs each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
 
     What does not depend on the drafts is known when it is made: before them, for after them the device waits.
