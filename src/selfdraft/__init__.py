@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from .engine.audit import Finding, Verification
     from .engine.engine import Engine
     from .engine.inside_generate import decoder
+    from .engine.live import Piece
     from .engine.metrics import Comparison, compare
-    from .engine.stream import Chunk, Piece, Stream
+    from .engine.session import Event, Session
+    from .engine.stream import Chunk, Stream
     from .errors import (
         DownloadError,
         MissingExtraError,
@@ -38,7 +40,9 @@ _HOME = {
     "engine.engine": ("Engine",),
     "engine.inside_generate": ("decoder",),
     "engine.metrics": ("Comparison", "compare"),
-    "engine.stream": ("Chunk", "Piece", "Stream"),
+    "engine.live": ("Piece",),
+    "engine.session": ("Event", "Session"),
+    "engine.stream": ("Chunk", "Stream"),
     "errors": (
         "DownloadError",
         "MissingExtraError",
@@ -62,6 +66,7 @@ __all__ = [
     "Comparison",
     "DownloadError",
     "Engine",
+    "Event",
     "Figures",
     "Finding",
     "GenerateOptions",
@@ -76,6 +81,7 @@ __all__ = [
     "PromptError",
     "SelfTestError",
     "SelfdraftError",
+    "Session",
     "SkipSet",
     "Stats",
     "StepRecord",

@@ -195,6 +195,15 @@ class PassOutput:
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
     is_compact: bool = False  # whether the slots of what follows from the choices have been moved together
 
+    def of_rows(self, rows: Sequence[int]) -> PassOutput:
+        """What it says of these rows, without captured states."""
+
+        def read_choices() -> list[list[int]]:
+            found = self.choices()
+            return [found[row] for row in rows]
+
+        return PassOutput(self.scores[list(rows)], {}, None if self.read_choices is None else read_choices)
+
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""
         if self.read_choices is not None:

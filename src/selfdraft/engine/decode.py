@@ -2,54 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
-from ..protocols import PlanContext, Probe, Runner, Strategy
-from ..types import Draft, Plan, StepRecord, TokenLogprobs, Verdict
-from .accept import Targets
+from ..protocols import PlanContext, Probe, Runner
+from ..types import Plan, StepRecord, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
-from .method import Method
-from .sampling import Sampler
+from .method import Cohort, Method
 from .state import State, TextSequence, prefill
-from .verify import TargetPass
+from .verify import Judged, TargetPass
+
+T = TypeVar("T")
 
 
-def decode(
-    runner: Runner, state: State, method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]
-) -> Generator[list[StepRecord], None, None]:
-    """Rounds until every sequence is finished; each yields one record per sequence that took part."""
-    strategy = method.strategy
-    optimise_seconds = 0.0  # since the last round was planned
-    try:
-        optimise_seconds = prefill(runner, state, strategy)
-        while state.unfinished and not is_cancelled():
-            watch = Stopwatch(runner)
-            plans = make_plans(runner, state, strategy)
-            optimise_seconds += watch.lap()
-            target_pass = TargetPass(runner, state, method, sampler)
-            drafts = run_drafts(runner, state, plans, method, sampler)
-            draft_seconds = watch.lap()
-            targets, captured = target_pass(drafts)
-            verdicts = state.commit(method.accept.accept(targets, sampler), targets.output.is_compact)
-            verify_seconds = watch.lap()
+class Rounds:
+    """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
 
-            recorded = watch.record_seconds
-            seconds = (draft_seconds, verify_seconds, optimise_seconds + recorded, recorded)
-            logprobs = emitted_logprobs(targets, verdicts, sampler.options.logprobs)
-            steps = make_records(state, plans, verdicts, targets, captured, method, seconds, logprobs)
-            watch.lap()
-            observe(method, steps)
-            optimise_seconds = watch.lap()
-            for sequence, step in zip(state.active, steps, strict=True):
-                sequence.record(step, watch.seconds)
-            end(method, state, state.drop_finished())
-            yield steps
-    finally:
-        state.cancel()
-        end(method, state, list(state.begun.values()))
+    def __init__(self, runner: Runner, state: State) -> None:
+        self._runner, self._state = runner, state
+        self._optimise_seconds = 0.0  # since the last round was planned
+
+    def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
+        """Read these prompts."""
+        first_row = self._state.join(sequences, cohort)
+        self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, first_row)
+
+    def step(self) -> list[StepRecord]:
+        """One round: a record of each sequence that takes part."""
+        runner, state = self._runner, self._state
+        watch = Stopwatch(runner)
+        plans = make_plans(runner, state)
+        self._optimise_seconds += watch.lap()
+        target_pass = TargetPass(runner, state)
+        drafts = run_drafts(runner, state, plans)
+        draft_seconds = watch.lap()
+        judged, output = target_pass(drafts)
+        verdicts = by_row(judged, lambda one: one.cohort.method.accept.accept(one.targets, one.cohort.sampler))
+        verdicts = state.commit(verdicts, output.is_compact)
+        verify_seconds = watch.lap()
+
+        recorded = watch.record_seconds
+        seconds = (draft_seconds, verify_seconds, self._optimise_seconds + recorded, recorded)
+        steps = by_row(judged, lambda one: make_records(state, one, plans, verdicts, output.captured, seconds))
+        watch.lap()
+        observe(state, steps)
+        self._optimise_seconds = watch.lap()
+        for sequence, step in zip(state.active, steps, strict=True):
+            sequence.record(step, watch.seconds)
+        self.drop_finished()
+        return steps
+
+    def drop_finished(self) -> None:
+        """Those that have ended leave, for whatever reason."""
+        end(self._state, self._state.drop_finished())
+
+    def close(self) -> None:
+        self._state.cancel()
+        end(self._state, list(self._state.begun.values()))
+
+
+def by_row(judged: Sequence[Judged], function: Callable[[Judged], Sequence[T]]) -> list[T]:
+    """What the function finds for the rows of each cohort, in the order of all rows."""
+    found = {row: value for one in judged for row, value in zip(one.rows, function(one), strict=True)}
+    return [found[row] for row in range(len(found))]
 
 
 class Stopwatch:
@@ -76,10 +94,12 @@ class Stopwatch:
         return self._recorded - self._recorded_before
 
 
-def make_plans(runner: Runner, state: State, strategy: Strategy) -> list[Plan]:
+def make_plans(runner: Runner, state: State) -> list[Plan]:
     """What each row drafts with."""
-    contexts = (context_of(runner, state, row) for row in range(len(state.active)))
-    return [strategy.plan(row.sequence_id, context) for row, context in zip(state.active, contexts, strict=True)]
+    return [
+        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, row))
+        for row, sequence in enumerate(state.active)
+    ]
 
 
 def context_of(runner: Runner, state: State, row: int) -> PlanContext:
@@ -95,23 +115,23 @@ def context_of(runner: Runner, state: State, row: int) -> PlanContext:
 
 def make_records(
     state: State,
+    judged: Judged,
     plans: Sequence[Plan],
     verdicts: Sequence[Verdict],
-    targets: Targets,
     captured: Mapping[str, torch.Tensor],
-    method: Method,
     seconds: tuple[float, float, float, float],
-    logprobs: Sequence[tuple[TokenLogprobs, ...]],
 ) -> list[StepRecord]:
-    """What happened to each row."""
-    records = []
-    for row, (sequence, plan, verdict) in enumerate(zip(state.active, plans, verdicts, strict=True)):
-        draft: Draft = targets.drafts[row]
-        states = states_of(verdict, row, captured) if captured else {}
+    """What happened to the rows of a cohort."""
+    (method, sampler), targets, records = (judged.cohort.method, judged.cohort.sampler), judged.targets, []
+    own = [verdicts[row] for row in judged.rows]
+    logprobs = emitted_logprobs(targets, own, sampler.options.logprobs)
+    for place, (row, verdict) in enumerate(zip(judged.rows, own, strict=True)):
+        plan, draft = plans[row], targets.drafts[place]
+        states = states_of(verdict, row, {name: captured[name] for name in method.strategy.needs})
         wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
-        choices = tuple(targets.choices[row]) if wants_choices else ()
-        step = StepRecord(sequence.sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[row])
-        records.append(step)
+        choices = tuple(targets.choices[place]) if wants_choices else ()
+        sequence_id = state.active[row].sequence_id
+        records.append(StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[place]))
     return records
 
 
@@ -120,18 +140,20 @@ def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) 
     return {name: hidden[row, verdict.columns] for name, hidden in captured.items()}
 
 
-def observe(method: Method, steps: Sequence[StepRecord]) -> None:
-    for step in steps:
+def observe(state: State, steps: Sequence[StepRecord]) -> None:
+    for row, step in enumerate(steps):
+        method = state.cohort(row).method
         method.strategy.observe(step.sequence_id, step)
         method.lookahead.observe(step)
         if step.draft.tokens:
             method.drafter_of(step.plan).observe(step)
 
 
-def end(method: Method, state: State, sequences: Sequence[TextSequence]) -> None:
-    """Let go of what the method's parts remember of these texts."""
+def end(state: State, sequences: Sequence[TextSequence]) -> None:
+    """Let go of what the methods' parts remember of these texts."""
     for sequence in sequences:
         del state.begun[sequence.sequence_id]
+        method: Method = state.cohorts.pop(sequence.sequence_id).method
         sequence.report = method.strategy.report(sequence.sequence_id)
         method.strategy.end(sequence.sequence_id)
         method.lookahead.end(sequence.sequence_id)

@@ -22,13 +22,14 @@ from .sampling import Sampler
 from .state import State, TextSequence
 
 
-def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Method, sampler: Sampler) -> list[Draft]:
-    """One draft per active row; rows with equal (skip set, drafter, tree) draft together.
+def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draft]:
+    """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together.
 
     Rows that stand between them in the cache are carried along, so that a pass never copies keys and values.
     """
-    drafts, groups = [Draft()] * len(plans), _groups(state, plans, method)
+    drafts, groups = [Draft()] * len(plans), _groups(state, plans)
     for members in groups:
+        method, sampler = state.cohort(members[0]).method, state.cohort(members[0]).sampler
         plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
         sequences = state.active[hull]
         caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(hull.start, hull.stop)]
@@ -47,11 +48,12 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan], method: Meth
     return drafts
 
 
-def _groups(state: State, plans: Sequence[Plan], method: Method) -> list[list[int]]:
+def _groups(state: State, plans: Sequence[Plan]) -> list[list[int]]:
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
         if _cap(plan, state.active[row]) > 0:
-            key = (plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
+            method = state.cohort(row).method
+            key = (state.cohort(row), plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
             groups.setdefault(key, []).append(row)
     return list(groups.values())
 

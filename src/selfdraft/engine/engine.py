@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
-from ..types import FinishReason, Generation, StepRecord
+from ..types import FinishReason, Generation
 from .audit import Claim, Verification, check_claim, rule_for, verify_text
-from .decode import decode
 from .door import check_model, check_source, check_tokenizer, warned_if_silent
 from .keywords import (
     CallOptions,
@@ -38,13 +37,15 @@ from .keywords import (
     with_seed,
 )
 from .knowledge import EngineKnowledge, Given
-from .method import Method
+from .live import LiveText
+from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
 from .prepare import prepare
-from .sampling import Sampler, check_processors, make_sampler
-from .state import DRAFT_SLOTS, PREFILL_CHUNK, RowRules, State, TextSequence, never_stops
-from .stream import Stream, one_at_a_time
+from .sampling import Sampler, as_far_as_it_chooses, check_processors, make_sampler
+from .session import Rows, Session
+from .state import PREFILL_CHUNK, RowRules, TextSequence, never_stops
+from .stream import Stream
 from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
 
 
@@ -246,6 +247,41 @@ class Engine:
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
         return self._start(prompts, is_batch, method, call.settings)
 
+    def session(self, max_rows: int = 16) -> Session:
+        """Texts that join and leave between rounds, each with its own options; up to `max_rows` of them at a time.
+
+        For servers and jobs that ask for texts as they come:
+
+            with engine.session() as session:
+                number = session.add("Once upon a time", max_new_tokens=50)
+                while session.num_open:
+                    for event in session.step():
+                        print(event.id, event.text, event.finish_reason)
+        """
+        check_value("max_rows", max_rows, int, minimum=1)
+        return Session(Rows(self._runner, max_rows), partial(self._read_request, {}))
+
+    def _read_request(
+        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
+    ) -> tuple[LiveText, Cohort]:
+        """A request of a session, and the cohort that it belongs to: `cohorts` are those so far."""
+        call = read_call(options)
+        self._check_call(call.settings)
+        method = self._method(call.method)
+        tokens = encode_prompt(prompt, self.tokenizer, call.chat, "a request is one prompt")
+        known = read_tokens(emitted)
+        self._check_judged(tokens, known)
+        if len(known) >= call.settings.max_new_tokens:
+            raise OptionError(
+                f"{len(known)} tokens were emitted, and max_new_tokens={call.settings.max_new_tokens} allows no more; "
+                "the text is complete"
+            )
+        sequence, tail = self._new_sequence(tokens, call.settings, emitted=known)
+        sampler = self._sampler(as_far_as_it_chooses(call.settings))
+        parts = (method.strategy, method.lookahead, method.drafter, method.tree, method.accept)
+        cohort = cohorts.setdefault((*parts, sampler), Cohort(method, sampler))
+        return LiveText(sequence, tail, call.settings, call.settings.cancel), cohort
+
     def stream_rows(
         self,
         prompts: Sequence[list[int]],
@@ -335,33 +371,30 @@ class Engine:
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        sequences, tails = [], []
+        rows, cohort = Rows(self._runner, len(prompts)), Cohort(method, self._sampler(settings, rules))
+        texts = []
         for row, tokens in enumerate(prompts):
             check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
             sequence, tail = self._new_sequence(tokens, settings, row, rules[row] if rules else None)
-            sequences.append(sequence)
-            tails.append(tail)
-        rounds = partial(self._rounds, sequences, method, self._sampler(settings, rules))
-        return Stream(sequences, tails, rounds, settings, is_batch, self._worker)
+            texts.append(LiveText(sequence, tail, settings))
+        for text in texts:
+            rows.put(text, cohort)
+        return Stream(texts, rows, settings.cancel or (lambda: False), is_batch, self._worker)
 
     def _sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
         return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
-
-    def _rounds(
-        self, sequences: Sequence[TextSequence], method: Method, sampler: Sampler, is_cancelled: Callable[[], bool]
-    ) -> Generator[list[StepRecord], None, None]:
-        """The cache is made where the rounds run: what a stream does, it does in one thread."""
-        longest = max(len(sequence.tokens) + sequence.max_new_tokens for sequence in sequences)
-        with self._runner.lock:
-            state = State(sequences, self._runner.new_cache(len(sequences), longest + DRAFT_SLOTS))
-        yield from one_at_a_time(self._runner.lock, decode(self._runner, state, method, sampler, is_cancelled))
 
     def _refresh(self) -> None:
         with self._runner.lock:
             self._runner.refresh()
 
     def _new_sequence(
-        self, prompt: Sequence[int], settings: GenerateOptions, row: int = 0, rules: RowRules | None = None
+        self,
+        prompt: Sequence[int],
+        settings: GenerateOptions,
+        row: int = 0,
+        rules: RowRules | None = None,
+        emitted: Sequence[int] = (),
     ) -> tuple[TextSequence, TextTail]:
         """A text that begins after `prompt`, its stop rules set, and how it reads."""
         tail = TextTail(self._decode_text, settings.stop)
@@ -376,6 +409,7 @@ class Engine:
             eos_tokens=own.eos_tokens,
             stops_behind=own.stops_behind,
             lead=own.lead,
+            emitted=tuple(emitted),
         )
         return sequence, tail
 

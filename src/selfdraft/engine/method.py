@@ -50,6 +50,19 @@ class Method:
         return self.trees[plan.tree or self.tree]
 
 
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """How some texts are drafted, chosen and judged: those of one cohort share drafts and tests."""
+
+    method: Method
+    sampler: Sampler
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether drafts are tested by what they were drawn from."""
+        return self.method.accept.keeps_scores and not self.sampler.is_greedy
+
+
 class Parts(Mapping[str, Any]):
     """Parts of one axis by name: the caller's choice, and others from when a plan first asks for them."""
 

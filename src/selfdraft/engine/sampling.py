@@ -10,7 +10,7 @@ from __future__ import annotations
 import reprlib
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -223,6 +223,12 @@ class Sampler:
             threshold = torch.full((), options.min_p, device=scores.device).log() - slack
             scores = scores.masked_fill(scores - best < threshold, -torch.inf)
         return scores
+
+
+def as_far_as_it_chooses(options: GenerateOptions) -> GenerateOptions:
+    """Without what does not tell which token is chosen: texts that differ in nothing else choose alike."""
+    seed = options.seed if options.temperature else 0
+    return replace(options, max_new_tokens=max(1, options.min_new_tokens), stop=(), cancel=None, sequence=0, seed=seed)
 
 
 def make_sampler(options: GenerateOptions, eos_tokens: Iterable[int], vocab_size: int) -> Sampler:

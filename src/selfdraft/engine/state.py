@@ -13,6 +13,7 @@ import torch
 from ..passes import PassRequest, Site, Text
 from ..protocols import Cache, Runner, Strategy
 from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
+from .method import Cohort
 
 PREFILL_CHUNK = 512
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
@@ -41,7 +42,8 @@ class TextSequence:
 
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
-    what `max_new_tokens` is: the caller's limit, or all that the model's context has room for.
+    what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
+    elsewhere: the text goes on from there.
     """
 
     sequence_id: int
@@ -52,6 +54,7 @@ class TextSequence:
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
+    emitted: Sequence[int] = ()
     sources: list[Source] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
@@ -62,6 +65,8 @@ class TextSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+        self.tokens.extend(self.emitted)
+        self.sources.extend("target" for _ in self.emitted)
 
     @property
     def prefix(self) -> list[int]:
@@ -121,6 +126,7 @@ class State:
     def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
         self.active = list(sequences)
         self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
+        self.cohorts: dict[int, Cohort] = {}  # by sequence id
         self.cache = cache
 
     @property
@@ -135,6 +141,25 @@ class State:
     def sites(self) -> list[Site]:
         """Where each row chooses its next token."""
         return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
+
+    def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> int:
+        """Give them the next rows, of which the first is returned."""
+        first_row = len(self.active)
+        self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
+        self.active.extend(sequences)
+        self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
+        return first_row
+
+    def cohort(self, row: int) -> Cohort:
+        return self.cohorts[self.active[row].sequence_id]
+
+    @property
+    def groups(self) -> list[tuple[Cohort, list[int]]]:
+        """The rows of each cohort."""
+        rows: dict[Cohort, list[int]] = defaultdict(list)
+        for row in range(len(self.active)):
+            rows[self.cohort(row)].append(row)
+        return list(rows.items())
 
     def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
         """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
@@ -158,14 +183,14 @@ class State:
         self.active = []
 
 
-def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
-    """Fill the cache with every prompt but its last token. Neighbours of one length share passes: no row is padded.
+def prefill(runner: Runner, state: State, strategy: Strategy, first_row: int = 0) -> float:
+    """Fill the cache with every text from `first_row` on, but its last token. Neighbours of one length share passes: no
+    row is padded.
 
     What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
     """
-    first_row = 0
-    begin_seconds = 0.0
-    for length, group in itertools.groupby(state.active, key=lambda sequence: sequence.num_cached):
+    begin_seconds, joined = 0.0, state.active[first_row:]
+    for length, group in itertools.groupby(joined, key=lambda sequence: sequence.num_cached):
         sequences = list(group)
         began = runner.seconds()
         captured = _prefill_rows(runner, state, sequences, first_row, length, strategy)
@@ -176,7 +201,7 @@ def prefill(runner: Runner, state: State, strategy: Strategy) -> float:
             state.begun[sequence.sequence_id] = sequence
         begin_seconds += runner.seconds() - filled
         first_row += len(sequences)
-    for sequence in state.active:
+    for sequence in joined:
         sequence.decode_seconds = begin_seconds
     return begin_seconds
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import torch
-
-from ..passes import PassOutput, PassRequest, Resume, TreeMask
+from ..passes import Choosing, PassOutput, PassRequest, Resume, TreeMask
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Coupled, Rejection, Targets
-from .method import Method
-from .sampling import Sampler
+from .method import Cohort
 from .state import State
+
+
+class Judged(NamedTuple):
+    """What the target says of the rows of one cohort."""
+
+    cohort: Cohort
+    rows: Sequence[int]
+    targets: Targets
 
 
 class TargetPass:
@@ -21,15 +27,22 @@ class TargetPass:
     What does not depend on the drafts is known when it is made: before them, for after them the device waits.
     """
 
-    def __init__(self, runner: Runner, state: State, method: Method, sampler: Sampler) -> None:
-        self._runner, self._state, self._sampler, self._accept = runner, state, sampler, method.accept
-        self._capture, self._starts, self._sites = method.strategy.needs, state.starts, state.sites
-        self._is_drawn = self._accept.keeps_scores and not sampler.is_greedy
-        texts = [sequence.text for sequence in state.active]
-        self._choosing = sampler.choosing(self._sites, texts, self._accept.target_salt, sampler.options.logprobs)
+    def __init__(self, runner: Runner, state: State) -> None:
+        self._runner, self._state, self._groups = runner, state, state.groups
+        self._starts, self._sites = state.starts, state.sites
+        needs = (need for cohort, _ in self._groups for need in cohort.method.strategy.needs)
+        self._capture = tuple(dict.fromkeys(needs))
+        self._is_tested = any(cohort.is_tested for cohort, _ in self._groups)
+        self._choosing = self._choosing_at_once() if len(self._groups) == 1 else None
         self._rooms = [sequence.max_draft_tokens for sequence in state.active]
 
-    def __call__(self, drafts: Sequence[Draft]) -> tuple[Targets, Mapping[str, torch.Tensor]]:
+    def _choosing_at_once(self) -> Choosing | None:
+        """How all rows choose, if they are of one cohort."""
+        ((cohort, _),) = self._groups
+        sampler, texts = cohort.sampler, [sequence.text for sequence in self._state.active]
+        return sampler.choosing(self._sites, texts, cohort.method.accept.target_salt, sampler.options.logprobs)
+
+    def __call__(self, drafts: Sequence[Draft]) -> tuple[list[Judged], PassOutput]:
         is_waiting = self._is_waiting(drafts)
         drafts = [Draft()] * len(drafts) if is_waiting else drafts
         state, starts, choosing, capture = self._state, self._starts, self._choosing, self._capture
@@ -39,7 +52,7 @@ class TargetPass:
             for sequence, draft in zip(state.active, drafts, strict=True)
         ]
         state.cache.reserve(max(starts) + width)
-        is_tested = self._is_drawn and width > 1
+        is_tested = self._is_tested and width > 1
         request = PassRequest(
             inputs,
             starts,
@@ -49,29 +62,36 @@ class TargetPass:
             run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts),
             choosing=None if choosing is None else choosing.over(drafts, is_tested),
         )
-        return self._targets(drafts, self._runner.forward(request, state.cache), is_tested)
+        output = self._runner.forward(request, state.cache)
+        return [
+            Judged(cohort, rows, self._targets(drafts, output, cohort, rows)) for cohort, rows in self._groups
+        ], output
 
     def _is_waiting(self, drafts: Sequence[Draft]) -> bool:
         """Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for
         the next round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
         """
         is_any = any(draft.tokens for draft in drafts)
-        return is_any and not self._is_drawn and self._runner.is_under_way(self._state.cache, self._starts)
+        return is_any and not self._is_tested and self._runner.is_under_way(self._state.cache, self._starts)
 
     def _goes_on(self, drafts: Sequence[Draft]) -> bool:
         """Whether the device can tell by its choices what comes next, and no text is as long as it may be before."""
         longest = [1 + max(draft.depths, default=-1) for draft in drafts]
         has_room = all(room > count for room, count in zip(self._rooms, longest, strict=True))
-        return has_room and (type(self._accept) in (Coupled, Rejection) or not any(longest))
+        is_ours = all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
+        return has_room and (is_ours or not any(longest))
 
-    def _targets(
-        self, drafts: Sequence[Draft], output: PassOutput, is_tested: bool
-    ) -> tuple[Targets, Mapping[str, torch.Tensor]]:
-        sampler, read = self._sampler, output.read_verdicts if is_tested else output.read_choices
+    def _targets(self, drafts: Sequence[Draft], output: PassOutput, cohort: Cohort, rows: Sequence[int]) -> Targets:
+        sampler, sequences = cohort.sampler, [self._state.active[row] for row in rows]
+        if len(self._groups) > 1:
+            output = output.of_rows(rows)
+            drafts = [drafts[row] for row in rows]
+        is_tested = cohort.is_tested and any(draft.tokens for draft in drafts)
+        read = output.read_verdicts if is_tested else output.read_choices
         are_chosen = sampler.takes_best or (self._choosing is not None and read is not None)
         needs_prefixes = sampler.has_prefix_rules and not are_chosen
-        prefixes = [sequence.prefix for sequence in self._state.active] if needs_prefixes else []
-        return Targets(drafts, output, prefixes, self._sites, are_chosen), output.captured
+        prefixes = [sequence.prefix for sequence in sequences] if needs_prefixes else []
+        return Targets(drafts, output, prefixes, [self._sites[row] for row in rows], are_chosen)
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

@@ -1,0 +1,92 @@
+"""One text in the making as its reader sees it: pieces as they come, and what it is in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..options import GenerateOptions
+from ..types import Generation, Source, TokenLogprobs
+from .metrics import stats_of
+from .state import TextSequence
+from .text import TextTail
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text one token adds, empty while its character is unfinished; `logprobs` where the call asks for them."""
+
+    text: str
+    token: int
+    source: Source
+    logprobs: TokenLogprobs | None = None
+
+
+class LiveText:
+    """A sequence, how it reads, and how much of it has been shown: what was emitted elsewhere has been."""
+
+    def __init__(
+        self,
+        sequence: TextSequence,
+        tail: TextTail,
+        options: GenerateOptions,
+        is_unwanted: Callable[[], bool] | None = None,
+    ) -> None:
+        self.sequence, self._tail, self._asked = sequence, tail, is_unwanted
+        self._seed, self._has_logprobs = options.seed, options.logprobs is not None
+        self._num_shown = len(sequence.emitted)
+        for token in sequence.emitted[tail.num_tokens :]:
+            tail.push(token)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.sequence.finish_reason is not None
+
+    @property
+    def is_unwanted(self) -> bool:
+        """By the caller's own function, which is asked once a round."""
+        return self._asked is not None and self._asked()
+
+    def cancel(self) -> None:
+        if not self.has_ended:
+            self.sequence.finish_reason = "cancelled"
+
+    def new_pieces(self) -> tuple[Piece, ...]:
+        """What can be shown since it was last asked for."""
+        self._read()
+        released = self._tail.num_released(has_ended=self.has_ended)
+        span = range(self._num_shown, released)
+        self._num_shown = max(self._num_shown, released)
+        return tuple(map(self._piece, span))
+
+    @property
+    def generation(self) -> Generation:
+        sequence = self.sequence
+        self._read()
+        return Generation(
+            text=self._tail.text,
+            tokens=tuple(sequence.tokens[sequence.num_prompt_tokens :]),
+            sources=tuple(sequence.sources),
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            finish_reason=sequence.finish_reason or "cancelled",
+            stats=stats_of(sequence),
+            steps=tuple(sequence.steps),
+            report=sequence.report,
+            seed=self._seed,
+            pieces=tuple(self._tail.pieces),
+            logprobs=tuple(sequence.logprobs) if self._has_logprobs else None,
+        )
+
+    def _read(self) -> None:
+        """Bring the tail up to date; with stop strings it already is."""
+        sequence, tail = self.sequence, self._tail
+        for token in sequence.tokens[sequence.num_prompt_tokens + tail.num_tokens :]:
+            tail.push(token)
+        if self.has_ended:
+            tail.flush()
+
+    def _piece(self, index: int) -> Piece:
+        sequence = self.sequence
+        token = sequence.tokens[sequence.num_prompt_tokens + index]
+        logprobs = sequence.logprobs[index - len(sequence.emitted)] if self._has_logprobs else None
+        return Piece(self._tail.pieces[index], token, sequence.sources[index], logprobs)

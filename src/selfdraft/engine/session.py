@@ -1,0 +1,174 @@
+"""Session: texts that join and leave between rounds, each with its own options and method."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ..errors import OptionError
+from ..protocols import Runner
+from ..types import FinishReason, Generation
+from .decode import Rounds
+from .live import LiveText, Piece
+from .method import Cohort
+from .state import DRAFT_SLOTS, State
+
+
+class Rows:
+    """Texts wait for one of `max_rows` rows, are decoded together, and leave when they end.
+
+    The cache is made where the rounds run, which is the thread of the first `step`. Engines on one device take turns,
+    round by round: recordings share what they read and write.
+    """
+
+    def __init__(self, runner: Runner, max_rows: int) -> None:
+        self._runner, self._max_rows = runner, max_rows
+        self._waiting: deque[tuple[LiveText, Cohort]] = deque()
+        self._live: list[LiveText] = []
+        self._rounds: Rounds | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._live)
+
+    def put(self, text: LiveText, cohort: Cohort) -> None:
+        self._waiting.append((text, cohort))
+
+    def step(self) -> list[LiveText]:
+        """One round of all that have a row; what it changed. Those that are no longer wanted leave before it."""
+        try:
+            with self._runner.lock:
+                return self._step()
+        except BaseException:
+            self.close()
+            raise
+
+    def _step(self) -> list[LiveText]:
+        gone = self._let_go()
+        self._admit()
+        changed = self._live
+        if self._rounds is not None and changed:
+            for text in changed:
+                if text.is_unwanted:
+                    text.cancel()
+            self._rounds.drop_finished()
+            if any(not text.has_ended for text in changed):
+                self._rounds.step()
+        self._live = [text for text in changed if not text.has_ended]
+        return [*gone, *changed]
+
+    def _let_go(self) -> list[LiveText]:
+        """Cancelled since the last round."""
+        gone = [text for text in self._live if text.has_ended] + [text for text, _ in self._waiting if text.has_ended]
+        if gone:
+            self._live = [text for text in self._live if not text.has_ended]
+            self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)
+            if self._rounds is not None:
+                self._rounds.drop_finished()
+        return gone
+
+    def _admit(self) -> None:
+        """As many as there are rows for, in the order in which they came; neighbours of one cohort join together."""
+        count = min(self._max_rows - len(self._live), len(self._waiting))
+        joining = [self._waiting.popleft() for _ in range(count)]
+        if joining and self._rounds is None:
+            longest = max(len(text.sequence.tokens) + text.sequence.max_new_tokens for text, _ in joining)
+            cache = self._runner.new_cache(self._max_rows, longest + DRAFT_SLOTS)
+            self._rounds = Rounds(self._runner, State([], cache))
+        while joining:
+            cohort = joining[0][1]
+            group = []
+            while joining and joining[0][1] is cohort:
+                group.append(joining.pop(0)[0])
+            self._live = [*self._live, *group]
+            assert self._rounds is not None
+            self._rounds.join([text.sequence for text in group], cohort)
+
+    def close(self) -> None:
+        """End what has not ended."""
+        for text in [*self._live, *(text for text, _ in self._waiting)]:
+            text.cancel()
+        self._live, self._waiting = [], deque()
+        if self._rounds is not None:
+            rounds, self._rounds = self._rounds, None
+            with self._runner.lock:
+                rounds.close()
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a round added to one text; `generation` is the whole of it once it has ended."""
+
+    id: int
+    pieces: tuple[Piece, ...] = ()
+    generation: Generation | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return None if self.generation is None else self.generation.finish_reason
+
+
+class Session:
+    """Made by `Engine.session`. Requests join with `add` and leave when they end or by `cancel`, between rounds.
+
+    A text is the same alone, in any company, and whatever joins or leaves around it. Leaving a `with` block ends all.
+    """
+
+    def __init__(self, rows: Rows, read: Callable[..., tuple[LiveText, Cohort]]) -> None:
+        self._rows, self._read = rows, read
+        self._texts: dict[int, LiveText] = {}
+        self._is_closed = False
+
+    def add(self, prompt: Any, emitted: Sequence[int] = (), **options: Any) -> int:
+        """Ask for a text; its number, by which events name it. `options` are those of `Engine.generate`.
+
+        `emitted`: tokens that another request with the same prompt and options had when it stopped. The text goes on
+        from there as if nothing had happened, and `generation` has all of them.
+        """
+        if self._is_closed:
+            raise OptionError("this session is closed; open another one with engine.session()")
+        text, cohort = self._read(prompt, emitted, options)
+        self._texts[text.sequence.sequence_id] = text
+        self._rows.put(text, cohort)
+        return text.sequence.sequence_id
+
+    def step(self) -> list[Event]:
+        """One round of all texts that have a row; empty once there is nothing left to do."""
+        return [event for event in map(self._event, self._rows.step() if self._rows.has_work else ()) if event]
+
+    def cancel(self, id: int) -> None:  # noqa: A002 - the word that callers know
+        """The text ends before the next round, which tells so; what has ended stays as it is."""
+        if id in self._texts:
+            self._texts[id].cancel()
+
+    @property
+    def num_open(self) -> int:
+        """Texts that have not ended, waiting ones included."""
+        return len(self._texts)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._rows.close()
+        self._texts.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _event(self, text: LiveText) -> Event | None:
+        number, pieces = text.sequence.sequence_id, text.new_pieces()
+        if text.has_ended:
+            del self._texts[number]
+            return Event(number, pieces, text.generation)
+        return Event(number, pieces) if pieces else None
