@@ -379,7 +379,7 @@ class Engine:
             texts.append(LiveText(sequence, tail, settings))
         for text in texts:
             rows.put(text, cohort)
-        return Stream(texts, rows, settings.cancel or (lambda: False), is_batch, self._worker)
+        return Stream(texts, rows, settings.cancel, is_batch, self._worker)
 
     def _sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
         return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)

@@ -37,7 +37,12 @@ class Stream:
     """
 
     def __init__(
-        self, texts: Sequence[LiveText], rows: Rows, is_unwanted: Callable[[], bool], is_batch: bool, worker: Executor
+        self,
+        texts: Sequence[LiveText],
+        rows: Rows,
+        is_unwanted: Callable[[], bool] | None,
+        is_batch: bool,
+        worker: Executor,
     ) -> None:
         self.is_batch, self._texts, self._rows, self._worker = is_batch, texts, rows, worker
         self._is_cancelled, self._is_unwanted = False, is_unwanted
@@ -108,7 +113,8 @@ class Stream:
         self._rows.close()
 
     def _goes_on(self) -> bool:
-        return self._rows.has_work and not (self._is_cancelled or self._is_unwanted())
+        is_unwanted = self._is_cancelled or (self._is_unwanted is not None and self._is_unwanted())
+        return self._rows.has_work and not is_unwanted
 
     @property
     def generations(self) -> list[Generation]:

@@ -40,7 +40,7 @@ class History:
                 for store in (self.words, self.biases):
                     if store is not None:
                         store[target].copy_(store[source])
-        self._known[: len(rows)] = [self._known[row] for row in rows]
+        self._known = [*(self._known[row] for row in rows), *[0] * (len(self._known) - len(rows))]
 
     def follow(self, first_row: int, choosing: Choosing) -> None:
         """Know all of these texts but their last tokens."""
@@ -96,11 +96,12 @@ class History:
         words[self._tensor(prompt)] = WORD_PROMPT
         if choosing.eos_tokens:
             words[self._tensor(choosing.eos_tokens)] |= WORD_EOS
-        if choosing.biases:
-            if self.biases is None:
-                self.biases, self._bias_lease = self._pool.take(self._shape, torch.float32, self._device.device)
-            tokens, values = zip(*choosing.biases, strict=True)
+        if choosing.biases and self.biases is None:
+            self.biases, self._bias_lease = self._pool.take(self._shape, torch.float32, self._device.device)
+        if self.biases is not None:
             self.biases[row].zero_()
+        if choosing.biases and self.biases is not None:
+            tokens, values = zip(*choosing.biases, strict=True)
             self.biases[row, self._tensor(tokens)] = torch.tensor(values, device=self._device.device)
         self._known[row] = text.num_prompt_tokens
 
