@@ -33,9 +33,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 import selfdraft
 from pico import CONTEXT_LENGTH, FAMILIES, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError, PromptError
-from selfdraft.engine.generate_rules import Prompts, own_rules, seen_padding, split_warpers
-from selfdraft.engine.inside_generate import engine_of
 from selfdraft.engine.sampling import REFUSED_PROCESSORS, check_processors
+from selfdraft.integrations.generate_rules import Prompts, own_rules, seen_padding, split_warpers
+from selfdraft.integrations.inside_generate import engine_of
 from selfdraft.registry import in_use
 
 Inputs = dict[str, Any]

@@ -159,9 +159,9 @@ def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pyt
 
         monkeypatch.setattr(owner, attribute, watched)
 
-    def remember(runner: Any, state: State, strategy: Any) -> float:
+    def remember(runner: Any, state: State, strategy: Any, first_row: int) -> float:
         states.append(state)
-        return prefill(runner, state, strategy)
+        return prefill(runner, state, strategy, first_row)
 
     monkeypatch.setattr(decode, "prefill", remember)
     watch(decode, "run_drafts")

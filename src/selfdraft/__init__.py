@@ -13,7 +13,6 @@ from .version import __version__
 if TYPE_CHECKING:
     from .engine.audit import Finding, Verification
     from .engine.engine import Engine
-    from .engine.inside_generate import decoder
     from .engine.live import Piece
     from .engine.metrics import Comparison, compare
     from .engine.session import Event, Session
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         SelfTestError,
         UnsupportedModelError,
     )
+    from .integrations.inside_generate import decoder
     from .measure.figures import Figures
     from .measuring import learn, measure_methods
     from .options import GenerateOptions
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "engine.audit": ("Finding", "Verification"),
     "engine.engine": ("Engine",),
-    "engine.inside_generate": ("decoder",),
+    "integrations.inside_generate": ("decoder",),
     "engine.metrics": ("Comparison", "compare"),
     "engine.live": ("Piece",),
     "engine.session": ("Event", "Session"),

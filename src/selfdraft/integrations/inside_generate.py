@@ -15,18 +15,18 @@ import torch
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ..engine.door import check_tokenizer
+from ..engine.engine import Engine
+from ..engine.keywords import MethodOptions, check_method, keywords_of
+from ..engine.parts import check_part
+from ..engine.sampling import check_processors
+from ..engine.state import RowRules
+from ..engine.stream import Stream
 from ..errors import OptionError
 from ..options import GenerateOptions, make
 from ..registry import AXES, check_use
 from ..types import Generation
-from .door import check_tokenizer
-from .engine import Engine
 from .generate_rules import Prompts, RowProcessors, StopRules, check_call, own_rules, seen_padding, split_warpers
-from .keywords import MethodOptions, check_method, keywords_of
-from .parts import check_part
-from .sampling import check_processors
-from .state import RowRules
-from .stream import Stream
 
 _HOME = "_selfdraft_engine"
 

@@ -30,10 +30,10 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import ConfidenceCriteria, EosTokenCriteria, MaxLengthCriteria
 
+from ..engine.sampling import processed
+from ..engine.state import Limit, never_stops
 from ..errors import OptionError, PromptError
 from ..options import MAX_BIAS, MIN_TEMPERATURE
-from .sampling import processed
-from .state import Limit, never_stops
 
 _READ_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
 _OF_PENALTY = {"penalty", "prompt_ignore_length", "logits_indices", "cu_seq_lens_q"}

@@ -1,0 +1,1 @@
+"""selfdraft inside other libraries: their interface, our decoding."""
