@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4100,
+    "engine": 3900,
     "prompts": 480,
     "measure": 1360,
     "calibrate": 1650,
@@ -202,7 +202,7 @@ def test_every_file_says_what_it_is():
 
 def test_the_public_names():
     values = (
-        "Chunk Comparison Figures Finding GenerateOptions Generation Piece Plan Profile SkipSet Stats StepRecord "
+        "Chunk Comparison Event Figures Finding GenerateOptions Generation Piece Plan Profile Session SkipSet Stats StepRecord "
         "Stream TokenLogprobs Verification"
     )
     errors = "Download MissingExtra Model Option Profile Prompt SelfTest Selfdraft UnsupportedModel"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -42,11 +41,12 @@ from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
 from .prepare import prepare
-from .sampling import Sampler, as_far_as_it_chooses, check_processors, make_sampler
+from .requests import Requests
+from .sampling import as_far_as_it_chooses
 from .session import Rows, Session
-from .state import PREFILL_CHUNK, RowRules, TextSequence, never_stops
+from .state import PREFILL_CHUNK, RowRules
 from .stream import Stream
-from .text import Batch, Encoded, OnePrompt, Prompt, TextTail, check_prompt, encode_prompt, encode_prompts, read_tokens
+from .text import Batch, Encoded, OnePrompt, Prompt, encode_prompt, encode_prompts, read_tokens
 
 
 class Engine:
@@ -87,8 +87,8 @@ class Engine:
         check_tokenizer(tokenizer)
         model = unwrapped(model)
         self.model, self.tokenizer = model, tokenizer
-        self._sequence_ids = itertools.count()
         self._runner = make_runner(model, graphs)
+        self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
         self._method({})
@@ -241,7 +241,7 @@ class Engine:
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
         """The same, piece by piece: iterate over `Chunk`s with `for` or `async for`. Leaving early cancels the rest."""
         call = read_call(options)
-        self._check_call(call.settings)
+        self._requests.check(call.settings)
         method = self._method(call.method)
         check_use(call.method, *self._choices(call.method)[:-1])
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
@@ -266,18 +266,19 @@ class Engine:
     ) -> tuple[LiveText, Cohort]:
         """A request of a session, and the cohort that it belongs to: `cohorts` are those so far."""
         call = read_call(options)
-        self._check_call(call.settings)
+        self._requests.check(call.settings)
         method = self._method(call.method)
         tokens = encode_prompt(prompt, self.tokenizer, call.chat, "a request is one prompt")
         known = read_tokens(emitted)
-        self._check_judged(tokens, known)
+        self._refresh()
+        self._requests.check_tokens(tokens, known)
         if len(known) >= call.settings.max_new_tokens:
             raise OptionError(
                 f"{len(known)} tokens were emitted, and max_new_tokens={call.settings.max_new_tokens} allows no more; "
                 "the text is complete"
             )
-        sequence, tail = self._new_sequence(tokens, call.settings, emitted=known)
-        sampler = self._sampler(as_far_as_it_chooses(call.settings))
+        sequence, tail = self._requests.sequence(tokens, call.settings, emitted=known)
+        sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
         parts = (method.strategy, method.lookahead, method.drafter, method.tree, method.accept)
         cohort = cohorts.setdefault((*parts, sampler), Cohort(method, sampler))
         return LiveText(sequence, tail, call.settings, call.settings.cancel), cohort
@@ -304,8 +305,9 @@ class Engine:
         call = read_call(with_seed(options, a, b))
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "compare judges two outputs of one prompt")
         tokens_a, tokens_b = (item.tokens if isinstance(item, Generation) else read_tokens(item) for item in (a, b))
-        self._check_judged(prompt_tokens, tokens_a, tokens_b)
-        sampler = self._sampler(call.settings)
+        self._refresh()
+        self._requests.check_tokens(prompt_tokens, tokens_a, tokens_b)
+        sampler = self._requests.sampler(call.settings)
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
@@ -336,31 +338,20 @@ class Engine:
         )
         call = read_call(with_seed(options, tokens))
         rule = rule_for(self.names(**call.method)["acceptance"], call.settings)
-        self._check_call(call.settings)
+        self._requests.check(call.settings)
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
-        self._check_judged(prompt_tokens, claim.tokens)
-        sequence, tail = self._new_sequence(prompt_tokens, call.settings)
+        self._refresh()
+        self._requests.check_tokens(prompt_tokens, claim.tokens)
+        sequence, tail = self._requests.sequence(prompt_tokens, call.settings)
         with self._runner.lock:
-            return verify_text(self._runner, sequence, tail, claim, self._sampler(call.settings), rule, progress)
+            return verify_text(
+                self._runner, sequence, tail, claim, self._requests.sampler(call.settings), rule, progress
+            )
 
     @property
     def eos_tokens(self) -> frozenset[int]:
         """Ids that end a text: the model's generation config, else the tokenizer's."""
-        ids = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        if ids is None:
-            ids = getattr(self.tokenizer, "eos_token_id", None)
-        return frozenset([ids] if isinstance(ids, int) else ids or ())
-
-    def _check_judged(self, prompt: Sequence[int], *outputs: Sequence[int]) -> None:
-        self._refresh()
-        check_prompt(prompt, self._runner.vocab_size, self.context_length)
-        for tokens in outputs:
-            check_prompt(tokens, self._runner.vocab_size, None)
-
-    def _check_call(self, settings: GenerateOptions) -> None:
-        check_processors(settings.processors)
-        if settings.stop and self.tokenizer is None:
-            raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
+        return self._requests.eos_tokens
 
     def _start(
         self,
@@ -371,53 +362,19 @@ class Engine:
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        rows, cohort = Rows(self._runner, len(prompts)), Cohort(method, self._sampler(settings, rules))
+        rows, cohort = Rows(self._runner, len(prompts)), Cohort(method, self._requests.sampler(settings, rules))
         texts = []
         for row, tokens in enumerate(prompts):
-            check_prompt(tokens, self._runner.vocab_size, self._runner.context_length)
-            sequence, tail = self._new_sequence(tokens, settings, row, rules[row] if rules else None)
+            self._requests.check_tokens(tokens)
+            sequence, tail = self._requests.sequence(tokens, settings, row, rules[row] if rules else None)
             texts.append(LiveText(sequence, tail, settings))
         for text in texts:
             rows.put(text, cohort)
         return Stream(texts, rows, settings.cancel, is_batch, self._worker)
 
-    def _sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
-        return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
-
     def _refresh(self) -> None:
         with self._runner.lock:
             self._runner.refresh()
-
-    def _new_sequence(
-        self,
-        prompt: Sequence[int],
-        settings: GenerateOptions,
-        row: int = 0,
-        rules: RowRules | None = None,
-        emitted: Sequence[int] = (),
-    ) -> tuple[TextSequence, TextTail]:
-        """A text that begins after `prompt`, its stop rules set, and how it reads."""
-        tail = TextTail(self._decode_text, settings.stop)
-        own = rules or RowRules(self.eos_tokens, tail.push if settings.stop else never_stops)
-        room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
-        sequence = TextSequence(
-            sequence_id=next(self._sequence_ids),
-            tokens=list(prompt),
-            max_new_tokens=min(settings.max_new_tokens, room),
-            ends_at="context" if room < settings.max_new_tokens else own.ends_at,
-            noise_sequence=settings.sequence + row,
-            eos_tokens=own.eos_tokens,
-            stops_behind=own.stops_behind,
-            lead=own.lead,
-            emitted=tuple(emitted),
-        )
-        return sequence, tail
-
-    def _decode_text(self, tokens: Sequence[int]) -> str:
-        if self.tokenizer is None:
-            return ""
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""

@@ -1,0 +1,73 @@
+"""How a text begins: a prompt and options become a sequence, its stop rules, and how it reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import OptionError
+from ..options import GenerateOptions
+from ..protocols import Runner
+from .sampling import Sampler, check_processors, make_sampler
+from .state import RowRules, TextSequence, never_stops
+from .text import TextTail, check_prompt
+
+
+class Requests:
+    """Of one model."""
+
+    def __init__(self, model: Any, runner: Runner, tokenizer: Any) -> None:
+        self._model, self._runner, self._tokenizer = model, runner, tokenizer
+        self._sequence_ids = itertools.count()
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        ids = getattr(getattr(self._model, "generation_config", None), "eos_token_id", None)
+        if ids is None:
+            ids = getattr(self._tokenizer, "eos_token_id", None)
+        return frozenset([ids] if isinstance(ids, int) else ids or ())
+
+    def check(self, settings: GenerateOptions) -> None:
+        check_processors(settings.processors)
+        if settings.stop and self._tokenizer is None:
+            raise OptionError("stop strings need a tokenizer; build the engine as Engine(model, tokenizer)")
+
+    def check_tokens(self, prompt: Sequence[int], *outputs: Sequence[int]) -> None:
+        check_prompt(prompt, self._runner.vocab_size, self._runner.context_length)
+        for tokens in outputs:
+            check_prompt(tokens, self._runner.vocab_size, None)
+
+    def sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
+        return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
+
+    def sequence(
+        self,
+        prompt: Sequence[int],
+        settings: GenerateOptions,
+        row: int = 0,
+        rules: RowRules | None = None,
+        emitted: Sequence[int] = (),
+    ) -> tuple[TextSequence, TextTail]:
+        """A text that begins after `prompt`, its stop rules set, and how it reads."""
+        tail = TextTail(self._decode, settings.stop)
+        own = rules or RowRules(self.eos_tokens, tail.push if settings.stop else never_stops)
+        room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
+        sequence = TextSequence(
+            sequence_id=next(self._sequence_ids),
+            tokens=list(prompt),
+            max_new_tokens=min(settings.max_new_tokens, room),
+            ends_at="context" if room < settings.max_new_tokens else own.ends_at,
+            noise_sequence=settings.sequence + row,
+            eos_tokens=own.eos_tokens,
+            stops_behind=own.stops_behind,
+            lead=own.lead,
+            emitted=tuple(emitted),
+        )
+        return sequence, tail
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        if self._tokenizer is None:
+            return ""
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
