@@ -202,8 +202,8 @@ def test_every_file_says_what_it_is():
 
 def test_the_public_names():
     values = (
-        "Chunk Comparison Event Figures Finding GenerateOptions Generation Piece Plan Profile Session SkipSet Stats StepRecord "
-        "Stream TokenLogprobs Verification"
+        "Chunk Comparison Event Figures Finding GenerateOptions Generation Piece Plan Profile Session SkipSet Stats "
+        "StepRecord Stream TokenLogprobs Verification"
     )
     errors = "Download MissingExtra Model Option Profile Prompt SelfTest Selfdraft UnsupportedModel"
     names = {"__version__", "Engine", "compare", "decoder", "learn", "measure_methods", *values.split()}
