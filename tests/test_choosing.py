@@ -39,7 +39,8 @@ def columns_of(samplers: Sequence[Sampler], sites: Sequence[tuple[int, int, int]
     square = torch.tensor([[0, 1, 1]] * len(rows), device=DEVICE)
     sees = torch.tensor([[1, 3, 5]] * len(rows), device=DEVICE)
     indices = torch.tensor([site[1] for site in sites], device=DEVICE)
-    return Columns(settings, indices, square, torch.zeros_like(square), sees, torch.zeros_like(indices[:1]), **more)
+    cache_rows = torch.arange(len(rows), device=DEVICE)
+    return Columns(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
 
 
 def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count: int, salt: int = 0) -> Drawn:
@@ -181,9 +182,10 @@ def test_rules_are_the_samplers(path, has_biases, is_masked):
     options = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.25, "min_new_tokens": 10}
     sampler = Sampler(GenerateOptions(**options, logit_bias=bias, max_new_tokens=20), eos_tokens=(11, 12))
     prompts, generated = [[1, 2, 3, 9], [7, 5]], [[17, 17, 5, 2, 4, 4, 4, 8, 20], []]
-    words = torch.zeros(3, VOCAB, dtype=torch.int32, device=DEVICE)  # the first row is another text's
-    biases = torch.zeros(3, VOCAB, device=DEVICE)
-    for row, (prompt, text) in enumerate(zip(prompts, generated, strict=True), start=1):
+    words = torch.zeros(4, VOCAB, dtype=torch.int32, device=DEVICE)  # of other texts, too
+    biases = torch.zeros(4, VOCAB, device=DEVICE)
+    cache_rows = torch.tensor([1, 3], device=DEVICE)
+    for row, prompt, text in zip((1, 3), prompts, generated, strict=True):
         words[row, prompt] = WORD_PROMPT
         words[row, [11, 12]] |= WORD_EOS
         for token in text[:-1]:
@@ -194,7 +196,7 @@ def test_rules_are_the_samplers(path, has_biases, is_masked):
     path_tokens = torch.tensor([[20, 4, 30], [5, 6, 7]], device=DEVICE)
     more = {"words": words, "biases": biases if has_biases else None, "allowed": allowed.to(DEVICE)}
     columns = columns_of([sampler] * 2, [(0, 9, 0), (1, 0, 0)], **more)
-    columns = Columns(**{**vars(columns), "path": path_tokens, "first_row": torch.ones_like(columns.first_row)})
+    columns = Columns(**{**vars(columns), "path": path_tokens, "rows": cache_rows})
     scores = random_scores(6, torch.float32)
     found = chooser(path).processed(scores, columns, ChoiceKind(has_rules=True, is_masked=is_masked))
     token = torch.arange(VOCAB)

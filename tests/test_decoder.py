@@ -171,16 +171,16 @@ def test_eager_attention_is_the_model(variant):
 
 
 @by_case
-@pytest.mark.parametrize("chosen", [range(3), range(2), range(1, 3), range(2, 3)], ids=str)
+@pytest.mark.parametrize("chosen", [range(3), range(2), range(1, 3), range(2, 3), (0, 2)], ids=str)
 @torch.inference_mode()
 def test_ragged_rows_are_single_rows(variant, allow_joined, chosen):
     decoder, tokens, lengths, width = decoder_of(variant, allow_joined), tokens_of(3), (3, 25, 14), 4
     cache = decoder.new_cache(3, NUM_TOKENS)
     for row, length in enumerate(lengths):
-        decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, row), cache)
+        decoder.forward(tokens[row : row + 1, :length], Placement.chain([0], length, decoder.device, [row]), cache)
     starts = [lengths[row] for row in chosen]
     inputs = torch.stack([tokens[row, start : start + width] for row, start in zip(chosen, starts, strict=True)])
-    found = decoder.forward(inputs, Placement.chain(starts, width, decoder.device, chosen[0]), cache).scores
+    found = decoder.forward(inputs, Placement.chain(starts, width, decoder.device, chosen), cache).scores
     for index, (row, start) in enumerate(zip(chosen, starts, strict=True)):
         expected = expected_scores(reference(variant), tokens[row : row + 1, : start + width])
         assert_same(found[index], expected[0, start:])

@@ -96,7 +96,7 @@ class TestModel:
 
     @staticmethod
     def opened(drafter: Model, *ids: int) -> Any:
-        rows = DraftRows(0, ids, tuple(PROMPTS[index] for index in ids))
+        rows = DraftRows(tuple(range(len(ids))), ids, tuple(PROMPTS[index] for index in ids))
         return drafter.open(drafter._runner, drafter._runner.new_cache(1, 1), rows)
 
     def test_a_model_drafts_for_itself_perfectly(self) -> None:

@@ -268,30 +268,32 @@ def test_a_forward_is_proven_before_it_is_used():
 
 
 CHUNKS = {
-    "one row": (1, 1, 0, (5,), SkipSet()),
-    "a second and a third chunk": (1, 1, 0, (12, 3, 6), SkipSet()),
-    "rows in the middle": (4, 2, 1, (9, 3), SkipSet()),
-    "skipped": (2, 2, 0, (4, 3), SkipSet.of([1], [0, 2])),
-    "nothing but the embedding": (1, 1, 0, (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
+    "one row": (1, [0], (5,), SkipSet()),
+    "a second and a third chunk": (1, [0], (12, 3, 6), SkipSet()),
+    "rows in the middle": (4, [1, 2], (9, 3), SkipSet()),
+    "rows with one between them": (4, [1, 3], (9, 3, 5), SkipSet()),
+    "skipped": (2, [0, 1], (4, 3), SkipSet.of([1], [0, 2])),
+    "nothing but the embedding": (1, [0], (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
 }
 
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_a_prefill_is_the_eager_runners(runners, name):
     """Keys, values and captured states, of every chunk; other rows stay as they are."""
-    num_rows, count, first_row, widths, skip = CHUNKS[name]
+    num_rows, rows, widths, skip = CHUNKS[name]
+    count = len(rows)
     caches = [runner.new_cache(num_rows, 256) for runner in runners]
     capture = ("embedding", "a0", "a1", "m1", "m2", "norm")
     start, outputs = 0, []
     for width in widths:
         tokens = (torch.arange(count * width).view(count, width) * 37 + start) % 112
-        request = PassRequest(tokens.tolist(), [start] * count, first_row, skip, capture, needs_scores=False)
+        request = PassRequest(tokens.tolist(), [start] * count, rows, skip, capture, needs_scores=False)
         outputs.append([runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True)])
         start += width
     for width, (expected, found) in zip(widths, outputs, strict=True):  # later chunks leave what was captured before
         check_captured(found, expected, (count, width, SIZES["hidden_size"]))
         assert set(found.captured) == set(capture)
-    check_stored(caches, range(first_row, first_row + count), start)
+    check_stored(caches, rows, start)
     is_attended = any(part.name.startswith("a") for part in runners[0].decoder.active_sublayers(skip))
     assert bool(caches[0].storage.any()) is is_attended
     fused = runners[1]
@@ -305,7 +307,7 @@ def check_captured(found: Any, expected: Any, shape: tuple[int, ...]) -> None:
         assert error(found.captured[point], states) < PROMPT_TOLERANCE, point
 
 
-def check_stored(caches: Any, rows: range, num_tokens: int) -> None:
+def check_stored(caches: Any, rows: Sequence[int], num_tokens: int) -> None:
     """Keys and values of each layer and row; nothing in other rows. Single numbers differ more: their sums cancel."""
     expected, found = (cache.storage[..., :num_tokens, :] for cache in caches)
     for layer, kind, row in itertools.product(range(len(found)), range(2), rows):
@@ -334,32 +336,32 @@ def prompt_runners(recorder: Any) -> tuple[EagerRunner, GraphRunner]:
 
 
 def read_prompt(
-    runners: Any, num_rows: int, first_row: int, width: int, capture: Sequence[str] = ("a1", "norm")
+    runners: Any, num_rows: int, rows: Sequence[int], width: int, capture: Sequence[str] = ("a1", "norm")
 ) -> None:
     """Two texts into rows of new caches, and what became of them."""
     tokens = [[(37 * column + 5 * row + width) % 112 for column in range(width)] for row in range(2)]
     caches = [runner.new_cache(num_rows, 40 * num_rows) for runner in runners]
-    request = PassRequest(tokens, [0, 0], first_row, capture=capture, needs_scores=False)
+    request = PassRequest(tokens, [0, 0], rows, capture=capture, needs_scores=False)
     expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
     check_captured(found, expected, (2, width, SIZES["hidden_size"]))
-    check_stored(caches, range(first_row, first_row + 2), width)
+    check_stored(caches, rows, width)
 
 
 def test_one_recording_reads_all_prompts_of_a_width(recorder, monkeypatch):
     """Whatever the cache, its rows and the prompt's length; what is too large is not recorded."""
     runners = prompt_runners(recorder)
     graphs = runners[1].graphs
-    for num_rows, first_row, width in ((2, 0, 6), (5, 2, 8), (3, 1, 5)):
-        read_prompt(runners, num_rows, first_row, width)
+    for num_rows, rows, width in ((2, [0, 1], 6), (5, [2, 3], 8), (3, [0, 2], 5)):
+        read_prompt(runners, num_rows, rows, width)
         assert graphs.num_captures == 1
     assert graphs.record_seconds > 0
-    read_prompt(runners, 2, 0, 6, ("norm",))
+    read_prompt(runners, 2, [0, 1], 6, ("norm",))
     assert graphs.num_captures == 2
     padded = gpu_prefill.prefill_width(6)
     for name, size in (("MAX_TOKENS", 2 * padded - 1), ("MAX_KEPT", 2 * 2 * padded - 1)):
         with monkeypatch.context() as patched:
             patched.setattr(fused_prefill, name, size)
-            read_prompt(runners, 2, 0, 6, ("a0", "m1"))
+            read_prompt(runners, 2, [0, 1], 6, ("a0", "m1"))
     assert graphs.num_captures == 2
     assert runners[1].fallback_reason is None
 
@@ -370,10 +372,10 @@ def test_a_prompt_that_cannot_be_recorded_is_read_by_the_modules(recorder):
 
     runners = prompt_runners(lambda device: fail)
     assert runners[1].recorded_prompts[-1] == fused_prefill.MAX_TOKENS
-    read_prompt(runners, 2, 0, 6)
+    read_prompt(runners, 2, [0, 1], 6)
     assert runners[1].fallback_reason == "RuntimeError: no room"
     assert not runners[1].recorded_prompts
-    read_prompt(runners, 2, 0, 6)
+    read_prompt(runners, 2, [0, 1], 6)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class Pair:
         for runner, cache in zip(self.runners, self.caches, strict=True):
             for row, text in enumerate(texts):
                 if len(text) > 1:
-                    runner.forward(PassRequest([text[:-1]], [0], first_row=row, needs_scores=False), cache)
+                    runner.forward(PassRequest([text[:-1]], [0], rows=[row], needs_scores=False), cache)
 
     @property
     def graphs(self) -> Graphs:
@@ -128,7 +128,7 @@ def test_a_recorded_pass_is_the_eager_pass(variant: str) -> None:
         pair.starts = [start + (shift > 0) for start in pair.starts]
         pair.check([[(token + shift) % 100] for token in (11, 50, 7)])
         pair.check([[token + shift, 3, 9 + shift] for token in (4, 8, 12)], skip=SKIP)
-        pair.check([[20 + shift, 21, 22, 23]], [pair.starts[1]], first_row=1, capture=("embedding", "a2", "m3", "norm"))
+        pair.check([[20 + shift, 21, 22, 23]], [pair.starts[1]], rows=[1], capture=("embedding", "a2", "m3", "norm"))
         pair.check([[5, 6 + shift]] * 3, skip=SKIP, capture=("m0", "a1", "a2", "m4"))
         pair.check_drafts([COMB, SMALL, Draft.chain([9, shift, 9])])
     assert pair.graphs.num_captures == pair.graphs.num_graphs == 5
@@ -143,15 +143,13 @@ def test_growth_fewer_rows_and_bucket_borders(short_buckets: None) -> None:
     for cache in pair.caches:
         cache.reserve(300)
     pair.check([[1, 2], [3, 4], [5, 6]])
-    for cache in pair.caches:
-        cache.keep_rows([0, 2])
     pair.starts = [pair.starts[0], pair.starts[2]]
-    pair.check([[1, 2], [5, 6]])
-    pair.check_drafts([SMALL, COMB])
+    pair.check([[1, 2], [5, 6]], rows=[0, 2])
+    pair.check_drafts([SMALL, COMB], rows=[0, 2])
     for cache, nodes in zip(pair.caches, ([0, 1, 6], [0, 1, 6]), strict=True):
-        cache.move(1, [pair.starts[1] + 1 + node for node in nodes], pair.starts[1] + 1)
+        cache.move(2, [pair.starts[1] + 1 + node for node in nodes], pair.starts[1] + 1)
     pair.starts[1] += 4
-    pair.check([[9], [9]])
+    pair.check([[9], [9]], rows=[0, 2])
 
 
 def test_wide_passes_and_prefill_are_not_recorded() -> None:
@@ -179,7 +177,7 @@ def test_rows_are_padded_where_the_forward_finds_the_cache_itself() -> None:
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
         assert found.choices() == expected.choices()
     (buffers, _) = runner._passes._buffers(4, 2)
-    assert buffers.header.tolist() == [cache.address, cache.num_slots, 4, 0, 3, 0, 0, 0]
+    assert buffers.header.tolist() == [cache.address, cache.num_slots, 4, 0, 3, 0, 0, 0, 0, 1, 2, 0]
     assert runner.graphs.num_captures == 1
 
 
@@ -234,10 +232,10 @@ def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
 
 def test_buffers_hold_what_a_pass_needs() -> None:
     buffers, cache = PassBuffers(Device(CPU), 2, 4), EagerRunner(pico("llama")).new_cache(3, 64)
-    buffers.fill(PassRequest([[8, 9, 7]], [5], 1), cache)
+    buffers.fill(PassRequest([[8, 9, 7]], [5], [1]), cache)
     assert buffers.tokens.count_nonzero() == 0, "not sent yet"
     buffers.send()
-    assert buffers.header.tolist()[:5] == [cache.address, 64, 3, 1, 1]
+    assert buffers.header.tolist() == [cache.address, 64, 3, 0, 1, 5, 0, 0, 1, 0]
     assert buffers.starts.tolist() == [5, 0]
     assert buffers.tokens.tolist() == [[8, 9, 7, 0], [0] * 4]
     assert buffers.depths.tolist() == [[0, 1, 2, 0], [0] * 4]
@@ -785,7 +783,7 @@ def test_what_a_draft_model_drafts_does_not_wait() -> None:
 def test_lookups_stay_on_the_host() -> None:
     """Their tensors would wait for a pass that runs ahead."""
     runner = mock.Mock(device=torch.device("cuda"))
-    rows = DraftRows(0, (0, 1), ([1, 2, 3, 1, 2], [1, 2, 3]))
+    rows = DraftRows((0, 1), (0, 1), ([1, 2, 3, 1, 2], [1, 2, 3]))
     for drafter in ("lookup", "ngram-pool"):
         session = engine_for("llama")._method({"drafter": drafter}).drafters[drafter].open(runner, mock.Mock(), rows)
         tokens = session.propose(torch.tensor([2, 3])).tokens
@@ -1097,7 +1095,7 @@ def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
     texts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
 
     def drafted(*ids: int) -> Any:
-        rows = DraftRows(0, ids, tuple(texts[number] for number in ids))
+        rows = DraftRows(tuple(range(len(ids))), ids, tuple(texts[number] for number in ids))
         session = drafter.open(host.runner, host.runner.new_cache(1, 64), rows)
         sites = [(0, 0, 0)] * len(ids)
         chain = session.chain(DraftTask(rule, [4] * len(ids), sites, ids, sampler.choosing(sites, ())))
@@ -1109,12 +1107,12 @@ def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
     for _ in range(2):
         found, batch = drafted(0, 2)
         assert found == [alone[0], alone[2]]
-        assert [len(cached) - len(text) for cached, text in zip(batch.cached, texts, strict=True)] == [3, 0, 3]
+        assert [len(cached) - len(text) for cached, text in zip(batch.cached, texts, strict=True)] == [3, 3, 3]
     texts[1] = [*texts[1], *(row[0] for row in alone[1]), *range(5, 20)]
     with mock.patch.object(drafter._runner, "forward", wraps=drafter._runner.forward) as forward:
         together = drafted(0, 1, 2)[0]
     (caught_up,) = (call.args[0] for call in forward.call_args_list)
-    assert (caught_up.first_row, len(caught_up.tokens[0]), caught_up.needs_scores) == (1, 18, True), "recorded"
+    assert (caught_up.rows, len(caught_up.tokens[0]), caught_up.needs_scores) == ([1], 15, True), "recorded"
     assert together == [alone[0], drafted(1)[0][0], alone[2]]
 
 

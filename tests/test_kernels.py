@@ -189,7 +189,17 @@ class Layers:
 
     def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
         rows = len(self.starts)
-        header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 1, rows, 0, 0, 0]
+        header = [
+            self.cache.data_ptr(),
+            self.cache.shape[4],
+            self.cache.shape[2],
+            0,
+            rows,
+            0,
+            0,
+            0,
+            *range(1, 1 + rows),
+        ]
         ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts))
         end = max(self.starts) + self.width
         return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
@@ -382,7 +392,7 @@ def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
     choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
     settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
     nothing = torch.zeros_like(places)[:, None]
-    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[0])
+    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
 
 
 def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:
@@ -527,13 +537,14 @@ def random_tree(generator, size):
     return Draft(tuple(tokens), tuple(parents), 0)
 
 
-def verification(drafts, starts, width, cache, first_row):
+def verification(drafts, starts, width, cache, cache_rows):
     """The inputs of the pass that verifies these drafts, in which every row has chosen 7 tokens before."""
     rows, is_tree = len(drafts), not all(draft.is_chain for draft in drafts)
     settings = [[row, 5, 2, *[0] * (len(SETTINGS) - 3)] for row in range(rows)]
     choosing = Choosing(ChoiceKind(), settings, [7] * rows).over(drafts)
     tokens = [[1, *draft.tokens, *[0] * (width - 1 - len(draft.tokens))] for draft in drafts]
-    return PassRequest(tokens, starts, first_row, tree=tree_mask(drafts, width) if is_tree else None, choosing=choosing)
+    tree = tree_mask(drafts, width) if is_tree else None
+    return PassRequest(tokens, starts, cache_rows, tree=tree, choosing=choosing)
 
 
 def draft_buffers(device, request, tokens, starts, caps, rooms, round_, cache):
@@ -544,7 +555,7 @@ def draft_buffers(device, request, tokens, starts, caps, rooms, round_, cache):
     sites, ids = [(row, index, round_) for row, index in enumerate(indices)], list(range(len(tokens)))
     task = DraftTask(None, caps, sites, ids, Choosing(ChoiceKind(), settings, indices), rooms)
     buffers = DraftBuffers(device, 4)
-    buffers.send_task(task, PassRequest([[token] for token in tokens], starts, request.first_row), cache)
+    buffers.send_task(task, PassRequest([[token] for token in tokens], starts, request.rows), cache)
     return buffers
 
 
@@ -553,14 +564,15 @@ def draft_buffers(device, request, tokens, starts, caps, rooms, round_, cache):
 @pytest.mark.parametrize("is_chain", [False, True])
 def test_what_is_kept_is_found_moved_and_fed_as_the_host_does_it(size, seed, is_chain):
     """Chains of several lengths and trees, also where what only pads looks like what was chosen."""
-    generator, device, first_row = torch.Generator().manual_seed(seed), Device(DEVICE), 1
+    generator, device = torch.Generator().manual_seed(seed), Device(DEVICE)
+    cache_rows = ([1, 2, 3], [0, 2, 4])[seed % 2]
     drafts = [random_tree(generator, max(size - row, 0)) for row in range(3)]
     if is_chain:
         drafts = [Draft.chain(draft.tokens) for draft in drafts]
     cache = SlotCache([LayerShape(2, 24, 24)] * 3, 5, 128, dtype=torch.float32, device=DEVICE)
     cache.storage.normal_(generator=None if HAS_GPU else generator)
     starts, width = [9, 30, 2], 1 + max(len(draft.tokens) for draft in drafts)
-    request = verification(drafts, starts, width, cache, first_row)
+    request = verification(drafts, starts, width, cache, cache_rows)
     verified = PassBuffers(device, 4, width + 2)
     verified.send_request(request, cache)
     choices = torch.randint(0, 2 if is_chain else 3, (4, width + 2), generator=generator)
@@ -572,7 +584,7 @@ def test_what_is_kept_is_found_moved_and_fed_as_the_host_does_it(size, seed, is_
     more = ([min(pair) for pair in zip(caps, left, strict=True)], left, 3, cache)
     expected = draft_buffers(device, request, [verdict.tokens[-1] for verdict in verdicts], after, *more).data.clone()
     moved = cache.storage.clone()
-    for row, (start, verdict) in enumerate(zip(starts, verdicts, strict=True), start=first_row):
+    for row, start, verdict in zip(cache_rows, starts, verdicts, strict=True):
         cache.move(row, [start + 1 + node for node in verdict.nodes], start + 1)
     moved_by_host = cache.storage.clone()
     for is_kernel, is_tested in itertools.product((False, True), repeat=2):
@@ -590,7 +602,7 @@ def test_what_is_kept_is_found_moved_and_fed_as_the_host_does_it(size, seed, is_
             accept_kernels.compact(verified.tensors, found, cache.storage)
         else:
             accept_reference.accept(verified, chosen, found, buffers)
-            accept_reference.compact(verified, found, cache, first_row)
+            accept_reference.compact(verified, found, cache, cache_rows)
         assert found[:3, 0].tolist() == [len(verdict.nodes) for verdict in verdicts]
         assert found[:3, -1].tolist() == [verdict.tokens[-1] for verdict in verdicts]
         expected[5] = buffers.data[5]  # the first row's start is for prompts alone

@@ -159,9 +159,9 @@ def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pyt
 
         monkeypatch.setattr(owner, attribute, watched)
 
-    def remember(runner: Any, state: State, strategy: Any, first_row: int) -> float:
+    def remember(runner: Any, state: State, strategy: Any, joined: Any) -> float:
         states.append(state)
-        return prefill(runner, state, strategy, first_row)
+        return prefill(runner, state, strategy, joined)
 
     monkeypatch.setattr(decode, "prefill", remember)
     watch(decode, "run_drafts")

@@ -73,7 +73,7 @@ class Case:
         padding = [[0] * (self.width - 1 - len(draft.tokens)) for draft in self.drafts]
         mask = tree_mask(self.drafts, self.width)
         tokens = [[7, *draft.tokens, *more] for draft, more in zip(self.drafts, padding, strict=True)]
-        numbers = (choosing.settings, choosing.indices, mask.depths, tokens, mask.sees, [0])
+        numbers = (choosing.settings, choosing.indices, mask.depths, tokens, mask.sees, [0] * len(tokens))
         columns = Columns(*(torch.tensor(part, device=DEVICE) for part in numbers))
         found = rejecter(path)(self.scores.flatten(0, 1), self.drawn_from.clone(), columns, choosing.kind)
         return found.tolist()

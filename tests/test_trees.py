@@ -121,7 +121,7 @@ def tree_pass(variant: str, drafts: list[Draft]) -> tuple[EagerRunner, Any, Pass
     cache, width = runner.new_cache(len(prompts), 64), max(len(draft.tokens) for draft in drafts)
     for row, prompt in enumerate(prompts):
         if len(prompt) > 1:
-            runner.forward(PassRequest([prompt[:-1]], [0], first_row=row), cache)
+            runner.forward(PassRequest([prompt[:-1]], [0], rows=[row]), cache)
     rows = zip(prompts, drafts, strict=True)
     inputs = torch.tensor([[p[-1], *d.tokens, *[0] * (width - len(d.tokens))] for p, d in rows])
     starts = [len(prompt) - 1 for prompt in prompts]

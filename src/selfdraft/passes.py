@@ -89,7 +89,7 @@ class Choosing(NamedTuple):
     kind: ChoiceKind
     settings: Sequence[Sequence[int]]  # [row] in the order of `SETTINGS`
     indices: Sequence[int]  # [row] position in the generated text of what stands after column 0
-    texts: Sequence[Text | None] = ()  # where there are rules; None: of a row that does not choose
+    texts: Sequence[Text] = ()  # where there are rules
     biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
     eos_tokens: Sequence[int] = ()
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
@@ -104,15 +104,6 @@ class Choosing(NamedTuple):
             kind = kind._replace(is_tested=True, num_rivals=num_rivals)
             drawn_from = [draft.scores for draft in drafts]
         return Choosing(kind, of_drafts(self.settings, drafts), self.indices, *rules, drawn_from)
-
-    def spread(self, places: Sequence[int], num_rows: int) -> Choosing:
-        """Its rows at these places among `num_rows`; the others do not choose."""
-        settings: list[Sequence[int]] = [[0] * len(SETTINGS)] * num_rows
-        indices, texts = [0] * num_rows, list[Text | None]([None] * num_rows)
-        for row, place in enumerate(places):
-            settings[place], indices[place] = self.settings[row], self.indices[row]
-            texts[place] = self.texts[row] if self.texts else None
-        return self._replace(settings=settings, indices=indices, texts=texts if self.texts else ())
 
 
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
@@ -139,7 +130,7 @@ class Columns:
     depths: torch.Tensor  # [rows, width]
     path: torch.Tensor  # [rows, up to 63] tokens
     on_path: torch.Tensor  # [rows, width] bits
-    first_row: torch.Tensor  # [1] of `words` and `biases`
+    rows: torch.Tensor  # [rows] of `words` and `biases`
     words: torch.Tensor | None = None  # [cache rows, vocabulary] int32; see `WORD_COUNT`
     biases: torch.Tensor | None = None  # [cache rows, vocabulary]
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32]
@@ -158,11 +149,11 @@ class Drawn(NamedTuple):
 
 
 class PassRequest(NamedTuple):
-    """One pass: `tokens` [rows, width] in the cache rows from `first_row` on, row i in slots from `starts[i]` on."""
+    """One pass: `tokens` [rows, width], row i in the slots from `starts[i]` on of the cache row `rows[i]`."""
 
     tokens: Tokens
     starts: Sequence[int]
-    first_row: int = 0
+    rows: Sequence[int] = ()  # ascending; empty: 0, 1, ...
     skip: SkipSet = SkipSet()
     capture: Sequence[str] = ()  # points whose hidden states are wanted
     needs_scores: bool = True
@@ -178,6 +169,11 @@ class PassRequest(NamedTuple):
             known: list[list[int]] = self.tokens.tolist()
             return known
         return self.tokens
+
+    @property
+    def cache_rows(self) -> tuple[int, ...]:
+        """`rows`, spelled out."""
+        return tuple(self.rows) or tuple(range(len(self.starts)))
 
     @property
     def kind(self) -> ChoiceKind:

@@ -24,8 +24,8 @@ class Cache(Protocol):
         """Make room for `num_slots` slots a row; what is stored stays."""
         ...
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in ascending order, as rows 0, 1, ..."""
+    def free_rows(self, rows: Sequence[int]) -> None:
+        """Their texts have ended: the next ones begin there. Nothing moves."""
         ...
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
@@ -286,9 +286,9 @@ Path = Sequence[int]
 
 @dataclass(frozen=True)
 class DraftRows:
-    """The rows that draft together in one round: same skip set, same drafter, neighbours in the cache."""
+    """The rows that draft together in one round: same skip set, same drafter."""
 
-    first_row: int
+    rows: tuple[int, ...]  # of the cache, ascending
     sequence_ids: tuple[int, ...]
     committed: tuple[Sequence[int], ...]  # prompt + output of each, the last token not yet in the cache
     skip: SkipSet = SkipSet()

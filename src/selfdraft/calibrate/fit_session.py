@@ -172,7 +172,7 @@ class EngineKit:
     def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
         state = State([TextSequence(0, list(prompt.tokens), 1)], runner.new_cache(1, len(prompt.tokens)))
-        prefill(runner, state, caught)
+        prefill(runner, state, caught, state.active)
         return caught.found
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:

@@ -7,8 +7,8 @@ model keeps a cache of its own; what of it still agrees with the committed text 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from .base import PlainDrafter, PlainSession
 MAX_PENDING = 8
 """A row with more tokens to catch up with is brought up by itself, so that its neighbours are not padded to it."""
 CHUNK = 512
-NOBODY = -1
 
 
 class Model(PlainDrafter):
@@ -70,21 +69,21 @@ class Model(PlainDrafter):
 
     def end(self, sequence_id: int) -> None:
         """Many texts may end at once; their rows are given up together, at the latest when none is left."""
-        if any(sequence_id in batch.ids for batch in self._batches):
+        if any(sequence_id in batch.rows for batch in self._batches):
             self._ended.add(sequence_id)
-        self._batches = [batch for batch in self._batches if not self._ended.issuperset(batch.ids)]
-        self._ended &= {known for batch in self._batches for known in batch.ids}
+        self._batches = [batch for batch in self._batches if not self._ended.issuperset(batch.rows)]
+        self._ended &= {known for batch in self._batches for known in batch.rows}
 
     def _drop(self, ids: Collection[int]) -> None:
         for batch in self._batches:
             batch.drop(ids)
-        self._batches = [batch for batch in self._batches if batch.ids]
+        self._batches = [batch for batch in self._batches if batch.rows]
 
     def _batch_of(self, rows: DraftRows, num_slots: int) -> DraftBatch:
         """The rows' common cache; where they never met in this order, a new one, as long as the target's."""
         wanted = set(rows.sequence_ids)
         for batch in self._batches:
-            if [sequence_id for sequence_id in batch.ids if sequence_id in wanted] == list(rows.sequence_ids):
+            if [sequence_id for sequence_id in batch.rows if sequence_id in wanted] == list(rows.sequence_ids):
                 return batch
         self._drop(wanted)
         self._runner.refresh()
@@ -93,33 +92,28 @@ class Model(PlainDrafter):
 
 
 class DraftBatch:
-    """Texts that share a cache of the draft model. `cached[i]` are the tokens that row i's slots were computed from."""
+    """Texts that share a cache of the draft model; `rows` by sequence id, ascending.
+
+    `cached[i]` are the tokens that row i's slots were computed from.
+    """
 
     def __init__(self, runner: Runner, ids: Sequence[int], num_slots: int) -> None:
-        self.runner, self.ids = runner, list(ids)
-        self.cache = runner.new_cache(len(self.ids), num_slots)
-        self.cached: list[list[int]] = [[] for _ in self.ids]
-        self._verified = [0] * len(self.ids)  # that many agree with the text, where that many are cached
-        self._fed: list[torch.Tensor] = []  # [rows from `_first` on] each; read when the round is over
-        self._first = 0
+        self.runner, self.rows = runner, {sequence_id: row for row, sequence_id in enumerate(ids)}
+        self.cache = runner.new_cache(len(ids), num_slots)
+        self.cached: list[list[int]] = [[] for _ in ids]
+        self._verified = [0] * len(ids)  # that many agree with the text, where that many are cached
+        self._fed: list[torch.Tensor] = []  # [rows `_fed_rows`] each; read when the round is over
+        self._fed_rows: Sequence[int] = ()
 
     def drop(self, ids: Collection[int]) -> None:
-        keep = [row for row, sequence_id in enumerate(self.ids) if sequence_id not in ids]
-        if len(keep) < len(self.ids):
-            self._read_fed()
-            self.cache.keep_rows(keep)
-            self.ids = [self.ids[row] for row in keep]
-            self.cached = [self.cached[row] for row in keep]
-            self._verified = [self._verified[row] for row in keep]
+        """Nothing begins in their rows."""
+        self.rows = {sequence_id: row for sequence_id, row in self.rows.items() if sequence_id not in ids}
 
     def catch_up(self, rows: DraftRows) -> None:
         """Forget what was refused or never meant; leave at most a few tokens of each text to be fed."""
         self._read_fed()
-        for sequence_id, cached, known in zip(self.ids, self.cached, self._verified, strict=True):
-            if sequence_id not in rows.sequence_ids:
-                del cached[known:]
         for sequence_id, text in zip(rows.sequence_ids, rows.committed, strict=True):
-            row = self.ids.index(sequence_id)
+            row = self.rows[sequence_id]
             cached = self.cached[row]
             known = min(self._verified[row], len(cached))
             del cached[min(_common_length(cached, text, known), len(text) - 1) :]
@@ -135,46 +129,50 @@ class DraftBatch:
         size = max((CHUNK, *self.runner.recorded_prompts))
         for begin in range(len(cached), end, size):
             chunk = self._known(text[begin : min(begin + size, end)])
-            request = PassRequest([chunk], [begin], row, needs_scores=len(chunk) <= widest)
+            request = PassRequest([chunk], [begin], [row], needs_scores=len(chunk) <= widest)
             self.runner.forward(request, self.cache)
         cached.extend(text[len(cached) : end])
 
-    def feed(self, first: int, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Run the next tokens of rows from `first` on, at least one each; scores [rows, vocabulary] after the last."""
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Run the next tokens of these rows, at least one each; scores [rows, vocabulary] after the last."""
         width, device = max(map(len, tokens)), self.runner.device
         padded = [[*self._known(row), *[0] * (width - len(row))] for row in tokens]
-        scores = self._forward(first, torch.tensor(padded, device=device))
-        for cached, row in zip(self.cached[first:], tokens, strict=False):
-            cached.extend(row)
+        scores = self._forward(rows, torch.tensor(padded, device=device))
+        for row, new in zip(rows, tokens, strict=True):
+            self.cached[row].extend(new)
         last = torch.tensor([len(row) - 1 for row in tokens], device=device)
         return scores[torch.arange(len(tokens), device=device), last]
 
-    def feed_one(self, first: int, tokens: torch.Tensor) -> torch.Tensor:
+    def feed_one(self, rows: Sequence[int], tokens: torch.Tensor) -> torch.Tensor:
         """One more token [rows] for each of the same rows."""
-        scores = self._forward(first, tokens[:, None].clamp(max=self.runner.vocab_size - 1))[:, -1]
+        scores = self._forward(rows, tokens[:, None].clamp(max=self.runner.vocab_size - 1))[:, -1]
         self._fed.append(tokens)
-        self._first = first
+        self._fed_rows = rows
         return scores
 
-    def _forward(self, first: int, tokens: torch.Tensor) -> torch.Tensor:
-        starts = [len(cached) + len(self._fed) for cached in self.cached[first : first + len(tokens)]]
+    def _forward(self, rows: Sequence[int], tokens: torch.Tensor) -> torch.Tensor:
+        starts = [len(self.cached[row]) + len(self._fed) for row in rows]
         self.cache.reserve(max(starts) + tokens.shape[1])
-        return self.runner.forward(PassRequest(tokens, starts, first), self.cache).scores
+        return self.runner.forward(PassRequest(tokens, starts, rows), self.cache).scores
 
     def draft(
-        self, task: DraftTask, first: int, texts: Sequence[Sequence[int]], width: int, vocabulary: int | None
+        self,
+        task: DraftTask,
+        rows: Sequence[int],
+        texts: Sequence[Sequence[int]],
+        width: int,
+        vocabulary: int | None,
     ) -> DraftedChain | None:
         """The chain after the last `width` tokens of each text; those that are cached already are computed again."""
         starts = [len(text) - width for text in texts]
         tokens = [self._known(text[start:]) for text, start in zip(texts, starts, strict=True)]
-        chain = self.runner.draft(task, PassRequest(tokens, starts, first), self.cache, vocabulary)
+        chain = self.runner.draft(task, PassRequest(tokens, starts, rows), self.cache, vocabulary)
         if chain is not None:
-            for row, sequence_id in enumerate(task.sequence_ids):
-                cached = self.cached[first + row]
-                if sequence_id != NOBODY:
-                    drafted = (column[row][0] for column in chain.candidates[:-1])  # the last was never fed
-                    cached.extend(texts[row][len(cached) :])
-                    cached.extend(itertools.takewhile(lambda token: token != PAD, drafted))
+            for number, row in enumerate(rows):
+                cached, text = self.cached[row], texts[number]
+                drafted = (column[number][0] for column in chain.candidates[:-1])  # the last was never fed
+                cached.extend(text[len(cached) :])
+                cached.extend(itertools.takewhile(lambda token: token != PAD, drafted))
         return chain
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
@@ -184,48 +182,45 @@ class DraftBatch:
 
     def _read_fed(self) -> None:
         if self._fed:
-            for cached, tokens in zip(self.cached[self._first :], torch.stack(self._fed, 1).tolist(), strict=False):
-                cached.extend(tokens)
+            for row, tokens in zip(self._fed_rows, torch.stack(self._fed, 1).tolist(), strict=True):
+                self.cached[row].extend(tokens)
             self._fed = []
 
 
 class ModelSession(PlainSession):
-    """One round of neighbouring rows. Those between them that do not draft are fed tokens that nobody will read."""
+    """One round of some of a batch's rows."""
 
     def __init__(self, batch: DraftBatch, rows: DraftRows, vocab_size: int) -> None:
         self.device = batch.runner.device
-        self._batch, self._rows, self._vocab_size = batch, rows, vocab_size
-        members = [batch.ids.index(sequence_id) for sequence_id in rows.sequence_ids]
-        self._first, self._cached = members[0], batch.cached[members[0] : members[-1] + 1]
-        self._places = [row - self._first for row in members]
+        self._batch, self._texts, self._vocab_size = batch, rows.committed, vocab_size
+        self._rows = [batch.rows[sequence_id] for sequence_id in rows.sequence_ids]
         self._is_first = True
+
+    @property
+    def _pending(self) -> list[Sequence[int]]:
+        """What of each text is not cached."""
+        return [text[len(self._batch.cached[row]) :] for row, text in zip(self._rows, self._texts, strict=True)]
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         if self._is_first:
-            pending: list[Sequence[int]] = [[0]] * len(self._cached)
-            for place, text in self._members:
-                pending[place] = text[len(self._cached[place]) :]
-            scores = self._batch.feed(self._first, pending)
+            scores = self._batch.feed(self._rows, self._pending)
             self._is_first = False
         else:
-            tokens = last_tokens.new_zeros(len(self._cached))
-            tokens[self._places] = last_tokens
-            scores = self._batch.feed_one(self._first, tokens)
-        return Proposal(scores=_fit(scores[self._places], self._vocab_size))
+            scores = self._batch.feed_one(self._rows, last_tokens)
+        return Proposal(scores=_fit(scores, self._vocab_size))
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         """One pass takes what is pending, the last token included: the chain begins after it."""
         runner = self._batch.runner
         if not runner.is_recording or not task.runs_on_device:
             return None
-        num_pending = max(len(text) - len(self._cached[place]) for place, text in self._members)
+        num_pending = max(map(len, self._pending))
         width = next(width for width in runner.recorded_widths if width >= num_pending)
-        texts = self._texts
-        if width > min(map(len, texts)):
-            for place, text in self._members:
-                self._batch.bring_up(self._first + place, text)
+        if width > min(map(len, self._texts)):
+            for row, text in zip(self._rows, self._texts, strict=True):
+                self._batch.bring_up(row, text)
             width = 1
-        return self._draft(task, texts, width)
+        return self._draft(task, self._texts, width)
 
     def rehearse(self, task: DraftTask) -> None:
         """Rounds that begin with each number of pending tokens, in texts that are long enough for them."""
@@ -233,38 +228,9 @@ class ModelSession(PlainSession):
             if width <= MAX_PENDING:
                 self._draft(task, [[*text, *[0] * (width - len(text))] for text in self._texts], width)
 
-    @property
-    def _members(self) -> Iterator[tuple[int, Sequence[int]]]:
-        return zip(self._places, self._rows.committed, strict=True)
-
-    @property
-    def _texts(self) -> list[Sequence[int]]:
-        """Of a row that does not draft: what is cached, and a token."""
-        texts: list[Sequence[int]] = [[*cached, 0] for cached in self._cached]
-        for place, text in self._members:
-            texts[place] = text
-        return texts
-
     def _draft(self, task: DraftTask, texts: Sequence[Sequence[int]], width: int) -> DraftedChain | None:
-        batch, places, num_rows = self._batch, self._places, len(self._cached)
-        vocabulary = self._vocab_size if self._vocab_size < batch.runner.vocab_size else None
-        if len(places) < num_rows:
-            task = _spread(task, places, num_rows)
-        chain = batch.draft(task, self._first, texts, width, vocabulary)
-        if chain is None or len(places) == num_rows:
-            return chain
-        candidates = [[column[place] for place in places] for column in chain.candidates]
-        confidences = [[column[place] for place in places] for column in chain.confidences]
-        return DraftedChain(candidates, confidences, None if chain.scores is None else chain.scores[:, places])
-
-
-def _spread(task: DraftTask, places: Sequence[int], num_rows: int) -> DraftTask:
-    """The task of some rows as one of `num_rows`; the others draft nothing."""
-    caps, sites, ids = [0] * num_rows, [(0, 0, 0)] * num_rows, [NOBODY] * num_rows
-    for index, place in enumerate(places):
-        caps[place], sites[place], ids[place] = task.caps[index], task.sites[index], task.sequence_ids[index]
-    choosing = None if task.choosing is None else task.choosing.spread(places, num_rows)
-    return replace(task, caps=caps, sites=sites, sequence_ids=ids, choosing=choosing, rooms=())
+        vocabulary = self._vocab_size if self._vocab_size < self._batch.runner.vocab_size else None
+        return self._batch.draft(task, self._rows, texts, width, vocabulary)
 
 
 def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:

@@ -59,7 +59,7 @@ class SelfSession(PlainSession):
         return self._runner.draft(task, self._request(last), self._cache, self._vocabulary)
 
     def _request(self, tokens: Tokens, capture: Sequence[str] = ()) -> PassRequest:
-        return PassRequest(tokens, self._starts, self._rows.first_row, self._rows.skip, capture)
+        return PassRequest(tokens, self._starts, self._rows.rows, self._rows.skip, capture)
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
         """A row that stopped earlier was carried along: of its passes only those of its own tokens count."""

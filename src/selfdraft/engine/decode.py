@@ -27,8 +27,8 @@ class Rounds:
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         """Read these prompts."""
-        first_row = self._state.join(sequences, cohort)
-        self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, first_row)
+        self._state.join(sequences, cohort)
+        self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, sequences)
 
     def step(self) -> list[StepRecord]:
         """One round: a record of each sequence that takes part."""
@@ -97,18 +97,16 @@ class Stopwatch:
 def make_plans(runner: Runner, state: State) -> list[Plan]:
     """What each row drafts with."""
     return [
-        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, row))
+        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
         for row, sequence in enumerate(state.active)
     ]
 
 
-def context_of(runner: Runner, state: State, row: int) -> PlanContext:
-    sequence = state.active[row]
-
+def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanContext:
     def probe(num_tokens: int, before: int = 0) -> Probe:
         end = len(sequence.tokens) - before
         first = max(0, end - num_tokens)
-        return runner.probe(state.cache, sequence.tokens[first:end], first, row)
+        return runner.probe(state.cache, sequence.tokens[first:end], first, sequence.row)
 
     return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
 

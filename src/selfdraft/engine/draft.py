@@ -23,28 +23,23 @@ from .state import State, TextSequence
 
 
 def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draft]:
-    """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together.
-
-    Rows that stand between them in the cache are carried along, so that a pass never copies keys and values.
-    """
-    drafts, groups = [Draft()] * len(plans), _groups(state, plans)
+    """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together."""
+    drafts, groups, sites = [Draft()] * len(plans), _groups(state, plans), state.sites
     for members in groups:
         method, sampler = state.cohort(members[0]).method, state.cohort(members[0]).sampler
-        plan, hull = plans[members[0]], slice(members[0], members[-1] + 1)
-        sequences = state.active[hull]
-        caps = [_cap(plans[row], state.active[row]) if row in members else 0 for row in range(hull.start, hull.stop)]
+        plan, sequences = plans[members[0]], [state.active[row] for row in members]
+        caps = [_cap(plans[row], state.active[row]) for row in members]
         ids = tuple(sequence.sequence_id for sequence in sequences)
         texts = tuple(sequence.tokens for sequence in sequences)
-        rows = DraftRows(hull.start, ids, texts, plan.skip, plan.reuse)
+        rows = DraftRows(tuple(sequence.row for sequence in sequences), ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
-        group = GroupDraft(session, rule, rows, caps, sequences, state.sites[hull], sampler, max_nodes)
-        for row, draft in enumerate(group.run(), start=hull.start):
+        group = GroupDraft(session, rule, rows, caps, sequences, [sites[row] for row in members], sampler, max_nodes)
+        for row, draft in zip(members, group.run(), strict=True):
             if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
                 draft = replace(draft, scores=draft.scores.clone())
-            # Carrying a row along overwrites its scratch slots: what an earlier group had left there is gone.
-            drafts[row] = draft if row in members else replace(drafts[row], reuse=None)
+            drafts[row] = draft
     return drafts
 
 
@@ -120,8 +115,8 @@ class Rule:
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
-    A row that has stopped, or may draft nothing (cap 0), is carried along until all have stopped: what it computes
-    lands in scratch slots and is ignored. Going token by token is the specification; a session may be faster.
+    A row that has stopped is carried along until all have stopped: what it computes lands in scratch slots and is
+    ignored. Going token by token is the specification; a session may be faster.
     """
 
     def __init__(
@@ -137,8 +132,7 @@ class GroupDraft:
     ) -> None:
         self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
         # What stands beside a chain need not await it. Without `self`: a cycle would keep the cache from its next user.
-        beside = list(zip(rows.committed, caps, strict=True))
-        self._branches = functools.cache(lambda: [rule.tree.branches(text) if cap else () for text, cap in beside])
+        self._branches = functools.cache(lambda: [rule.tree.branches(text) for text in rows.committed])
         self._texts, self._sampler = [sequence.text for sequence in sequences], sampler
         choosing = sampler.choosing(sites, self._texts, rule.accept.draft_salt)
         rooms = [sequence.max_draft_tokens for sequence in sequences]
@@ -155,7 +149,7 @@ class GroupDraft:
         task, device = self._task, self._session.device
         caps, ids = torch.tensor(task.caps, device=device), torch.tensor(task.sequence_ids, device=device)
         last = torch.tensor([tokens[-1] for tokens in self._rows.committed], device=device)
-        noise, active = NoiseKey.of(task.sites, device), caps > 0
+        noise, active = NoiseKey.of(task.sites, device), torch.ones_like(caps, dtype=torch.bool)
         for depth in range(1, max(task.caps) + 1):
             choice = self._draft_token(last, noise.ahead(depth - 1), depth, ids)
             candidates = torch.where(active[:, None], choice.candidates, PAD)
@@ -208,7 +202,7 @@ class GroupDraft:
         scores, drafts = chain.scores, []
         for row, cap in enumerate(self._task.caps):
             levels = self._levels(chain, row)
-            branches = [*self._branches()[row], *self._session.branches(row)] if cap else []
+            branches = [*self._branches()[row], *self._session.branches(row)]
             length = len(levels)
             confidences = [column[row] for column in chain.confidences[:length]]
             drawn_from, reuse = None if scores is None else scores[:length, row], self._session.reuse(row, length)

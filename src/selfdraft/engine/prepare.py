@@ -87,7 +87,7 @@ class _Scratch:
         sites = [(0, 0, 0)]
         task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()), [1])
         for start in self._starts(1):
-            rows = DraftRows(0, (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
+            rows = DraftRows((0,), (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)
             drafter.open(self.runner, self.cache, rows).rehearse(task)
             for tokens, width in () if start or self.method.strategy.needs else self._passes(widest):
                 if width > 1:

@@ -43,7 +43,7 @@ class TextSequence:
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
     what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
-    elsewhere: the text goes on from there.
+    elsewhere: the text goes on from there. `row` is its row of the cache, from `State.join` to its end.
     """
 
     sequence_id: int
@@ -55,6 +55,7 @@ class TextSequence:
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
     emitted: Sequence[int] = ()
+    row: int = 0
     sources: list[Source] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
@@ -121,10 +122,11 @@ class TextSequence:
 
 
 class State:
-    """The unfinished sequences, in the order of their cache rows: row i of the cache belongs to `active[i]`."""
+    """The unfinished sequences, in the order of their cache rows. A row keeps its place while others come and go."""
 
     def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
-        self.active = list(sequences)
+        self.active: list[TextSequence] = []
+        self._seat(sequences)
         self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
         self.cohorts: dict[int, Cohort] = {}  # by sequence id
         self.cache = cache
@@ -132,6 +134,11 @@ class State:
     @property
     def unfinished(self) -> bool:
         return bool(self.active)
+
+    @property
+    def rows(self) -> list[int]:
+        """Of the cache."""
+        return [sequence.row for sequence in self.active]
 
     @property
     def starts(self) -> list[int]:
@@ -142,20 +149,24 @@ class State:
         """Where each row chooses its next token."""
         return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
 
-    def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> int:
-        """Give them the next rows, of which the first is returned."""
-        first_row = len(self.active)
+    def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
-        self.active.extend(sequences)
+        self._seat(sequences)
         self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
-        return first_row
+
+    def _seat(self, sequences: Sequence[TextSequence]) -> None:
+        """Give them the lowest free rows, in this order."""
+        taken = set(self.rows)
+        for sequence, row in zip(sequences, (row for row in itertools.count() if row not in taken), strict=False):
+            sequence.row = row
+        self.active = sorted((*self.active, *sequences), key=lambda sequence: sequence.row)
 
     def cohort(self, row: int) -> Cohort:
         return self.cohorts[self.active[row].sequence_id]
 
     @property
     def groups(self) -> list[tuple[Cohort, list[int]]]:
-        """The rows of each cohort."""
+        """The places in `active` of each cohort."""
         rows: dict[Cohort, list[int]] = defaultdict(list)
         for row in range(len(self.active)):
             rows[self.cohort(row)].append(row)
@@ -163,18 +174,17 @@ class State:
 
     def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
         """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
-        for row, (sequence, verdict) in enumerate(zip(self.active, () if is_compact else verdicts, strict=False)):
+        for sequence, verdict in zip(self.active, () if is_compact else verdicts, strict=False):
             first = sequence.num_cached + 1
-            self.cache.move(row, [first + node for node in verdict.nodes], first)
+            self.cache.move(sequence.row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
 
     def drop_finished(self) -> list[TextSequence]:
-        """Give up the cache rows of finished sequences, which are returned; the others move up."""
+        """Give up the cache rows of finished sequences, which are returned; the others stay where they are."""
         finished = [sequence for sequence in self.active if sequence.finish_reason is not None]
         if finished:
-            rows = [row for row, sequence in enumerate(self.active) if sequence.finish_reason is None]
-            self.active = [self.active[row] for row in rows]
-            self.cache.keep_rows(rows)
+            self.active = [sequence for sequence in self.active if sequence.finish_reason is None]
+            self.cache.free_rows([sequence.row for sequence in finished])
         return finished
 
     def cancel(self) -> None:
@@ -183,24 +193,22 @@ class State:
         self.active = []
 
 
-def prefill(runner: Runner, state: State, strategy: Strategy, first_row: int = 0) -> float:
-    """Fill the cache with every text from `first_row` on, but its last token. Neighbours of one length share passes: no
-    row is padded.
+def prefill(runner: Runner, state: State, strategy: Strategy, joined: Sequence[TextSequence]) -> float:
+    """Fill the cache with these texts but their last tokens. Neighbours of one length share passes: no row is padded.
 
     What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
     """
-    begin_seconds, joined = 0.0, state.active[first_row:]
+    begin_seconds = 0.0
     for length, group in itertools.groupby(joined, key=lambda sequence: sequence.num_cached):
         sequences = list(group)
         began = runner.seconds()
-        captured = _prefill_rows(runner, state, sequences, first_row, length, strategy)
+        captured = _prefill_rows(runner, state, sequences, length, strategy)
         filled = runner.seconds()
         for index, sequence in enumerate(sequences):
             sequence.prefill_seconds = filled - began
             strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
             state.begun[sequence.sequence_id] = sequence
         begin_seconds += runner.seconds() - filled
-        first_row += len(sequences)
     for sequence in joined:
         sequence.decode_seconds = begin_seconds
     return begin_seconds
@@ -217,22 +225,17 @@ def prompt_chunk(runner: Runner, num_rows: int, needs: Sequence[str]) -> int:
 
 
 def _prefill_rows(
-    runner: Runner,
-    state: State,
-    sequences: Sequence[TextSequence],
-    first_row: int,
-    length: int,
-    strategy: Strategy,
+    runner: Runner, state: State, sequences: Sequence[TextSequence], length: int, strategy: Strategy
 ) -> dict[str, torch.Tensor]:
     """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
     needs = prefill_needs(strategy)
     captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    size = prompt_chunk(runner, len(sequences), needs)
+    size, rows = prompt_chunk(runner, len(sequences), needs), [sequence.row for sequence in sequences]
     for start in range(0, length, size):
         end = min(start + size, length)
         chunk = [sequence.tokens[start:end] for sequence in sequences]
-        starts = [start] * len(sequences)
-        output = runner.forward(PassRequest(chunk, starts, first_row, capture=needs, needs_scores=False), state.cache)
+        request = PassRequest(chunk, [start] * len(rows), rows, capture=needs, needs_scores=False)
+        output = runner.forward(request, state.cache)
         for name, states in strategy.condense(output.captured).items():
             captured[name].append(states)
     return {name: torch.cat(parts, dim=1) for name, parts in captured.items()}

@@ -56,6 +56,7 @@ class TargetPass:
         request = PassRequest(
             inputs,
             starts,
+            state.rows,
             capture=capture,
             tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
             resume=_resume(self._runner, drafts, width, capture),

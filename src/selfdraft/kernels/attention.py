@@ -37,8 +37,9 @@ class Heads:
 class Place:
     """Where the tokens of a pass stand, on the device.
 
-    `header`: address of the cache [layers, 2, rows, heads, slots, dim], its slots, its rows, the first row of the pass,
-    the number of its rows. `starts` [rows]; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
+    `header` [8 + rows]: address of the cache [layers, 2, rows, heads, slots, dim], its slots, its rows, a free number,
+    the number of rows of the pass; from the ninth number on their cache rows. `starts` [rows]; `depths` and `sees`
+    [rows, width]; `cos` and `sin` [positions, dim / 2].
     """
 
     header: torch.Tensor
@@ -66,11 +67,11 @@ def rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, 
 
 @triton.jit
 def planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
-    """Where the keys and the values of one row and head (or of several heads) begin."""
+    """Where the keys and the values of one row of the pass and one head (or of several heads) begin."""
     num_slots, cache_rows = tl.load(header_ptr + 1), tl.load(header_ptr + 2)
     cache = tl.multiple_of(tl.load(header_ptr).to(tl.pointer_type(qkv_ptr.dtype.element_ty)), 16)
     plane = num_slots * DIM
-    keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 3) + row) * NUM_KV + head) * plane
+    keys = cache + ((layer * 2 * cache_rows + tl.load(header_ptr + 8 + row)) * NUM_KV + head) * plane
     return keys, keys + cache_rows * NUM_KV * plane
 
 

@@ -28,10 +28,10 @@ _COUNT_BITS, _PROMPT_BIT, _EOS_BIT = tl.constexpr(WORD_COUNT), tl.constexpr(WORD
 
 
 @quick
-@triton.jit(do_not_specialize=["size", "width", "num_rows", "num_words", "num_path", "num_mask_words"])
+@triton.jit(do_not_specialize=["size", "width", "num_words", "num_path", "num_mask_words"])
 def _rules(
-    scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, first_row_ptr,
-    words_ptr, biases_ptr, allowed_ptr, size, width, num_rows, num_words, num_path, num_mask_words,
+    scores_ptr, out_ptr, settings_ptr, indices_ptr, depths_ptr, path_ptr, on_path_ptr, rows_ptr,
+    words_ptr, biases_ptr, allowed_ptr, size, width, num_words, num_path, num_mask_words,
     HAS_RULES: tl.constexpr, HAS_BIASES: tl.constexpr, IS_MASKED: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -43,8 +43,7 @@ def _rules(
     is_token = token < size
     x = loaded(scores_ptr, column, token, size)
     if HAS_RULES:
-        # Rows that only pad may stand after the last one.
-        place = tl.minimum(tl.load(first_row_ptr) + row, num_rows - 1).to(tl.int64) * num_words + token
+        place = tl.load(rows_ptr + row) * num_words + token
         word = tl.load(words_ptr + place, mask=is_token, other=0)
         count = word & _COUNT_BITS
         on_path, first_index = tl.load(on_path_ptr + column), tl.load(indices_ptr + row)
@@ -77,8 +76,8 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
     optional = (scores if part is None else part for part in (columns.words, columns.biases, columns.allowed))
     kernel[(triton.cdiv(size, BLOCK), num_columns)](
         *(scores.contiguous(), out, columns.settings, columns.indices, columns.depths, columns.path, columns.on_path),
-        *(columns.first_row, *optional, size, columns.depths.shape[1]),
-        *((1, 1) if columns.words is None else columns.words.shape),
+        *(columns.rows, *optional, size, columns.depths.shape[1]),
+        1 if columns.words is None else columns.words.shape[1],
         columns.path.shape[1],
         0 if columns.allowed is None else columns.allowed.shape[-1],
         HAS_RULES=kind.has_rules,

@@ -39,11 +39,9 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
 
 
 def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
-    numbers, (num_rows, width) = _Numbers(columns), columns.depths.shape
+    numbers, width = _Numbers(columns), columns.depths.shape[1]
     assert columns.words is not None
-    rows = columns.first_row + torch.arange(num_rows, device=scores.device)
-    rows = rows.clamp(max=len(columns.words) - 1)  # rows that only pad may stand after the last one
-    size = scores.shape[-1]
+    rows, size = columns.rows, scores.shape[-1]
     words = columns.words[rows, :size].repeat_interleave(width, dim=0)
     place = torch.arange(columns.path.shape[1], device=scores.device)
     # At index 0 the pass's first token is the prompt's last.

@@ -55,7 +55,6 @@ class SlotCache:
         device: torch.device,
         allocate: Allocate = allocate_zeros,
     ) -> None:
-        self.num_rows = num_rows
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = _round_up(num_slots)
         self._shapes, self._allocate = tuple(shapes), allocate
@@ -111,15 +110,10 @@ class SlotCache:
         for new_store, old_store in zip(self.stores, old_stores, strict=True):
             new_store.narrow(-2, 0, old_store.shape[-2]).copy_(old_store)
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this (ascending) order, as rows 0, 1, ...; only rows that move are copied."""
-        for target, source in enumerate(rows):
-            if target != source:
-                for store in self.stores:
-                    store.select(-4, target).copy_(store.select(-4, source))
+    def free_rows(self, rows: Sequence[int]) -> None:
+        """Their texts have ended: the next ones begin there."""
         if self.history is not None:
-            self.history.keep_rows(rows)
-        self.num_rows = len(rows)
+            self.history.forget(rows)
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Copy the slots `sources` (ascending, none before its target) of a row to the slots from `target` on."""
@@ -133,7 +127,10 @@ class SlotCache:
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store [rows, heads, width, dim] at the placement's slots; return all that its rows may read."""
+        """Store [rows, heads, width, dim] at the placement's slots; return all that its rows may read.
+
+        That is a view where they are neighbours, else a copy.
+        """
         return _write(self.keys[layer], keys, placement), _write(self.values[layer], values, placement)
 
     def at(self, placement: Placement) -> CacheView:
@@ -164,12 +161,16 @@ class CacheView:
 
 
 def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torch.Tensor:
-    rows = placement.rows
-    band = store if rows.stop - rows.start == store.shape[0] else store[rows]
-    if placement.start is None:
+    rows, start = placement.rows, placement.start
+    if start is None:
         store[placement.row_index, :, placement.slots] = new.transpose(1, 2)
-    else:
-        band.narrow(2, placement.start, new.shape[2]).copy_(new)
+    if not isinstance(rows, slice):
+        if start is not None:
+            store.narrow(2, start, new.shape[2]).index_copy_(0, rows, new)
+        return store.narrow(2, 0, placement.end).index_select(0, rows)
+    band = store if rows.stop - rows.start == store.shape[0] else store[rows]
+    if start is not None:
+        band.narrow(2, start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
 
 

@@ -89,12 +89,12 @@ class EagerRunner:
 
     @torch.inference_mode()
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
-        tokens, starts, first_row = request.tokens, request.starts, request.first_row
+        tokens, starts, rows = request.tokens, request.starts, request.rows
         tokens = torch.as_tensor(tokens, device=self.device)
         if request.tree is None:
-            placement = Placement.chain(starts, tokens.shape[1], self.device, first_row)
+            placement = Placement.chain(starts, tokens.shape[1], self.device, rows)
         else:
-            placement = Placement.tree(starts, request.tree, self.device, first_row)
+            placement = Placement.tree(starts, request.tree, self.device, rows)
         return self.decoder.forward(
             tokens,
             placement,

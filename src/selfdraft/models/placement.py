@@ -9,6 +9,18 @@ import torch
 
 from ..passes import TreeMask
 
+Band = slice | torch.Tensor
+"""Rows of a cache: neighbours, or any by number."""
+
+
+def has_gaps(rows: Sequence[int]) -> bool:
+    """Of rows in ascending order: whether others stand between them."""
+    return rows[-1] - rows[0] >= len(rows)
+
+
+def band_of(rows: Sequence[int], device: torch.device) -> Band:
+    return torch.tensor(rows, device=device) if has_gaps(rows) else slice(rows[0], rows[-1] + 1)
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -27,7 +39,7 @@ class Placement:
     wrote itself in this round.
     """
 
-    rows: slice  # neighbouring cache rows: what they read is a view, never a copy
+    rows: Band  # what neighbours read is a view; others copy what they read
     positions: torch.Tensor  # [rows, width]
     slots: torch.Tensor  # [rows, width]
     end: int  # slots 0..end-1 are read
@@ -36,14 +48,14 @@ class Placement:
     _masks: dict[tuple[int | None, torch.dtype], torch.Tensor | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def chain(cls, starts: Sequence[int], width: int, device: torch.device, first_row: int = 0) -> Placement:
-        """`width` consecutive tokens per row, row i from position `starts[i]`, in cache rows from `first_row` on."""
+    def chain(cls, starts: Sequence[int], width: int, device: torch.device, rows: Sequence[int] = ()) -> Placement:
+        """`width` consecutive tokens per row, row i from position `starts[i]` of cache row `rows[i]` (empty: i)."""
         slots, start = _slots(starts, width, device)
-        rows = slice(first_row, first_row + len(starts))
-        return cls(rows, positions=slots, slots=slots, end=max(starts) + width, start=start)
+        band = band_of(rows or range(len(starts)), device)
+        return cls(band, positions=slots, slots=slots, end=max(starts) + width, start=start)
 
     @classmethod
-    def tree(cls, starts: Sequence[int], tree: TreeMask, device: torch.device, first_row: int = 0) -> Placement:
+    def tree(cls, starts: Sequence[int], tree: TreeMask, device: torch.device, rows: Sequence[int] = ()) -> Placement:
         """The columns of a tree in the slots from `starts[i]` on: each sees the text before it and `tree.sees`."""
         width = len(tree.depths[0])
         end = max(starts) + width
@@ -54,12 +66,12 @@ class Placement:
         sees = (all_slots < first)[:, None].repeat(1, width, 1)
         sees.scatter_(2, slots[:, None].expand(-1, width, -1), torch.from_numpy(tree.matrix).to(device))
         slot_positions = all_slots.repeat(len(starts), 1).scatter_(1, slots, positions)
-        rows = slice(first_row, first_row + len(starts))
-        return cls(rows, positions, slots, end, start, Sight(sees, slot_positions))
+        band = band_of(rows or range(len(starts)), device)
+        return cls(band, positions, slots, end, start, Sight(sees, slot_positions))
 
     @classmethod
     def recorded(
-        cls, starts: torch.Tensor, depths: torch.Tensor, sees: torch.Tensor, end: int, first_row: int = 0
+        cls, starts: torch.Tensor, depths: torch.Tensor, sees: torch.Tensor, end: int, rows: Band
     ) -> Placement:
         """A pass whose numbers are in tensors: `starts` [rows], `depths` [rows, width], `sees` [rows, width] as bits.
 
@@ -73,7 +85,6 @@ class Placement:
         seen = (sees[:, :, None] >> offsets[:, None]) & 1
         visible = (all_slots < first)[:, None] | ((seen == 1) & is_written[:, None])
         slot_positions = torch.where(is_written, first + depths.gather(1, offsets), all_slots)
-        rows = slice(first_row, first_row + len(starts))
         return cls(rows, first + depths, first + columns, end, None, Sight(visible, slot_positions))
 
     def after(self, num_known: Sequence[int]) -> tuple[Placement, torch.Tensor]:
@@ -93,7 +104,10 @@ class Placement:
     @property
     def row_index(self) -> torch.Tensor:
         """[rows, 1], to pair with `slots` when writing ragged rows."""
-        return torch.arange(self.rows.start, self.rows.stop, device=self.slots.device)[:, None]
+        rows = self.rows
+        if isinstance(rows, slice):
+            rows = torch.arange(rows.start, rows.stop, device=self.slots.device)
+        return rows[:, None]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask [rows or 1, 1, width, end] in the model's dtype, or None where every query sees every slot.

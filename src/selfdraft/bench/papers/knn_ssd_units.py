@@ -143,7 +143,7 @@ def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[tu
     for place, prompt in enumerate(prompts):
         tokens = encode(prompt, engine)
         state = State([TextSequence(place, tokens, 1)], runner.new_cache(1, len(tokens)))
-        seconds = prefill(runner, state, strategy)
+        seconds = prefill(runner, state, strategy, state.active)
         routed.append((str(strategy.report(place)["domain"]), seconds))
         strategy.end(place)
     return routed

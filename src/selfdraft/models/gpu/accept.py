@@ -57,16 +57,16 @@ def _walk(verified: PassBuffers, choices: torch.Tensor, verdicts: torch.Tensor) 
     verdicts[:, -1:].copy_(choices.gather(1, torch.where(is_kept, columns, 0).amax(1, keepdim=True)))
 
 
-def compact(verified: PassBuffers, verdicts: torch.Tensor, cache: SlotCache, first_row: int) -> None:
+def compact(verified: PassBuffers, verdicts: torch.Tensor, cache: SlotCache, rows: Sequence[int]) -> None:
     """The keys and values of kept columns move to the slots right after column 0's, as `SlotCache.move` does it."""
     kept = kept_columns(verified, verdicts)
     columns = torch.arange(kept.shape[1], device=kept.device)
     sources = torch.where(kept < 0, columns, kept)
-    for row in range(min(len(sources), cache.num_rows_allocated - first_row)):
-        start = verified.starts[row]
+    for number, row in enumerate(rows):
+        start = verified.starts[number]
         for store in cache.stores:
-            slots = store.select(-4, first_row + row)
-            slots.index_copy_(-2, start + columns, slots.index_select(-2, start + sources[row]))
+            slots = store.select(-4, row)
+            slots.index_copy_(-2, start + columns, slots.index_select(-2, start + sources[number]))
 
 
 def kept_columns(verified: PassBuffers, verdicts: torch.Tensor) -> torch.Tensor:
@@ -76,11 +76,11 @@ def kept_columns(verified: PassBuffers, verdicts: torch.Tensor) -> torch.Tensor:
     return torch.where(is_kept, torch.where(columns == 0, 0, verdicts[:, :-1]), -1)
 
 
-def remember(verified: PassBuffers, verdicts: torch.Tensor, history: History, first_row: int) -> None:
+def remember(verified: PassBuffers, verdicts: torch.Tensor, history: History) -> None:
     """All tokens of the texts but the last; a prompt's are known."""
     columns = kept_columns(verified, verdicts)
     is_generated = (columns > 0) | ((columns == 0) & (verified.indices > 0)[:, None])
-    history.add_tokens(first_row, verified.tokens.gather(1, columns.clamp(min=0)), is_generated)
+    history.add_tokens(verified.header[8:], verified.tokens.gather(1, columns.clamp(min=0)), is_generated)
 
 
 def follow(
@@ -109,9 +109,9 @@ class Accepting:
         draft: DraftBuffers,
         history: History | None,
         cache: SlotCache,
-        first_row: int,
+        rows: Sequence[int],
     ) -> Recording:
-        rows, width, storage = verified.rows, verified.width, cache.storage
+        storage = cache.storage
         is_fused = storage is not None and runs_triton(verdicts.device)
 
         def run() -> None:
@@ -122,14 +122,14 @@ class Accepting:
                 kernels.compact(verified.tensors, verdicts, storage)
             else:
                 accept(verified, choices, verdicts, draft)
-                compact(verified, verdicts, cache, first_row)
+                compact(verified, verdicts, cache, rows)
             if history is not None:
-                remember(verified, verdicts, history, first_row)
+                remember(verified, verdicts, history)
 
-        bound_to = () if is_fused else addresses_of(cache, first_row)
-        bound_to += () if history is None else (*history.addresses, first_row)
+        bound_to = () if is_fused else addresses_of(cache, rows)
+        bound_to += () if history is None else history.addresses
         kind = ("accept", choices is None, draft.data.data_ptr())
-        key = GraphKey(kind, None, rows, width, 0, SkipSet(), (), bound_to)
+        key = GraphKey(kind, None, verified.rows, verified.width, 0, SkipSet(), (), bound_to)
         return self._graphs.get(key, lambda record: _record_idle(record, run, verified, draft))
 
 

@@ -42,7 +42,7 @@ class Asked:
 
     spec: DraftSpec
     cache: weakref.ref[SlotCache]
-    place: tuple[int, int]  # the cache's address, the first row
+    place: tuple[int, ...]  # the cache's address, the rows
     ids: tuple[Sequence[int], ...]  # the engine's numbers of the texts, the caller's
     num_changes: int | None  # of the rule
     starts: Sequence[int]
@@ -58,12 +58,12 @@ class Asked:
         is_known = choosing is not None and rule.num_changes is not None and bool(task.rooms)
         if choosing is None or not is_known or len(request.tokens[0]) > 1 or min(task.caps) < 1:
             return None
-        place, ids = (cache.address, request.first_row), (task.sequence_ids, [number for number, _, _ in task.sites])
+        place, ids = (cache.address, *request.cache_rows), (task.sequence_ids, [number for number, _, _ in task.sites])
         numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
         return cls(spec, weakref.ref(cache), place, ids, rule.num_changes, *numbers)
 
     def is_verified_by(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_here = self.cache() is cache and self.place == (cache.address, request.first_row)
+        is_here = self.cache() is cache and self.place == (cache.address, *request.cache_rows)
         return is_here and list(self.starts) == list(request.starts)
 
     def leads_to(self, other: Asked) -> bool:
@@ -153,7 +153,7 @@ class Drafts:
         def graphs_at(depth: int) -> DraftGraphs:
             inputs, end = draft.buffers if depth else opening, bucket(first + depth + 1)
             if (inputs.width, end) not in known:
-                key = draft.key(inputs.width, end, cache_key(forward, cache, request.first_row))
+                key = draft.key(inputs.width, end, cache_key(forward, cache, request.cache_rows))
                 known[inputs.width, end] = self._graphs.get(
                     key, lambda record: draft.record(record, inputs, cache.without_lease(), end)
                 )
@@ -176,7 +176,7 @@ class Drafts:
         rows = padded_rows(forward, len(request.starts))
         tensors = self._tensors(rows, min(rule.max_candidates, num_tokens), kept)
         assert task.choosing is not None
-        history = self._histories.of(cache, request.first_row, task.choosing)
+        history = self._histories.of(cache, request.cache_rows, task.choosing)
         return DraftSpec(forward, rule, request.skip, vocabulary, history, *tensors)
 
     def _send(self, buffers: DraftBuffers, task: DraftTask, request: PassRequest, cache: SlotCache) -> PassBuffers:
@@ -234,10 +234,10 @@ class Drafts:
         last, choosing = self._last if self.runs_ahead else None, request.choosing
         if last is None or not last.is_verified_by(request, cache) or verified.rows != last.spec.buffers.rows:
             return False
-        spec, first_row = last.spec, request.first_row
+        spec, rows = last.spec, request.cache_rows
         tested = None if choosing is not None and choosing.kind.is_tested else choices
         try:
-            accepting = self._accepting(verified, tested, verdicts, spec.buffers, spec.history, cache, first_row)
+            accepting = self._accepting(verified, tested, verdicts, spec.buffers, spec.history, cache, rows)
         except RecordingError as error:
             self.runs_ahead = False
             _LOGGER.warning("drafts wait for the host, as what comes before them cannot be recorded: %s", error)
@@ -251,7 +251,7 @@ class Drafts:
             recording.replay()
         self._begun = found = Found(request, read)
         if spec.history is not None:
-            spec.history.will_know(first_row, request.starts, found.num_emitted)
+            spec.history.will_know(rows, request.starts, found.num_emitted)
         self.num_begun += 1
         return True
 
@@ -264,6 +264,6 @@ class Drafts:
             return None
         spec = last.spec
         found: DraftGraphs | None = self._graphs.find(
-            spec.key(1, end, cache_key(spec.forward, cache, request.first_row))
+            spec.key(1, end, cache_key(spec.forward, cache, request.cache_rows))
         )
         return found

@@ -14,7 +14,7 @@ from ...types import SkipSet
 from ..cache import SlotCache
 from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
-from ..placement import Placement
+from ..placement import Placement, has_gaps
 from ..sublayer import Halfway, SubLayer
 from .memory import Device, PassBuffers, power_of_two
 
@@ -47,7 +47,7 @@ class Forward(Hashable, Protocol):
     ) -> Any:
         """The embedding and the first few sub-layers; slots 0 to `end - 1` are read. `finish` returns `capture`.
 
-        One that holds the cache works in the rows from `buffers.host["header"][3]` on, as they are now.
+        One that holds the cache works in the rows that `buffers.host["header"]` names now.
         """
         ...
 
@@ -64,15 +64,15 @@ def padded_rows(forward: Forward, num_rows: int) -> int:
     return num_rows if forward.holds_cache else power_of_two(num_rows)
 
 
-def cache_key(forward: Forward, cache: SlotCache, first_row: int) -> tuple[int, ...]:
+def cache_key(forward: Forward, cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
     """What of a cache its recordings freeze."""
-    return addresses_of(cache, first_row) if forward.holds_cache else ()
+    return addresses_of(cache, rows) if forward.holds_cache else ()
 
 
-def addresses_of(cache: SlotCache, first_row: int) -> tuple[int, ...]:
-    """What holds the tensors of a cache depends on."""
+def addresses_of(cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
+    """What holds these rows of the tensors of a cache depends on."""
     addresses = (store.data_ptr() for store in cache.stores)
-    return (*addresses, cache.num_slots, cache.num_rows_allocated, first_row)
+    return (*addresses, cache.num_slots, cache.num_rows_allocated, *rows)
 
 
 class ModuleForward:
@@ -90,8 +90,9 @@ class ModuleForward:
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
     ) -> tuple[Halfway, Sequence[str]]:
-        first_row = int(buffers.host["header"][3])
-        placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, first_row)
+        rows = buffers.host["header"][8:].tolist()
+        band = buffers.header[8:] if has_gaps(rows) else slice(rows[0], rows[-1] + 1)
+        placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, band)
         num_first = head_start(self._decoder.active_sublayers(skip))
         return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first), capture
 

@@ -25,6 +25,7 @@ from ..cache import SlotCache
 from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
 from ..joined import JoinedAttention, JoinedMLP
+from ..placement import Band, band_of
 from ..sublayer import SubLayer
 from .fused import MAX_POSITIONS, sorts_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
@@ -39,16 +40,29 @@ _PROOF_WIDTHS, _PROOF_WINDOW = (PREFILL_STEP + 6, 5), 3
 
 
 @dataclass(frozen=True)
+class Past:
+    """Rows of a cache up to a slot; they may have been written since."""
+
+    storage: torch.Tensor
+    rows: Band
+    end: int
+
+    def of(self, layer: int) -> torch.Tensor:
+        """Keys and values [2, rows, end, heads, dim]; a copy where rows are not neighbours."""
+        return self.storage[layer][:, self.rows, :, : self.end].transpose(-2, -3)
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Tokens on the device and what becomes of them.
 
-    `past`: where something stands before them, keys and values up to their end [layers, 2, rows, end, heads, dim].
+    `past`: where something stands before them, what they read of the cache.
     """
 
     inputs: PromptBuffers
     skip: SkipSet
     capture: tuple[str, ...]
-    past: torch.Tensor | None = None
+    past: Past | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,7 @@ class FusedPrefill(Prefill):
         rotate_and_store(qkv, chunk.inputs.header, self._table, heads, part.layer)
         query, keys, values = _split(qkv, heads)
         if chunk.past is not None:
-            keys, values = chunk.past[part.layer]
+            keys, values = chunk.past.of(part.layer)
         mixed = attend(query, keys, values, heads)
         return F.linear(mixed.reshape(len(normed), -1), part.out, part.out_bias)
 
@@ -161,12 +175,12 @@ def _split(qkv: torch.Tensor, heads: Heads) -> tuple[torch.Tensor, ...]:
     return torch.split(qkv, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=2)
 
 
-def _past(request: PassRequest, width: int, cache: SlotCache) -> torch.Tensor | None:
-    start, first = request.starts[0], request.first_row
+def _past(request: PassRequest, width: int, cache: SlotCache) -> Past | None:
+    start = request.starts[0]
     if start == 0:
         return None
     assert cache.storage is not None, "layers that differ do not run fused"
-    return cache.storage[:, :, first : first + len(request.starts), :, : start + width].transpose(-2, -3)
+    return Past(cache.storage, band_of(request.cache_rows, cache.storage.device), start + width)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:

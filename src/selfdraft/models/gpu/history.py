@@ -30,26 +30,20 @@ class History:
         self.words, self._lease = pool.take(self._shape, torch.int32, device.device)
         self.biases: torch.Tensor | None = None
         self._known = [0] * num_rows  # tokens of each row's text that `words` knows; 0: a new text
-        self._added: tuple[int, Sequence[int], Callable[[], Sequence[int]]] | None = None  # since, by the device
+        # Since, by the device: which rows, where they stood, how much.
+        self._added: tuple[Sequence[int], Sequence[int], Callable[[], Sequence[int]]] | None = None
 
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """As `SlotCache.keep_rows`."""
+    def forget(self, rows: Sequence[int]) -> None:
+        """See `SlotCache.free_rows`."""
         self._catch_up()
-        for target, source in enumerate(rows):
-            if target != source:
-                for store in (self.words, self.biases):
-                    if store is not None:
-                        store[target].copy_(store[source])
-        self._known = [*(self._known[row] for row in rows), *[0] * (len(self._known) - len(rows))]
+        for row in rows:
+            self._known[row] = 0
 
-    def follow(self, first_row: int, choosing: Choosing) -> None:
+    def follow(self, rows: Sequence[int], choosing: Choosing) -> None:
         """Know all of these texts but their last tokens."""
         self._catch_up()
         news: list[list[int]] = []
-        for row, text in enumerate(choosing.texts, start=first_row):
-            if text is None:
-                news.append([])
-                continue
+        for row, text in zip(rows, choosing.texts, strict=True):
             if not self._known[row]:
                 self._begin(row, text, choosing)
             known, end = self._known[row], len(text.tokens) - 1
@@ -59,28 +53,29 @@ class History:
             news.append(list(text.tokens[known:end]))
             self._known[row] = max(end, known)
         if any(news):
-            self._send(first_row, news)
+            self._send(rows, news)
 
-    def advanced(self, first_row: int, starts: Sequence[int]) -> None:
+    def advanced(self, rows: Sequence[int], starts: Sequence[int]) -> None:
         """A pass that runs ahead has added the first token of the pass before it, which stood at these places."""
-        for row, start in enumerate(starts, start=first_row):
+        for row, start in zip(rows, starts, strict=True):
             self._known[row] = max(self._known[row], start + 1)
 
-    def will_know(self, first_row: int, starts: Sequence[int], num_emitted: Callable[[], Sequence[int]]) -> None:
+    def will_know(self, rows: Sequence[int], starts: Sequence[int], num_emitted: Callable[[], Sequence[int]]) -> None:
         """A draft that runs ahead has added what the pass at these places emitted; how much, the host reads later."""
-        self._added = (first_row, starts, num_emitted)
+        self._added = (rows, starts, num_emitted)
 
     def _catch_up(self) -> None:
         if self._added is not None:
-            first_row, starts, num_emitted = self._added
+            rows, starts, num_emitted = self._added
             self._added = None
-            for row, (start, count) in enumerate(zip(starts, num_emitted(), strict=True), start=first_row):
+            for row, start, count in zip(rows, starts, num_emitted(), strict=True):
                 self._known[row] = start + count
 
-    def add_tokens(self, first_row: int, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
-        """Recorded: count tokens [rows, n] where they are any."""
-        rows = self.words[first_row : first_row + len(tokens)]
-        rows.scatter_add_(1, tokens[: len(rows)].clamp(max=self._shape[1] - 1), is_token[: len(rows)].int())
+    def add_tokens(self, rows: torch.Tensor, tokens: torch.Tensor, is_token: torch.Tensor) -> None:
+        """Recorded: count tokens [rows, n] of these cache rows where they are any."""
+        vocab_size = self._shape[1]
+        places = rows[:, None] * vocab_size + tokens.clamp(max=vocab_size - 1)
+        self.words.view(-1).scatter_add_(0, places.flatten(), is_token.int().flatten())
 
     def seen_by(self, columns: Columns) -> Columns:
         return replace(columns, words=self.words, biases=self.biases)
@@ -113,19 +108,17 @@ class History:
         """Numbers after the vocabulary mean its last one: a draft model's may be smaller."""
         return torch.tensor(tokens, device=self._device.device).clamp_(max=self._shape[1] - 1)
 
-    def _send(self, first_row: int, news: Sequence[Sequence[int]]) -> None:
-        num_rows = len(news)
-        key = GraphKey("news", None, num_rows, MAX_NEWS, 0, SkipSet(), (), (self.words.data_ptr(), first_row))
-        packed, recording = self._graphs.get(key, lambda record: self._record(record, first_row, num_rows))
-        packed.write([number for row in news for number in [*row, *[-1] * (MAX_NEWS - len(row))]])
+    def _send(self, rows: Sequence[int], news: Sequence[Sequence[int]]) -> None:
+        key = GraphKey("news", None, len(rows), MAX_NEWS, 0, SkipSet(), (), (self.words.data_ptr(),))
+        packed, recording = self._graphs.get(key, lambda record: self._record(record, len(rows)))
+        packed.write([*rows, *(number for row in news for number in [*row, *[-1] * (MAX_NEWS - len(row))])])
         packed.send()
         recording.replay()
 
-    def _record(self, record: Recorder, first_row: int, num_rows: int) -> tuple[Packed, Recording]:
-        packed = Packed(self._device, {"tokens": (num_rows, MAX_NEWS)})
-        packed.data.fill_(-1)
-        tokens = packed.tensors["tokens"]
-        recording, _ = record(lambda: self.add_tokens(first_row, tokens.clamp(min=0), tokens >= 0))
+    def _record(self, record: Recorder, num_rows: int) -> tuple[Packed, Recording]:
+        packed = Packed(self._device, {"rows": (num_rows,), "tokens": (num_rows, MAX_NEWS)})
+        rows, tokens = packed.tensors["rows"], packed.tensors["tokens"].fill_(-1)
+        recording, _ = record(lambda: self.add_tokens(rows, tokens.clamp(min=0), tokens >= 0))
         return packed, recording
 
 
@@ -136,12 +129,12 @@ class Histories:
         pool = StoragePool()
         self._make: Callable[[int], History] = lambda num_rows: History(device, graphs, pool, num_rows, vocab_size)
 
-    def of(self, cache: SlotCache, first_row: int, choosing: Choosing) -> History | None:
+    def of(self, cache: SlotCache, rows: Sequence[int], choosing: Choosing) -> History | None:
         """That of the cache's rows, up to date; None where nothing goes by the text so far."""
         if not choosing.kind.has_rules:
             return None
         if cache.history is None:
             cache.history = self._make(cache.num_rows_allocated)
         history: History = cache.history
-        history.follow(first_row, choosing)
+        history.follow(rows, choosing)
         return history

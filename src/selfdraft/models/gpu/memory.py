@@ -162,15 +162,15 @@ class Rooms:
 class PassBuffers(Packed):
     """The numbers of one pass of `rows` x `width` tokens.
 
-    `header` [8]: the cache's address, its slots a row, its rows allocated, the first row, the number of rows, the first
-    row's start; then 0.
+    `header` [8 + rows]: the cache's address, its slots a row, its rows allocated, 0 (free), the number of rows of the
+    pass, the first one's start, 0, 0; then the cache row of each, and 0 of what only pads.
     `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
     the rows choose, see `passes.Choosing`.
     """
 
     def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
         square = (rows, width)
-        shapes = {"header": (8,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
+        shapes = {"header": (8 + rows,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
         choosing = {"indices": (rows,), "settings": (rows, len(SETTINGS))}
         super().__init__(device, {**shapes, **choosing, **(more or {})})
         self.rows, self.width = rows, width
@@ -190,7 +190,7 @@ class PassBuffers(Packed):
         rows, width = len(starts), len(tokens[0])
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
-        numbers = [*_header(request, cache), *starts, *[0] * (self.rows - rows)]
+        numbers = [*_header(request, cache, self.rows), *starts, *[0] * (self.rows - rows)]
         for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
@@ -209,7 +209,7 @@ class PassBuffers(Packed):
     @property
     def columns(self) -> Columns:
         """How the columns of this pass choose, without what is known of the texts."""
-        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[3:4])
+        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[8:])
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
@@ -220,19 +220,20 @@ class PromptBuffers(Packed):
     """The tokens [rows, width] of a prompt, and the header of their pass: all rows from one slot on."""
 
     def __init__(self, device: Device, rows: int, width: int) -> None:
-        super().__init__(device, {"header": (8,), "tokens": (rows, width)})
+        super().__init__(device, {"header": (8 + rows,), "tokens": (rows, width)})
         self.header, self.tokens = self.tensors["header"], self.tensors["tokens"]
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         """Token 0 pads."""
+        header = _header(request, cache, len(self.tokens))
         padding = [0] * (self.tokens.shape[1] - len(request.tokens[0]))
-        self.write(_header(request, cache) + [token for row in request.numbers for token in (*row, *padding)])
+        self.write(header + [token for row in request.numbers for token in (*row, *padding)])
         self.send()
 
 
-def _header(request: PassRequest, cache: SlotCache) -> list[int]:
-    place = [cache.address, cache.num_slots, cache.num_rows_allocated, request.first_row]
-    return [*place, len(request.starts), request.starts[0], 0, 0]
+def _header(request: PassRequest, cache: SlotCache, num_rows: int) -> list[int]:
+    place, rows = [cache.address, cache.num_slots, cache.num_rows_allocated], request.cache_rows
+    return [*place, 0, len(rows), request.starts[0], 0, 0, *rows, *[0] * (num_rows - len(rows))]
 
 
 class DraftBuffers(PassBuffers):
@@ -265,5 +266,5 @@ class DraftBuffers(PassBuffers):
 
     @property
     def columns(self) -> Columns:
-        path, on_path, first_row = self.tensors["path"], self.tensors["on_path"][:, None], self.header[3:4]
-        return Columns(self.settings, self.indices, self.depths, path, on_path, first_row)
+        path, on_path = self.tensors["path"], self.tensors["on_path"][:, None]
+        return Columns(self.settings, self.indices, self.depths, path, on_path, self.header[8:])

@@ -138,7 +138,7 @@ class Ahead:
     choices: Sent
     cache: weakref.ref[SlotCache]
     address: int
-    first_row: int
+    rows: tuple[int, ...]
     starts: list[int]
     kind: ChoiceKind
 
@@ -146,7 +146,7 @@ class Ahead:
         return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
 
     def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_this = self.first_row == request.first_row and self.kind == request.kind
+        is_this = self.rows == request.cache_rows and self.kind == request.kind
         return is_this and self.is_at(cache, request.starts) and self.choices() == request.tokens
 
 
@@ -202,7 +202,7 @@ class Passes:
         if request.run_ahead and max(request.starts) + 2 <= graph.end:
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            place = (weakref.ref(cache), cache.address, request.first_row, [start + 1 for start in request.starts])
+            place = (weakref.ref(cache), cache.address, request.cache_rows, [start + 1 for start in request.starts])
             self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
         return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
 
@@ -224,9 +224,9 @@ class Passes:
     def _run_ahead(self, graph: PassGraph, chooser: Chooser | None, request: PassRequest) -> None:
         """The pass after the choices of this one."""
         history = None if chooser is None else chooser.history
-        self._advance(graph, history, request.first_row).replay()
+        self._advance(graph, history).replay()
         if history is not None:
-            history.advanced(request.first_row, request.starts)
+            history.advanced(request.cache_rows, request.starts)
         graph.recording.replay()
         if chooser is not None:
             chooser.recording.replay()
@@ -255,7 +255,7 @@ class Passes:
             recording, _ = record(run)
             return PassGraph(recording, end, outbox, kept.pop("scores"), kept)
 
-        bound_to = cache_key(forward, cache, request.first_row)
+        bound_to = cache_key(forward, cache, request.cache_rows)
         graph = self._graphs.get(GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to), build)
         graph.recording.replay()
         if takes_along:
@@ -272,7 +272,7 @@ class Passes:
         if choosing is None or choosing.kind == ChoiceKind():
             return None
         kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
-        (rows, width), history = scores.shape[:2], self._histories.of(cache, request.first_row, choosing)
+        (rows, width), history = scores.shape[:2], self._histories.of(cache, request.cache_rows, choosing)
         allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
         drawn_from = self._room_for_drafts(choosing.drawn_from, scores) if kind.is_tested else None
         count = None if kind.num_logprobs is None else min(kind.num_logprobs, scores.shape[-1])
@@ -308,7 +308,7 @@ class Passes:
         kept[: allowed.shape[0], : allowed.shape[1]].copy_(allowed)
         return kept
 
-    def _advance(self, graph: PassGraph, history: History | None, first_row: int) -> Recording:
+    def _advance(self, graph: PassGraph, history: History | None) -> Recording:
         """Feeds the choices of a pass to the same pass, one slot on."""
         choices = graph.outbox.choices.tensor
         rows = len(choices)
@@ -317,7 +317,7 @@ class Passes:
         def advance() -> None:
             is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
             if history is not None:  # at index 0 the token is the prompt's last
-                history.add_tokens(first_row, buffers.tokens, is_row & (buffers.indices[:, None] > 0))
+                history.add_tokens(buffers.header[8:], buffers.tokens, is_row & (buffers.indices[:, None] > 0))
             buffers.tokens.copy_(torch.where(is_row, choices, 0))
             for counter in (buffers.starts, buffers.indices, buffers.settings[:, SETTINGS.index("round")]):
                 counter.add_(1)
@@ -333,7 +333,7 @@ class Passes:
             recording, _ = record(advance, reset)
             return recording
 
-        bound_to = () if history is None else (history.words.data_ptr(), first_row)
+        bound_to = () if history is None else (history.words.data_ptr(),)
         return self._graphs.get(GraphKey(("advance", bool(bound_to)), None, rows, 1, 0, SkipSet(), (), bound_to), build)
 
     def _keep(self, name: str, value: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ class Prefill:
     def _run(self, request: PassRequest, width: int, cache: SlotCache) -> Mapping[str, torch.Tensor]:
         """The captured states of the request's tokens, padded to `width`."""
         tokens = torch.as_tensor(request.tokens, device=self._decoder.device)
-        placement = Placement.chain(request.starts, width, tokens.device, request.first_row)
+        placement = Placement.chain(request.starts, width, tokens.device, request.rows)
         padded = F.pad(tokens, (0, width - tokens.shape[1]))
         return self._decoder.forward(
             padded, placement, cache, skip=request.skip, capture=request.capture, needs_scores=False
