@@ -152,6 +152,37 @@ def test_growth_fewer_rows_and_bucket_borders(short_buckets: None) -> None:
     pair.check([[9], [9]], rows=[0, 2])
 
 
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize("starts", [(4, 9), (6, 6)], ids=["ragged", "alike"])
+@pytest.mark.parametrize("is_tree", [False, True], ids=["chain", "tree"])
+def test_rows_that_are_not_neighbours_are_single_rows(
+    is_recorded: bool, starts: tuple[int, int], is_tree: bool
+) -> None:
+    """What stands between them stays, bit by bit."""
+    runner, rows, drafts = (new_runner if is_recorded else EagerRunner)(pico("llama")), [0, 2], [SMALL, SMALL]
+    together, alone = (runner.new_cache(3, 64) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    for shift in range(2):  # the second pass is a replay, elsewhere
+        together.storage.copy_(torch.randn(together.storage.shape, generator=generator))
+        alone.storage.copy_(together.storage)
+        before = together.storage.clone()
+        places, width = [start + shift for start in starts], len(SMALL.tokens) + 1
+        tokens = [[17 + row + shift, *SMALL.tokens] for row in rows]
+        tree = tree_mask(drafts, width) if is_tree else None
+        found = runner.forward(PassRequest(tokens, places, rows, tree=tree), together)
+        scores, choices = found.scores.clone(), found.choices()
+        for number, row in enumerate(rows):
+            mask = tree_mask(drafts[:1], width) if is_tree else None
+            single = runner.forward(PassRequest([tokens[number]], [places[number]], [row], tree=mask), alone)
+            torch.testing.assert_close(scores[number], single.scores[0], rtol=1e-4, atol=1e-4)
+            assert choices[number] == single.choices()[0]
+        torch.testing.assert_close(together.storage, alone.storage, rtol=1e-4, atol=1e-4)
+        assert torch.equal(together.storage[:, :, 1], before[:, :, 1])
+        assert not torch.equal(together.storage[:, :, 2], before[:, :, 2])
+    if is_recorded:
+        assert runner.graphs.num_captures == 3, "the rows together, and each alone"
+
+
 def test_wide_passes_and_prefill_are_not_recorded() -> None:
     pair = Pair("llama")
     pair.check([[token % 90 for token in range(64)]], [0])

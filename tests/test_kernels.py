@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -178,28 +179,21 @@ def test_a_token_does_not_know_its_neighbours(dtype, product, size):
 class Layers:
     """A cache with something in it, and a reference that knows no kernels."""
 
-    def __init__(self, heads: Heads, starts: list[int], width: int, dtype: torch.dtype, num_slots: int = 256) -> None:
+    def __init__(
+        self, heads: Heads, starts: list[int], width: int, dtype: torch.dtype, cache_rows: Sequence[int] = ()
+    ) -> None:
         self.heads, self.starts, self.width = heads, starts, width
-        rows, kv = len(starts), heads.num_kv_heads
-        self.cache = random(2, 2, rows + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
+        rows, kv, num_slots = len(starts), heads.num_kv_heads, 256
+        self.cache_rows = cache_rows or range(1, 1 + rows)
+        self.cache = random(2, 2, self.cache_rows[-1] + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
         total = (heads.num_heads + 2 * kv) * heads.dim
         self.qkv = random(rows * width, total, dtype=dtype, seed=10)
         angles = torch.rand(num_slots, heads.dim // 2, generator=torch.Generator().manual_seed(3)) * 6
         self.cos, self.sin = angles.cos().to(DEVICE, dtype), angles.sin().to(DEVICE, dtype)
 
     def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
-        rows = len(self.starts)
-        header = [
-            self.cache.data_ptr(),
-            self.cache.shape[4],
-            self.cache.shape[2],
-            0,
-            rows,
-            0,
-            0,
-            0,
-            *range(1, 1 + rows),
-        ]
+        rows = self.cache_rows
+        header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 0, len(rows), 0, 0, 0, *rows]
         ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts))
         end = max(self.starts) + self.width
         return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
@@ -218,7 +212,7 @@ class Layers:
             tokens = self.qkv[row * self.width : (row + 1) * self.width].double()
             query, key, value = (part.unflatten(-1, (-1, heads.dim)) for part in tokens.split(sizes, -1))
             positions = [start + int(depth) for depth in depths[row]]
-            keys, values = cache[0, row + 1], cache[1, row + 1]
+            keys, values = cache[:, self.cache_rows[row]]
             for t, position in enumerate(positions):
                 keys[:, start + t], values[:, start + t] = self.rotate(key[t], position), value[t]
             slot_positions = [*range(start), *positions]
@@ -266,6 +260,25 @@ def test_attention(dtype, shape, starts, width, kind):
     assert error(found, expected) < TOLERANCE[dtype]
     assert error(layers.cache[1], cache) < TOLERANCE[dtype]
     assert torch.equal(layers.cache[0], untouched)
+
+
+@by_dtype
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_rows_with_one_between_them_are_single_rows(dtype, kind):
+    """Bit by bit, and what stands between them stays."""
+    heads, starts, rows = SHAPES["grouped"], [63, 5], [0, 2]
+    together = Layers(heads, starts, 6, dtype, rows)
+    before, alone = together.cache.clone(), together.cache.clone()
+    depths, sees = chain(2, 6) if kind == "chain" else tree(2)
+    found = attend(together.qkv, together.place(depths, sees), heads, layer=1).view(2, 6, -1)
+    for number, (start, row) in enumerate(zip(starts, rows, strict=True)):
+        single = Layers(heads, [start], 6, dtype, [row])
+        single.cache, single.qkv = alone, together.qkv[number * 6 : number * 6 + 6].contiguous()
+        expected = attend(single.qkv, single.place(depths[:1], sees[:1]), heads, layer=1)
+        assert torch.equal(found[number], expected)
+    assert torch.equal(together.cache, alone)
+    assert torch.equal(together.cache[:, :, 1], before[:, :, 1])
+    assert not torch.equal(together.cache, before)
 
 
 @by_dtype

@@ -7,9 +7,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from pico import pico
 from selfdraft import Engine, Generation, OptionError
+from selfdraft.engine.state import State, TextSequence
 from test_graphs import new_engine
 
 NUM_SCHEDULES, NUM_MORE = 25, 475
@@ -91,6 +93,30 @@ def test_every_text_is_that_of_a_single_call(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES, NUM_SCHEDULES + NUM_MORE))
 def test_every_text_is_that_of_a_single_call_many_times(seed: int) -> None:
     check_schedule(("llama", "gpt2", "recorded")[seed % 3], seed)
+
+
+@pytest.mark.parametrize("kind", ["llama", "recorded"])
+def test_no_row_moves_when_a_neighbour_leaves(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values stay where they are, bit by bit, and the next text takes the row that is free."""
+    rows: list[dict[int, int]] = []
+    drop = State.drop_finished
+
+    def watched(state: State) -> list[TextSequence]:
+        storage: Any = state.cache.storage  # type: ignore[attr-defined]
+        before = storage.clone()
+        finished = drop(state)
+        assert torch.equal(storage, before)
+        rows.append({sequence.sequence_id: sequence.row for sequence in state.active})
+        return finished
+
+    monkeypatch.setattr(State, "drop_finished", watched)
+    with engine_of(kind).session(max_rows=3) as session:
+        lengths = (12, 3, 20, 9)
+        numbers = [session.add([5 + place, 6, 7], max_new_tokens=size) for place, size in enumerate(lengths)]
+        while session.num_open:
+            session.step()
+    taken = [{row for known in rows for number, row in known.items() if number == one} for one in numbers]
+    assert taken == [{0}, {1}, {2}, {1}]
 
 
 def test_a_text_goes_on_where_another_stopped() -> None:

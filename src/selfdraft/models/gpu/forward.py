@@ -90,8 +90,9 @@ class ModuleForward:
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
     ) -> tuple[Halfway, Sequence[str]]:
-        rows = buffers.host["header"][8:].tolist()
-        band = buffers.header[8:] if has_gaps(rows) else slice(rows[0], rows[-1] + 1)
+        header = buffers.host["header"]
+        rows = header[8 : 8 + header[4]].tolist()
+        band = buffers.header[8:] if has_gaps(rows) else slice(rows[0], rows[0] + buffers.rows)
         placement = Placement.recorded(buffers.starts, buffers.depths, buffers.sees, end, band)
         num_first = head_start(self._decoder.active_sublayers(skip))
         return self._decoder.begin(buffers.tokens, placement, cache, skip=skip, num_sublayers=num_first), capture
