@@ -127,10 +127,7 @@ class SlotCache:
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store [rows, heads, width, dim] at the placement's slots; return all that its rows may read.
-
-        That is a view where they are neighbours, else a copy.
-        """
+        """Store [rows, heads, width, dim] at the placement's slots; return what its rows read: a view of neighbours."""
         return _write(self.keys[layer], keys, placement), _write(self.values[layer], values, placement)
 
     def at(self, placement: Placement) -> CacheView:
@@ -161,16 +158,14 @@ class CacheView:
 
 
 def _write(store: torch.Tensor, new: torch.Tensor, placement: Placement) -> torch.Tensor:
-    rows, start = placement.rows, placement.start
-    if start is None:
+    rows = placement.rows
+    if placement.start is None or not isinstance(rows, slice):
         store[placement.row_index, :, placement.slots] = new.transpose(1, 2)
     if not isinstance(rows, slice):
-        if start is not None:
-            store.narrow(2, start, new.shape[2]).index_copy_(0, rows, new)
         return store.narrow(2, 0, placement.end).index_select(0, rows)
     band = store if rows.stop - rows.start == store.shape[0] else store[rows]
-    if start is not None:
-        band.narrow(2, start, new.shape[2]).copy_(new)
+    if placement.start is not None:
+        band.narrow(2, placement.start, new.shape[2]).copy_(new)
     return band.narrow(2, 0, placement.end)
 
 

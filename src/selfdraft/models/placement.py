@@ -51,8 +51,7 @@ class Placement:
     def chain(cls, starts: Sequence[int], width: int, device: torch.device, rows: Sequence[int] = ()) -> Placement:
         """`width` consecutive tokens per row, row i from position `starts[i]` of cache row `rows[i]` (empty: i)."""
         slots, start = _slots(starts, width, device)
-        band = band_of(rows or range(len(starts)), device)
-        return cls(band, positions=slots, slots=slots, end=max(starts) + width, start=start)
+        return cls(band_of(rows or range(len(starts)), device), slots, slots, max(starts) + width, start)
 
     @classmethod
     def tree(cls, starts: Sequence[int], tree: TreeMask, device: torch.device, rows: Sequence[int] = ()) -> Placement:
@@ -66,8 +65,8 @@ class Placement:
         sees = (all_slots < first)[:, None].repeat(1, width, 1)
         sees.scatter_(2, slots[:, None].expand(-1, width, -1), torch.from_numpy(tree.matrix).to(device))
         slot_positions = all_slots.repeat(len(starts), 1).scatter_(1, slots, positions)
-        band = band_of(rows or range(len(starts)), device)
-        return cls(band, positions, slots, end, start, Sight(sees, slot_positions))
+        sight = Sight(sees, slot_positions)
+        return cls(band_of(rows or range(len(starts)), device), positions, slots, end, start, sight)
 
     @classmethod
     def recorded(
@@ -104,10 +103,9 @@ class Placement:
     @property
     def row_index(self) -> torch.Tensor:
         """[rows, 1], to pair with `slots` when writing ragged rows."""
-        rows = self.rows
-        if isinstance(rows, slice):
-            rows = torch.arange(rows.start, rows.stop, device=self.slots.device)
-        return rows[:, None]
+        if isinstance(self.rows, slice):
+            return torch.arange(self.rows.start, self.rows.stop, device=self.slots.device)[:, None]
+        return self.rows[:, None]
 
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask [rows or 1, 1, width, end] in the model's dtype, or None where every query sees every slot.

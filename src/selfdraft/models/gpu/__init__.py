@@ -4,7 +4,7 @@
 
 One plain token (nothing skipped, captured or branched), file by file:
     runner   `GraphRunner.forward` takes a `PassRequest` and finds its route: recorded, prefill, or eager
-    memory   `PassBuffers` packs tokens, starts and sights of the request, and sends them in one copy
+    memory   `PassBuffers` packs tokens, cache rows, starts and sights of the request, and sends them in one copy
     graphs   `Graphs` finds the recording by its `GraphKey`, or records it now
     forward  what is recorded: `ModuleForward` runs the model's own modules, `FusedForward` (fused) few kernels
              in fixed places (workspace), whose launches are kept for the next skip set

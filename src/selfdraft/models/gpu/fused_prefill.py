@@ -8,7 +8,7 @@ other, so that they read no cache, and store through an address on the device: o
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..cache import SlotCache
 from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
 from ..joined import JoinedAttention, JoinedMLP
-from ..placement import Band, band_of
+from ..placement import band_of
 from ..sublayer import SubLayer
 from .fused import MAX_POSITIONS, sorts_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
@@ -40,29 +40,17 @@ _PROOF_WIDTHS, _PROOF_WINDOW = (PREFILL_STEP + 6, 5), 3
 
 
 @dataclass(frozen=True)
-class Past:
-    """Rows of a cache up to a slot; they may have been written since."""
-
-    storage: torch.Tensor
-    rows: Band
-    end: int
-
-    def of(self, layer: int) -> torch.Tensor:
-        """Keys and values [2, rows, end, heads, dim]; a copy where rows are not neighbours."""
-        return self.storage[layer][:, self.rows, :, : self.end].transpose(-2, -3)
-
-
-@dataclass(frozen=True)
 class Chunk:
     """Tokens on the device and what becomes of them.
 
-    `past`: where something stands before them, what they read of the cache.
+    `past`: where something stands before them, a layer's keys and values up to their end [2, rows, end, heads, dim], as
+    they are then.
     """
 
     inputs: PromptBuffers
     skip: SkipSet
     capture: tuple[str, ...]
-    past: Past | None = None
+    past: Callable[[int], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +139,7 @@ class FusedPrefill(Prefill):
         rotate_and_store(qkv, chunk.inputs.header, self._table, heads, part.layer)
         query, keys, values = _split(qkv, heads)
         if chunk.past is not None:
-            keys, values = chunk.past.of(part.layer)
+            keys, values = chunk.past(part.layer)
         mixed = attend(query, keys, values, heads)
         return F.linear(mixed.reshape(len(normed), -1), part.out, part.out_bias)
 
@@ -175,12 +163,13 @@ def _split(qkv: torch.Tensor, heads: Heads) -> tuple[torch.Tensor, ...]:
     return torch.split(qkv, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=2)
 
 
-def _past(request: PassRequest, width: int, cache: SlotCache) -> Past | None:
-    start = request.starts[0]
-    if start == 0:
+def _past(request: PassRequest, width: int, cache: SlotCache) -> Callable[[int], torch.Tensor] | None:
+    storage, end = cache.storage, request.starts[0] + width
+    if end == width:
         return None
-    assert cache.storage is not None, "layers that differ do not run fused"
-    return Past(cache.storage, band_of(request.cache_rows, cache.storage.device), start + width)
+    assert storage is not None, "layers that differ do not run fused"
+    band = band_of(request.cache_rows, storage.device)  # not of neighbours: what is read is copied
+    return lambda layer: storage[layer][:, band, :, :end].transpose(-2, -3)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
