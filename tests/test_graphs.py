@@ -842,9 +842,9 @@ def test_texts_that_end_while_a_pass_runs_ahead() -> None:
     engine = new_engine(pico("llama"))
     expected = reference("llama", "greedy", 0).tokens
     first = max(expected.index(token) for token in expected)
-    engine.model = mock.Mock(generation_config=mock.Mock(eos_token_id=expected[first]))
     for _ in range(2):
-        found = engine.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=NUM_TOKENS, strategy="off")
+        with mock.patch.object(engine.model.generation_config, "eos_token_id", expected[first]):
+            found = engine.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=NUM_TOKENS, strategy="off")
         assert found[0].finish_reason == "eos"
         assert found[0].tokens == expected[: first + 1]
         other = reference("llama", "greedy", 2).tokens

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import torch
 
 from .types import Draft, SkipSet
 
+T = TypeVar("T")
 Tokens = torch.Tensor | Sequence[Sequence[int]]
 """[rows, width]: numbers on the host, or a tensor on any device."""
 
@@ -81,6 +82,8 @@ class Text(NamedTuple):
     lead: Sequence[int]  # seen before the text by rules alone
     tokens: Sequence[int]
     num_prompt_tokens: int
+    biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
+    eos_tokens: Sequence[int] = ()  # banned as long as the text is too short
 
 
 class Choosing(NamedTuple):
@@ -89,21 +92,36 @@ class Choosing(NamedTuple):
     kind: ChoiceKind
     settings: Sequence[Sequence[int]]  # [row] in the order of `SETTINGS`
     indices: Sequence[int]  # [row] position in the generated text of what stands after column 0
-    texts: Sequence[Text] = ()  # where there are rules
-    biases: Sequence[tuple[int, float]] = ()  # added to tokens' scores
-    eos_tokens: Sequence[int] = ()
+    texts: Sequence[Text] = ()  # as rules see them
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32] int32, a bit a token; on the device
     drawn_from: Sequence[torch.Tensor | None] = ()  # [row] `Draft.scores`, where drafts are tested
 
     def over(self, drafts: Sequence[Draft], is_tested: bool = False) -> Choosing:
         """The same rows, which know the sizes of these drafts and, if asked, test them."""
-        kind, drawn_from, rules = self.kind, self.drawn_from, (self.texts, self.biases, self.eos_tokens, self.allowed)
+        kind, drawn_from = self.kind, self.drawn_from
         if is_tested:
             most = max(map(_num_rivals, drafts))
             num_rivals = next((number for number in (0, 1, 4, 10) if number >= most), most)  # few: each is recorded
             kind = kind._replace(is_tested=True, num_rivals=num_rivals)
             drawn_from = [draft.scores for draft in drafts]
-        return Choosing(kind, of_drafts(self.settings, drafts), self.indices, *rules, drawn_from)
+        settings = of_drafts(self.settings, drafts)
+        return Choosing(kind, settings, self.indices, self.texts, self.allowed, drawn_from)
+
+
+def joined(parts: Sequence[Choosing], places: Sequence[Sequence[int]]) -> Choosing | None:
+    """The rows of several, at their places among all rows; None: what they do is too different to be done at once.
+
+    What only some of them do, the others do with settings that change nothing.
+    """
+    kinds = [part.kind for part in parts]
+    if len({(kind.salt, kind.num_logprobs, kind.is_masked, kind.is_tested) for kind in kinds}) > 1:
+        return None
+    flags = {name: any(getattr(kind, name) for kind in kinds) for name in ChoiceKind._fields if name.startswith("has_")}
+    kind = kinds[0]._replace(is_drawn=any(kind.is_drawn for kind in kinds), **flags)
+    found = {place: (part, row) for part, own in zip(parts, places, strict=True) for row, place in enumerate(own)}
+    rows = [found[place] for place in range(len(found))]
+    settings, indices = [part.settings[row] for part, row in rows], [part.indices[row] for part, row in rows]
+    return Choosing(kind, settings, indices, [part.texts[row] for part, row in rows] if kind.has_rules else ())
 
 
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
@@ -194,11 +212,10 @@ class PassOutput:
     def of_rows(self, rows: Sequence[int]) -> PassOutput:
         """What it says of these rows, without captured states."""
 
-        def read_choices() -> list[list[int]]:
-            found = self.choices()
-            return [found[row] for row in rows]
+        def part(read: Callable[[], Sequence[T]] | None) -> Callable[[], list[T]] | None:
+            return None if read is None else lambda: [read()[row] for row in rows]
 
-        return PassOutput(self.scores[list(rows)], {}, None if self.read_choices is None else read_choices)
+        return PassOutput(self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

@@ -118,9 +118,11 @@ class Sampler:
         if kind is None:
             return None
         indices = [index for _, index, _ in sites]
-        rules = (texts, self.options.logit_bias, self.eos_tokens) if kind.has_rules else ()
+        if kind.has_rules:
+            biases, eos_tokens = self.options.logit_bias, self.eos_tokens
+            texts = [text._replace(biases=biases, eos_tokens=eos_tokens) for text in texts]
         kind = kind._replace(salt=salt if kind.is_drawn else 0, num_logprobs=num_logprobs)
-        return Choosing(kind, self.settings(sites), indices, *rules)
+        return Choosing(kind, self.settings(sites), indices, texts)
 
     def settings(self, sites: Sequence[Site]) -> list[list[int]]:
         """[row] in the order of `SETTINGS`."""

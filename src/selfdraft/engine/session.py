@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,14 +79,11 @@ class Rows:
             longest = max(len(text.sequence.tokens) + text.sequence.max_new_tokens for text, _ in joining)
             cache = self._runner.new_cache(self._max_rows, longest + DRAFT_SLOTS)
             self._rounds = Rounds(self._runner, State([], cache))
-        while joining:
-            cohort = joining[0][1]
-            group = []
-            while joining and joining[0][1] is cohort:
-                group.append(joining.pop(0)[0])
-            self._live = [*self._live, *group]
+        for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
+            texts = [text for text, _ in group]
+            self._live = [*self._live, *texts]
             assert self._rounds is not None
-            self._rounds.join([text.sequence for text in group], cohort)
+            self._rounds.join([text.sequence for text in texts], cohort)
 
     def close(self) -> None:
         """End what has not ended."""

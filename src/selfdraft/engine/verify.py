@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..passes import Choosing, PassOutput, PassRequest, Resume, TreeMask
+from ..passes import Choosing, PassOutput, PassRequest, Resume, TreeMask, joined
 from ..protocols import Runner
 from ..types import ROOT, Draft
 from .accept import Coupled, Rejection, Targets
@@ -33,14 +33,21 @@ class TargetPass:
         needs = (need for cohort, _ in self._groups for need in cohort.method.strategy.needs)
         self._capture = tuple(dict.fromkeys(needs))
         self._is_tested = any(cohort.is_tested for cohort, _ in self._groups)
-        self._choosing = self._choosing_at_once() if len(self._groups) == 1 else None
+        self._choosing = self._joined_choosing()
         self._rooms = [sequence.max_draft_tokens for sequence in state.active]
 
-    def _choosing_at_once(self) -> Choosing | None:
-        """How all rows choose, if they are of one cohort."""
-        ((cohort, _),) = self._groups
-        sampler, texts = cohort.sampler, [sequence.text for sequence in self._state.active]
-        return sampler.choosing(self._sites, texts, cohort.method.accept.target_salt, sampler.options.logprobs)
+    def _joined_choosing(self) -> Choosing | None:
+        """How all rows choose, if a device can do it at once."""
+        parts = [self._choosing_of(cohort, rows) for cohort, rows in self._groups]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or (len(parts) > 1 and self._is_tested):
+            return None
+        return known[0] if len(known) == 1 else joined(known, [rows for _, rows in self._groups])
+
+    def _choosing_of(self, cohort: Cohort, rows: Sequence[int]) -> Choosing | None:
+        sampler, sites = cohort.sampler, [self._sites[row] for row in rows]
+        texts = [self._state.active[row].text for row in rows]
+        return sampler.choosing(sites, texts, cohort.method.accept.target_salt, sampler.options.logprobs)
 
     def __call__(self, drafts: Sequence[Draft]) -> tuple[list[Judged], PassOutput]:
         is_waiting = self._is_waiting(drafts)

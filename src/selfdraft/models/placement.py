@@ -9,8 +9,7 @@ import torch
 
 from ..passes import TreeMask
 
-Band = slice | torch.Tensor
-"""Rows of a cache: neighbours, or any by number."""
+Band = slice | torch.Tensor  # rows of a cache: neighbours, or any by number
 
 
 def has_gaps(rows: Sequence[int]) -> bool:

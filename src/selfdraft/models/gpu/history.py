@@ -45,7 +45,7 @@ class History:
         news: list[list[int]] = []
         for row, text in zip(rows, choosing.texts, strict=True):
             if not self._known[row]:
-                self._begin(row, text, choosing)
+                self._begin(row, text)
             known, end = self._known[row], len(text.tokens) - 1
             if end - known > MAX_NEWS:
                 self._add(row, text.tokens[known:end])
@@ -85,18 +85,18 @@ class History:
         """What recordings that use it are bound to."""
         return self.words.data_ptr(), 0 if self.biases is None else self.biases.data_ptr()
 
-    def _begin(self, row: int, text: Text, choosing: Choosing) -> None:
+    def _begin(self, row: int, text: Text) -> None:
         words, prompt = self.words[row], [*text.lead, *text.tokens[: text.num_prompt_tokens]]
         words.zero_()
         words[self._tensor(prompt)] = WORD_PROMPT
-        if choosing.eos_tokens:
-            words[self._tensor(choosing.eos_tokens)] |= WORD_EOS
-        if choosing.biases and self.biases is None:
+        if text.eos_tokens:
+            words[self._tensor(text.eos_tokens)] |= WORD_EOS
+        if text.biases and self.biases is None:
             self.biases, self._bias_lease = self._pool.take(self._shape, torch.float32, self._device.device)
         if self.biases is not None:
             self.biases[row].zero_()
-        if choosing.biases and self.biases is not None:
-            tokens, values = zip(*choosing.biases, strict=True)
+        if text.biases and self.biases is not None:
+            tokens, values = zip(*text.biases, strict=True)
             self.biases[row, self._tensor(tokens)] = torch.tensor(values, device=self._device.device)
         self._known[row] = text.num_prompt_tokens
 
