@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import itertools
 from collections.abc import Callable, Iterator
@@ -88,9 +87,7 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
     for count in range(1, 14):
         assert engine.generate(PROMPTS[0], max_new_tokens=count, **method).tokens == expected[:count]
     for place in range(5, 15, 2):
-        model = copy.copy(engine.model)
-        with mock.patch.object(engine, "model", model):
-            model.generation_config = mock.Mock(eos_token_id=expected[place])
+        with mock.patch.object(engine.model.generation_config, "eos_token_id", expected[place]):
             found = engine.generate(PROMPTS[0], max_new_tokens=24, **method)
         assert found.finish_reason == "eos"
         assert found.tokens == expected[: expected.index(expected[place]) + 1]

@@ -145,7 +145,11 @@ def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pyt
     def verified() -> list[torch.Tensor]:
         (state,) = states
         stores = (*state.cache.keys, *state.cache.values)
-        return [store[row, :, :start].clone() for store in stores for row, start in enumerate(state.starts)]
+        return [
+            store[row, :, :start].clone()
+            for store in stores
+            for row, start in zip(state.rows, state.starts, strict=True)
+        ]
 
     def watch(owner: Any, attribute: str) -> None:
         original = getattr(owner, attribute)
