@@ -152,7 +152,7 @@ class TestTraces:
     def test_a_text_that_ends(self) -> None:
         engine = new_engine()
         generated = engine.generate(PROMPTS[0].tokens, max_new_tokens=20, strategy="off").tokens
-        with mock.patch.object(type(engine), "eos_tokens", frozenset([generated[8]])):
+        with mock.patch.object(engine.model.generation_config, "eos_token_id", generated[8]):
             length = generated.index(generated[8]) + 1
             (at_once,) = collect(engine, UNIFORM, PROMPTS[:1], 20)
             (one_by_one,) = collect(engine, {"drafter": "model"}, PROMPTS[:1], 20)
