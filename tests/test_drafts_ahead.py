@@ -16,8 +16,10 @@ from selfdraft.engine.accept import Coupled
 from selfdraft.lookahead.fixed import Fixed
 from selfdraft.models.cache import SlotCache
 from selfdraft.models.gpu import accept as gpu_accept
+from selfdraft.models.gpu import drafts as gpu_drafts
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import graphs as gpu_graphs
+from selfdraft.models.gpu.draft import DraftOutputs
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.types import Plan
 from test_graphs import DRAWN, RULES, drafts_of, loose_runner, new_engine, new_runner, tokens_of
@@ -93,6 +95,23 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
         assert found.tokens == expected[: expected.index(expected[place]) + 1]
         assert engine.generate(PROMPTS[0], max_new_tokens=24, **method).tokens == expected
     assert hits_of(engine)[0] > 15
+
+
+@pytest.mark.parametrize("choosing", [{}, {"temperature": 0.9, "acceptance": "rejection"}], ids=str)
+def test_tokens_that_the_device_writes_to_the_host(choosing: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As our kernels do, which CUDA alone runs; recordings that are made in the middle of a draft leave them alone."""
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 16)
+    expected = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=60, **TREE, **choosing)
+
+    def at_host(*arguments: Any) -> DraftOutputs:
+        outputs = DraftOutputs(*arguments)
+        outputs.drafted, outputs.progress, outputs._is_at_host = outputs._host_drafted, outputs._host_progress, True
+        return outputs
+
+    monkeypatch.setattr(gpu_drafts, "DraftOutputs", at_host)
+    found = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=60, **TREE, **choosing)
+    assert found.tokens == expected.tokens
+    assert [step.draft.tokens for step in found.steps] == [step.draft.tokens for step in expected.steps]
 
 
 def test_texts_that_end_by_a_stop_string() -> None:

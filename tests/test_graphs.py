@@ -212,6 +212,19 @@ def test_rows_are_padded_where_the_forward_finds_the_cache_itself() -> None:
     assert runner.graphs.num_captures == 1
 
 
+def test_a_draft_does_not_hear_of_the_last_ones_progress() -> None:
+    """A recording made in the middle of a draft sends what the device has noted so far."""
+    outputs = gpu_draft.DraftOutputs(Device(CPU), 1, 1, None)
+    outputs.begin()
+    outputs.progress.fill_(2)
+    outputs.send()
+    assert not outputs.goes_on(1)
+    outputs.end()
+    outputs.begin()
+    outputs.send()
+    assert outputs._flag[0] == 0
+
+
 def test_a_forward_settles_after_every_prefill() -> None:
     """When the next pass comes: what a strategy computes of the prompt is in between."""
     runner = new_runner(pico("llama"))

@@ -59,9 +59,8 @@ class DraftOutputs:
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
         self._is_at_host = runs_triton(device.device)  # our own kernels write there
-        self.drafted, self.progress = self._host_drafted, self._host_progress
-        if not self._is_at_host:
-            self.drafted, self.progress = device.zeros(*shape), device.zeros(1)
+        at_host = (self._host_drafted, self._host_progress)
+        self.drafted, self.progress = at_host if self._is_at_host else (device.zeros(*shape), device.zeros(1))
         self._numbers, self._flag = self._host_drafted.numpy(), self._host_progress.numpy()
         self._confidences = self._numbers.view(np.float64)[:, :, -1]
 
@@ -80,6 +79,7 @@ class DraftOutputs:
         if self._is_busy:  # an interrupted draft may still be writing
             self._device.wait()
         self._is_busy, self._flag[0] = True, 0
+        self.progress.zero_()  # of the last draft: what is recorded in this one sends it once more
 
     def end(self) -> None:
         self._is_busy = False
