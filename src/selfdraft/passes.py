@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,26 @@ from .types import Draft, SkipSet
 T = TypeVar("T")
 Tokens = torch.Tensor | Sequence[Sequence[int]]
 """[rows, width]: numbers on the host, or a tensor on any device."""
+
+
+class Made(Sequence[T]):
+    """A sequence that is made when somebody first looks into it: most passes have run ahead and need no numbers."""
+
+    def __init__(self, make: Callable[[], Sequence[T]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _items(self) -> Sequence[T]:
+        return self._make()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._items[place]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 @dataclass(frozen=True)
@@ -118,10 +138,17 @@ def joined(parts: Sequence[Choosing], places: Sequence[Sequence[int]]) -> Choosi
         return None
     flags = {name: any(getattr(kind, name) for kind in kinds) for name in ChoiceKind._fields if name.startswith("has_")}
     kind = kinds[0]._replace(is_drawn=any(kind.is_drawn for kind in kinds), **flags)
-    found = {place: (part, row) for part, own in zip(parts, places, strict=True) for row, place in enumerate(own)}
-    rows = [found[place] for place in range(len(found))]
-    settings, indices = [part.settings[row] for part, row in rows], [part.indices[row] for part, row in rows]
-    return Choosing(kind, settings, indices, [part.texts[row] for part, row in rows] if kind.has_rules else ())
+
+    def merged(columns: Sequence[Sequence[T]]) -> Made[T]:
+        return Made(lambda: [value for _, value in sorted(_placed(columns, places), key=lambda one: one[0])])
+
+    settings, indices = merged([part.settings for part in parts]), merged([part.indices for part in parts])
+    return Choosing(kind, settings, indices, merged([part.texts for part in parts]) if kind.has_rules else ())
+
+
+def _placed(columns: Sequence[Sequence[T]], places: Sequence[Sequence[int]]) -> Iterator[tuple[int, T]]:
+    for column, own in zip(columns, places, strict=True):
+        yield from zip(own, column, strict=True)
 
 
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
@@ -240,7 +267,7 @@ class NoiseKey:
 
     @classmethod
     def of(cls, sites: Sequence[Site], device: torch.device) -> NoiseKey:
-        return cls(*torch.tensor(sites, device=device).unbind(1))
+        return cls(*torch.tensor(list(sites), device=device).unbind(1))
 
     def at(self, rows: torch.Tensor) -> NoiseKey:
         return NoiseKey(self.sequences[rows], self.indices[rows], self.rounds[rows])

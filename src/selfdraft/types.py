@@ -217,6 +217,9 @@ class Draft:
         return node
 
 
+NO_DRAFT = Draft()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a round emits: the tokens of the accepted `nodes`, a path down the draft, then one of the target's own."""
@@ -232,10 +235,6 @@ class Verdict:
     def columns(self) -> list[int]:
         """Of the verification pass: those after which the tokens stand."""
         return [0, *(node + 1 for node in self.nodes)][: len(self.tokens)]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return tuple("draft" if index < self.num_accepted else "target" for index in range(len(self.tokens)))
 
     def cut(self, num_tokens: int) -> Verdict:
         """The first `num_tokens` of it: a stop rule struck there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -89,7 +89,10 @@ class Coupled:
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
         if targets.are_chosen:
-            return [_follow(draft, choices) for draft, choices in zip(targets.drafts, targets.choices, strict=True)]
+            return [
+                _follow(draft, choices) if draft.tokens else alone(choices[0])
+                for draft, choices in zip(targets.drafts, targets.choices, strict=True)
+            ]
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
         while rows:
@@ -124,6 +127,12 @@ class Rejection:
         read = targets.output.read_verdicts
         found = _tested(targets, sampler) if read is None else read()
         return [_verdict(draft, numbers) for draft, numbers in zip(targets.drafts, found, strict=True)]
+
+
+@lru_cache(maxsize=1 << 14)
+def alone(token: int) -> Verdict:
+    """Nothing was drafted. Rounds that emit the same token share it."""
+    return Verdict((token,))
 
 
 def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:

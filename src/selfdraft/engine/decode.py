@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import Plan, StepRecord, Verdict
+from ..types import Plan, StepRecord, TokenLogprobs, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
-from .state import State, TextSequence, prefill
+from .state import KeptRound, State, TextSequence, prefill
 from .verify import Judged, TargetPass
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ class Rounds:
         self._state.join(sequences, cohort)
         self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, sequences)
 
-    def step(self) -> list[StepRecord]:
-        """One round: a record of each sequence that takes part."""
+    def step(self) -> None:
+        """One round."""
         runner, state = self._runner, self._state
         watch = Stopwatch(runner)
         plans = make_plans(runner, state)
@@ -46,14 +46,15 @@ class Rounds:
 
         recorded = watch.record_seconds
         seconds = (draft_seconds, verify_seconds, self._optimise_seconds + recorded, recorded)
-        steps = by_row(judged, lambda one: make_records(state, one, plans, verdicts, output.captured, seconds))
+        drafts = by_row(judged, lambda one: one.targets.drafts)
+        logprobs = by_row(judged, lambda one: logprobs_of(one, verdicts))
+        rounds = [(*row, seconds) for row in zip(plans, drafts, verdicts, logprobs, strict=True)]
+        steps = make_records(state, judged, rounds, output.captured)
         watch.lap()
         observe(state, steps)
         self._optimise_seconds = watch.lap()
-        for sequence, step in zip(state.active, steps, strict=True):
-            sequence.record(step, watch.seconds)
+        state.record(rounds, watch.seconds)
         self.drop_finished()
-        return steps
 
     def drop_finished(self) -> None:
         """Those that have ended leave, for whatever reason."""
@@ -64,8 +65,10 @@ class Rounds:
         end(self._state, list(self._state.begun.values()))
 
 
-def by_row(judged: Sequence[Judged], function: Callable[[Judged], Sequence[T]]) -> list[T]:
+def by_row(judged: Sequence[Judged], function: Callable[[Judged], Iterable[T]]) -> list[T]:
     """What the function finds for the rows of each cohort, in the order of all rows."""
+    if len(judged) == 1:
+        return list(function(judged[0]))
     found = {row: value for one in judged for row, value in zip(one.rows, function(one), strict=True)}
     return [found[row] for row in range(len(found))]
 
@@ -96,9 +99,10 @@ class Stopwatch:
 
 def make_plans(runner: Runner, state: State) -> list[Plan]:
     """What each row drafts with."""
+    same = {cohort: cohort.method.only_plan for cohort, _ in state.groups}
     return [
-        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
-        for row, sequence in enumerate(state.active)
+        same[cohort] or cohort.method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
+        for sequence, cohort in zip(state.active, state.row_cohorts, strict=True)
     ]
 
 
@@ -111,26 +115,29 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
     return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
 
 
-def make_records(
-    state: State,
-    judged: Judged,
-    plans: Sequence[Plan],
-    verdicts: Sequence[Verdict],
-    captured: Mapping[str, torch.Tensor],
-    seconds: tuple[float, float, float, float],
-) -> list[StepRecord]:
-    """What happened to the rows of a cohort."""
-    (method, sampler), targets, records = (judged.cohort.method, judged.cohort.sampler), judged.targets, []
+def logprobs_of(judged: Judged, verdicts: Sequence[Verdict]) -> list[tuple[TokenLogprobs, ...]]:
+    """Of what the rows of a cohort emitted, where they were asked for."""
     own = [verdicts[row] for row in judged.rows]
-    logprobs = emitted_logprobs(targets, own, sampler.options.logprobs)
-    for place, (row, verdict) in enumerate(zip(judged.rows, own, strict=True)):
-        plan, draft = plans[row], targets.drafts[place]
-        states = states_of(verdict, row, {name: captured[name] for name in method.strategy.needs})
-        wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
-        choices = tuple(targets.choices[place]) if wants_choices else ()
-        sequence_id = state.active[row].sequence_id
-        records.append(StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[place]))
-    return records
+    return emitted_logprobs(judged.targets, own, judged.cohort.sampler.options.logprobs)
+
+
+def make_records(
+    state: State, judged: Sequence[Judged], rounds: Sequence[KeptRound], captured: Mapping[str, torch.Tensor]
+) -> list[StepRecord]:
+    """What happened to the rows, for the methods' parts to learn from; nothing where none of them does."""
+
+    def of_cohort(one: Judged) -> Iterator[StepRecord]:
+        method = one.cohort.method
+        for place, row in enumerate(one.rows):
+            plan, draft, verdict, logprobs, seconds = rounds[row]
+            states = states_of(verdict, row, {name: captured[name] for name in method.strategy.needs})
+            wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
+            choices = tuple(one.targets.choices[place]) if wants_choices else ()
+            sequence_id = state.active[row].sequence_id
+            yield StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs)
+
+    is_asked = any(one.cohort.method.learns or any(draft.tokens for draft in one.targets.drafts) for one in judged)
+    return by_row(judged, of_cohort) if is_asked else []
 
 
 def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -139,8 +146,8 @@ def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) 
 
 
 def observe(state: State, steps: Sequence[StepRecord]) -> None:
-    for row, step in enumerate(steps):
-        method = state.cohort(row).method
+    for cohort, step in zip(state.row_cohorts, steps, strict=False):
+        method = cohort.method
         method.strategy.observe(step.sequence_id, step)
         method.lookahead.observe(step)
         if step.draft.tokens:

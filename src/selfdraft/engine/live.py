@@ -32,7 +32,8 @@ class LiveText:
         options: GenerateOptions,
         is_unwanted: Callable[[], bool] | None = None,
     ) -> None:
-        self.sequence, self._tail, self._asked = sequence, tail, is_unwanted
+        self.sequence, self._tail = sequence, tail
+        self.is_unwanted = is_unwanted  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
         self._num_shown = len(sequence.emitted)
         for token in sequence.emitted[tail.num_tokens :]:
@@ -41,11 +42,6 @@ class LiveText:
     @property
     def has_ended(self) -> bool:
         return self.sequence.finish_reason is not None
-
-    @property
-    def is_unwanted(self) -> bool:
-        """By the caller's own function, which is asked once a round."""
-        return self._asked is not None and self._asked()
 
     def cancel(self) -> None:
         if not self.has_ended:

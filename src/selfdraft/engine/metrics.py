@@ -18,25 +18,25 @@ TIE_EPS = 4
 
 
 def stats_of(sequence: TextSequence) -> Stats:
-    steps = sequence.steps
-    num_tokens = sequence.num_generated
+    rounds, num_tokens = sequence.rounds, sequence.num_generated
+    seconds = [sum(part) for part in zip(*(seconds for *_, seconds in rounds), strict=True)] or [0.0] * 4
     # One step is one draft pass. Tokens kept from a branch that took no pass count as steps: the rate is a share.
-    num_draft_steps = sum(max(step.draft.num_draft_steps, step.verdict.num_accepted) for step in steps)
-    num_accepted = sum(step.verdict.num_accepted for step in steps)
+    num_draft_steps = sum([max(draft.num_draft_steps, len(verdict.nodes)) for _, draft, verdict, *_ in rounds])
+    num_accepted = sum([len(verdict.nodes) for _, _, verdict, *_ in rounds])
     return Stats(
         num_tokens=num_tokens,
-        num_rounds=len(steps),
-        num_target_passes=len(steps),  # one verification a round; prefill is not counted
+        num_rounds=len(rounds),
+        num_target_passes=len(rounds),  # one verification a round; prefill is not counted
         num_draft_steps=num_draft_steps,
         num_accepted=num_accepted,
         acceptance_rate=_ratio(num_accepted, num_draft_steps),  # accepted draft tokens per draft step
-        mean_generated_length=_ratio(num_tokens, len(steps)),  # emitted tokens per target pass, bonus included
+        mean_generated_length=_ratio(num_tokens, len(rounds)),  # emitted tokens per target pass, bonus included
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
-        optimise_seconds=sum(step.optimise_seconds for step in steps),
-        record_seconds=sum(step.record_seconds for step in steps),  # a part of optimising
-        draft_seconds=sum(step.draft_seconds for step in steps),
-        verify_seconds=sum(step.verify_seconds for step in steps),
+        optimise_seconds=seconds[2],
+        record_seconds=seconds[3],  # a part of optimising
+        draft_seconds=seconds[0],
+        verify_seconds=seconds[1],
         tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded
     )
 

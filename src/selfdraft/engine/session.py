@@ -53,17 +53,18 @@ class Rows:
         changed = self._live
         if self._rounds is not None and changed:
             for text in changed:
-                if text.is_unwanted:
+                if text.is_unwanted is not None and text.is_unwanted():
                     text.cancel()
             self._rounds.drop_finished()
             if any(not text.has_ended for text in changed):
                 self._rounds.step()
-        self._live = [text for text in changed if not text.has_ended]
+        self._live = [text for text in changed if text.sequence.finish_reason is None]
         return [*gone, *changed]
 
     def _let_go(self) -> list[LiveText]:
         """Cancelled since the last round."""
-        gone = [text for text in self._live if text.has_ended] + [text for text, _ in self._waiting if text.has_ended]
+        texts = [*self._live, *(text for text, _ in self._waiting)]
+        gone = [text for text in texts if text.sequence.finish_reason is not None]
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
             self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)

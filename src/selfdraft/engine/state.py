@@ -6,13 +6,14 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
-from ..passes import PassRequest, Site, Text
+from ..passes import Made, PassRequest, Site, Text
 from ..protocols import Cache, Runner, Strategy
-from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
+from ..types import Draft, FinishReason, Plan, Source, StepRecord, TokenLogprobs, Verdict
 from .method import Cohort
 
 PREFILL_CHUNK = 512
@@ -20,6 +21,10 @@ PREFILL_CHUNK = 512
 Limit = Literal["length", "context"]
 DRAFT_SLOTS = 64
 """Cache slots after the longest text, for what is drafted and not kept."""
+Seconds = tuple[float, float, float, float]
+"""Of a round: drafting, verification, optimising, and what recording has of that."""
+KeptRound = tuple[Plan, Draft, Verdict, tuple[TokenLogprobs, ...], Seconds]
+"""What is remembered of a text's round: a tuple costs a twentieth of the `StepRecord` that a reader gets."""
 
 
 def never_stops(token: int) -> bool:
@@ -57,7 +62,7 @@ class TextSequence:
     emitted: Sequence[int] = ()
     row: int = 0
     sources: list[Source] = field(default_factory=list)
-    steps: list[StepRecord] = field(default_factory=list)
+    rounds: list[KeptRound] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
     finish_reason: FinishReason | None = None
     prefill_seconds: float = 0.0
@@ -66,6 +71,7 @@ class TextSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+        self._end = len(self.tokens) + self.max_new_tokens
         self.tokens.extend(self.emitted)
         self.sources.extend("target" for _ in self.emitted)
 
@@ -74,10 +80,18 @@ class TextSequence:
         """The text as processors see it."""
         return [*self.lead, *self.tokens]
 
-    @property
+    @cached_property
     def text(self) -> Text:
         """As rules see it; it grows."""
         return Text(self.lead, self.tokens, self.num_prompt_tokens)
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """Its rounds so far."""
+        return [
+            StepRecord(self.sequence_id, plan, draft, verdict, *seconds, logprobs=logprobs)
+            for plan, draft, verdict, logprobs, seconds in self.rounds
+        ]
 
     @property
     def num_generated(self) -> int:
@@ -90,27 +104,18 @@ class TextSequence:
     @property
     def max_draft_tokens(self) -> int:
         """A round emits one token more than it drafts, so the last token needs no draft."""
-        return self.max_new_tokens - self.num_generated - 1
+        return self._end - len(self.tokens) - 1
 
     def append(self, verdict: Verdict) -> Verdict:
         """Commit token by token; the first stop rule that strikes discards the rest."""
-        for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
+        num_drafted = len(verdict.nodes)
+        for count, token in enumerate(verdict.tokens):
             self.tokens.append(token)
-            self.sources.append(source)
+            self.sources.append("draft" if count < num_drafted else "target")
             self.finish_reason = self.reason_to_stop(token)
             if self.finish_reason is not None:
-                return verdict.cut(count)
+                return verdict.cut(count + 1)
         return verdict
-
-    def record(self, step: StepRecord, round_seconds: float) -> None:
-        """Remember a round; hidden states and distributions are for `observe` alone."""
-        if step.draft.scores is not None or step.draft.reuse is not None:
-            step = replace(step, draft=replace(step.draft, scores=None, reuse=None))
-        if step.captured or step.choices:
-            step = replace(step, captured={}, choices=())
-        self.steps.append(step)
-        self.logprobs.extend(step.logprobs)
-        self.decode_seconds += round_seconds
 
     def reason_to_stop(self, token: int) -> FinishReason | None:
         """Which rule ends the text after `token`, its last one."""
@@ -118,14 +123,18 @@ class TextSequence:
             return "eos"
         if self.stops_behind(token):
             return "stop"
-        return self.ends_at if self.num_generated >= self.max_new_tokens else None
+        return self.ends_at if len(self.tokens) >= self._end else None
 
 
 class State:
-    """The unfinished sequences, in the order of their cache rows. A row keeps its place while others come and go."""
+    """The unfinished sequences, in the order of their cache rows. A row keeps its place while others come and go.
+
+    `rows` are those of the cache.
+    """
 
     def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
         self.active: list[TextSequence] = []
+        self.rows: list[int] = []
         self._seat(sequences)
         self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
         self.cohorts: dict[int, Cohort] = {}  # by sequence id
@@ -136,18 +145,20 @@ class State:
         return bool(self.active)
 
     @property
-    def rows(self) -> list[int]:
-        """Of the cache."""
-        return [sequence.row for sequence in self.active]
-
-    @property
     def starts(self) -> list[int]:
-        return [sequence.num_cached for sequence in self.active]
+        return [len(sequence.tokens) - 1 for sequence in self.active]
 
     @property
-    def sites(self) -> list[Site]:
+    def rooms(self) -> list[int]:
+        """What each row may draft."""
+        return [sequence.max_draft_tokens for sequence in self.active]
+
+    @property
+    def sites(self) -> Sequence[Site]:
         """Where each row chooses its next token."""
-        return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
+        counts = [(len(item.tokens) - item.num_prompt_tokens, len(item.rounds)) for item in self.active]
+        numbers = [item.noise_sequence for item in self.active]
+        return Made(lambda: [(number, *count) for number, count in zip(numbers, counts, strict=True)])
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
@@ -159,38 +170,58 @@ class State:
         taken = set(self.rows)
         for sequence, row in zip(sequences, (row for row in itertools.count() if row not in taken), strict=False):
             sequence.row = row
-        self.active = sorted((*self.active, *sequences), key=lambda sequence: sequence.row)
+        self._keep(sorted((*self.active, *sequences), key=lambda sequence: sequence.row))
 
-    def cohort(self, row: int) -> Cohort:
-        return self.cohorts[self.active[row].sequence_id]
+    def _keep(self, active: list[TextSequence]) -> None:
+        """Others than before."""
+        self.active, self.rows = active, [sequence.row for sequence in active]
+        for name in ("row_cohorts", "groups"):
+            vars(self).pop(name, None)
 
-    @property
+    @cached_property
+    def row_cohorts(self) -> list[Cohort]:
+        """In the order of `active`."""
+        return [self.cohorts[sequence.sequence_id] for sequence in self.active]
+
+    @cached_property
     def groups(self) -> list[tuple[Cohort, list[int]]]:
         """The places in `active` of each cohort."""
         rows: dict[Cohort, list[int]] = defaultdict(list)
-        for row in range(len(self.active)):
-            rows[self.cohort(row)].append(row)
+        for row, cohort in enumerate(self.row_cohorts):
+            rows[cohort].append(row)
         return list(rows.items())
 
     def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
         """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
         for sequence, verdict in zip(self.active, () if is_compact else verdicts, strict=False):
-            first = sequence.num_cached + 1
-            self.cache.move(sequence.row, [first + node for node in verdict.nodes], first)
+            if verdict.nodes:
+                first = sequence.num_cached + 1
+                self.cache.move(sequence.row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
+
+    def record(self, rounds: Sequence[KeptRound], round_seconds: float) -> None:
+        """Remember a round of each row; hidden states and distributions are not kept."""
+        for sequence, kept in zip(self.active, rounds, strict=True):
+            plan, draft, verdict, logprobs, seconds = kept
+            if draft.scores is not None or draft.reuse is not None:
+                kept = plan, replace(draft, scores=None, reuse=None), verdict, logprobs, seconds
+            sequence.rounds.append(kept)
+            sequence.decode_seconds += round_seconds
+            if logprobs:
+                sequence.logprobs += logprobs
 
     def drop_finished(self) -> list[TextSequence]:
         """Give up the cache rows of finished sequences, which are returned; the others stay where they are."""
         finished = [sequence for sequence in self.active if sequence.finish_reason is not None]
         if finished:
-            self.active = [sequence for sequence in self.active if sequence.finish_reason is None]
+            self._keep([sequence for sequence in self.active if sequence.finish_reason is None])
             self.cache.free_rows([sequence.row for sequence in finished])
         return finished
 
     def cancel(self) -> None:
         for sequence in self.active:
             sequence.finish_reason = "cancelled"
-        self.active = []
+        self._keep([])
 
 
 def prefill(runner: Runner, state: State, strategy: Strategy, joined: Sequence[TextSequence]) -> float:
