@@ -7,37 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from .lazy import Made
 from .types import Draft, SkipSet
 
 T = TypeVar("T")
 Tokens = torch.Tensor | Sequence[Sequence[int]]
 """[rows, width]: numbers on the host, or a tensor on any device."""
-
-
-class Made(Sequence[T]):
-    """A sequence that is made when somebody first looks into it: most passes have run ahead and need no numbers."""
-
-    def __init__(self, make: Callable[[], Sequence[T]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _items(self) -> Sequence[T]:
-        return self._make()
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._items[place]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import OptionError
+from .lazy import Later
 
 if TYPE_CHECKING:
     import torch
@@ -321,11 +322,15 @@ class Generation:
     num_prompt_tokens: int
     finish_reason: FinishReason
     stats: Stats
-    steps: tuple[StepRecord, ...] = field(default=(), repr=False)
+    steps: Later[tuple[StepRecord, ...]] = Later(())
     report: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    pieces: tuple[str, ...] = field(default=(), repr=False)
+    pieces: Later[tuple[str, ...]] = Later(())
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: what is made later is made now."""
+        return {name: getattr(self, name) for name in vars(self)}
 
     def __str__(self) -> str:
         return self.text

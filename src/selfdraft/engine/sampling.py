@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..lazy import Made
 from ..models.gpu.memory import reads_are_free
 from ..noise import gumbel, keys_of
 from ..options import GenerateOptions, check_function
-from ..passes import ChoiceKind, Choosing, Made, Salt, Site, Text
+from ..passes import ChoiceKind, Choosing, Salt, Site, Text
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-from ..passes import Made, PassRequest, Site, Text
+from ..lazy import Made
+from ..passes import PassRequest, Site, Text
 from ..protocols import Cache, Runner, Strategy
 from ..types import Draft, FinishReason, Plan, Source, StepRecord, TokenLogprobs, Verdict
 from .method import Cohort
@@ -86,14 +87,6 @@ class TextSequence:
         return Text(self.lead, self.tokens, self.num_prompt_tokens)
 
     @property
-    def steps(self) -> list[StepRecord]:
-        """Its rounds so far."""
-        return [
-            StepRecord(self.sequence_id, plan, draft, verdict, *seconds, logprobs=logprobs)
-            for plan, draft, verdict, logprobs, seconds in self.rounds
-        ]
-
-    @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
 
@@ -124,6 +117,14 @@ class TextSequence:
         if self.stops_behind(token):
             return "stop"
         return self.ends_at if len(self.tokens) >= self._end else None
+
+
+def steps_of(sequence_id: int, rounds: Sequence[KeptRound]) -> tuple[StepRecord, ...]:
+    """A text's rounds as their readers know them."""
+    return tuple(
+        StepRecord(sequence_id, plan, draft, verdict, *seconds, logprobs=logprobs)
+        for plan, draft, verdict, logprobs, seconds in rounds
+    )
 
 
 class State:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..passes import Choosing, Made, PassOutput, PassRequest, Resume, Site, TreeMask, joined
+from ..lazy import Made
+from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, joined
 from ..protocols import Runner
 from ..types import NO_DRAFT, ROOT, Draft
 from .accept import Coupled, Rejection, Targets
