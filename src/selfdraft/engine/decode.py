@@ -8,12 +8,13 @@ from typing import TypeVar
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import Plan, StepRecord, TokenLogprobs, Verdict
+from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
 from .state import KeptRound, State, TextSequence, prefill
 from .verify import Judged, TargetPass
+from .worth import Worth
 
 T = TypeVar("T")
 
@@ -21,8 +22,8 @@ T = TypeVar("T")
 class Rounds:
     """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
 
-    def __init__(self, runner: Runner, state: State) -> None:
-        self._runner, self._state = runner, state
+    def __init__(self, runner: Runner, state: State, worth: Worth | None = None) -> None:
+        self._runner, self._state, self._worth = runner, state, worth
         self._optimise_seconds = 0.0  # since the last round was planned
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
@@ -34,7 +35,8 @@ class Rounds:
         """One round."""
         runner, state = self._runner, self._state
         watch = Stopwatch(runner)
-        plans = make_plans(runner, state)
+        switch = self._worth.of(state) if self._worth else None
+        plans = make_plans(runner, state, switch is None or switch.is_drafting)
         self._optimise_seconds += watch.lap()
         target_pass = TargetPass(runner, state)
         drafts = run_drafts(runner, state, plans)
@@ -46,14 +48,16 @@ class Rounds:
 
         recorded = watch.record_seconds
         seconds = (draft_seconds, verify_seconds, self._optimise_seconds + recorded, recorded)
-        drafts = by_row(judged, lambda one: one.targets.drafts)
+        verified = by_row(judged, lambda one: one.targets.drafts)
         logprobs = by_row(judged, lambda one: logprobs_of(one, verdicts))
-        rounds = [(*row, seconds) for row in zip(plans, drafts, verdicts, logprobs, strict=True)]
+        rounds = [(*row, seconds) for row in zip(plans, verified, verdicts, logprobs, strict=True)]
         steps = make_records(state, judged, rounds, output.captured)
         watch.lap()
         observe(state, steps)
         self._optimise_seconds = watch.lap()
         state.record(rounds, watch.seconds)
+        if switch is not None and not recorded:
+            switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
         self.drop_finished()
 
     def drop_finished(self) -> None:
@@ -97,9 +101,18 @@ class Stopwatch:
         return self._recorded - self._recorded_before
 
 
-def make_plans(runner: Runner, state: State) -> list[Plan]:
-    """What each row drafts with."""
-    same = {cohort: cohort.method.only_plan for cohort, _ in state.groups}
+def mean_tokens(verdicts: Sequence[Verdict]) -> float:
+    """Emitted by a row."""
+    return sum(len(verdict.tokens) for verdict in verdicts) / len(verdicts)
+
+
+def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
+    """What each row drafts with; if not `drafts`, nothing where the text does not depend on it."""
+
+    def known(cohort: Cohort) -> Plan | None:
+        return cohort.method.only_plan if drafts or not cohort.may_do_without else OFF
+
+    same = {cohort: known(cohort) for cohort, _ in state.groups}
     return [
         same[cohort] or cohort.method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
         for sequence, cohort in zip(state.active, state.row_cohorts, strict=True)
@@ -112,7 +125,7 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
         first = max(0, end - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:end], first, sequence.row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, len(state.active))
 
 
 def logprobs_of(judged: Judged, verdicts: Sequence[Verdict]) -> list[tuple[TokenLogprobs, ...]]:
