@@ -20,7 +20,7 @@ import torch
 
 from cases import MODES, SETTINGS, Case, name, pairwise
 from learned import profile
-from pico import VOCAB_SIZE, letter_tokenizer, pico
+from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
@@ -754,6 +754,74 @@ def test_a_pass_ahead_is_not_taken_for_another_caches(short_buckets: None) -> No
     pair.check([[5]])
     pair.check([token], [4])
     assert runner.num_hits == 0
+
+
+def test_a_pass_ahead_serves_those_of_its_rows_that_go_on() -> None:
+    """One row leaves, then another, then they are too few; each of them is what it is in an eager pass."""
+    pair = Pair("llama", ([5], [6, 7], [8, 9, 4], [3], [2]))
+    runner, tokens = pair.runners[1], [[5], [7], [4], [3], [2]]
+    rows, starts, hits = [0, 1, 2, 3, 4], pair.starts, []
+    for leaves in (None, 1, None, 4, 3, 0, None):
+        kept = [place for place, row in enumerate(rows) if row != leaves]
+        rows, starts, tokens = ([part[place] for place in kept] for part in (rows, starts, tokens))
+        before = runner.num_hits
+        tokens = pair.check(tokens, starts, rows=rows, run_ahead=True).choices()
+        starts = [start + 1 for start in starts]
+        hits.append(runner.num_hits - before)
+    assert hits == [0, 0, 1, 1, 0, 0, 1]  # 5 run as 8, 4 and 3 as 4, 2 as 2
+
+
+def test_a_row_that_was_freed_is_not_taken_for_the_text_before() -> None:
+    """Whatever begins there, be it the very same token at the very same place."""
+    pair = Pair("llama", ([5], [6], [7], [8]))
+    runner = pair.runners[1]
+    tokens = pair.check([[5], [6], [7], [8]], [0] * 4, run_ahead=True).choices()
+    pair.caches[1].free_rows([2])
+    left = [tokens[row] for row in (0, 1, 3)]
+    left = pair.check(left, [1] * 3, rows=[0, 1, 3], run_ahead=True).choices()
+    assert runner.num_hits == 1
+    assert not runner.is_under_way(pair.caches[1], [0, 1, 2, 3], [2] * 4)
+    assert runner.is_under_way(pair.caches[1], [0, 1, 3], [2] * 3)
+    pair.caches[0].move(2, [0], 1)
+    pair.caches[1].move(2, [0], 1)
+    pair.check([left[0], left[1], [9], left[2]], [2] * 4, run_ahead=True)
+    assert runner.num_hits == 1
+
+
+RULED: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "logprobs": 1}, {"temperature": 0.9, "top_p": 0.9}]
+
+
+@pytest.mark.parametrize("options", RULED, ids=["greedy", "ruled", "sampled"])
+def test_texts_that_end_do_not_stop_the_passes_ahead(options: dict[str, Any]) -> None:
+    engine, alone = new_engine(pico("llama"), strategy="off"), Engine(pico("llama"), strategy="off")
+    sizes = {(5, 6, 7): 25, (8, 9): 10, (3,): 25, (4, 4, 4): 17, (1, 2): 25, (2, 1): 25}
+    with engine.session(max_rows=6) as session:
+        for prompt, size in sizes.items():
+            session.add(list(prompt), max_new_tokens=size, **options)
+        ended = []
+        while session.num_open:
+            ended += [event for event in session.step() if event.generation]
+            if len(ended) == 1 and session.num_open == 5:
+                session.add([9, 9, 9], max_new_tokens=9, **options)  # in the row that is free
+    assert engine._runner.num_hits >= 18  # 25 rounds: begun, a text joined, and fewer rows than a pass of 8 is for
+    found = {tuple(one.generation.tokens) for one in ended if one.generation}
+    sizes[9, 9, 9] = 9
+    assert found == {alone.generate(list(one), max_new_tokens=size, **options).tokens for one, size in sizes.items()}
+
+
+def test_a_row_that_runs_along_stays_within_the_context() -> None:
+    """A model with a table of positions has none after them."""
+    engine, alone = new_engine(pico("gpt2"), strategy="off"), Engine(pico("gpt2"), strategy="off")
+    long = [5 + number % 90 for number in range(CONTEXT_LENGTH - 6)]
+    prompts, sizes = [long, [7, 7], [8], [9, 9]], [3, 30, 30, 30]
+    with engine.session(max_rows=4) as session:
+        numbers = [session.add(one, max_new_tokens=size) for one, size in zip(prompts, sizes, strict=True)]
+        found = {}
+        while session.num_open:
+            found.update({event.id: event.generation.tokens for event in session.step() if event.generation})
+    expected = [alone.generate(one, max_new_tokens=size).tokens for one, size in zip(prompts, sizes, strict=True)]
+    assert [found[number] for number in numbers] == expected
+    assert engine._runner.num_hits > 20
 
 
 def test_choices_outlive_the_pass_that_runs_ahead() -> None:

@@ -206,6 +206,11 @@ class PassRequest(NamedTuple):
         return ChoiceKind() if self.choosing is None else self.choosing.kind
 
 
+def serves(num_running: int, num_rows: int) -> bool:
+    """Whether a pass of `num_running` rows is worth running for `num_rows` of them: theirs would be of that size."""
+    return num_rows > 0 and (num_running - 1).bit_length() == (num_rows - 1).bit_length()
+
+
 @dataclass(frozen=True)
 class PassOutput:
     """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""

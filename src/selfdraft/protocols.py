@@ -97,7 +97,7 @@ class Runner(Protocol):
 
     def forward(self, request: PassRequest, cache: Any) -> PassOutput: ...
 
-    def is_under_way(self, cache: Any, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: Any, rows: Sequence[int], starts: Sequence[int]) -> bool:
         """Whether the pass of the next token of each row, at these places, was launched before it was asked for."""
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..lazy import Made
-from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, joined
+from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, joined, serves
 from ..protocols import Runner
 from ..types import NO_DRAFT, ROOT, Draft
 from .accept import Coupled, Rejection, Targets
@@ -72,7 +72,7 @@ class TargetPass:
             capture=capture,
             tree=None if width == 1 or all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
             resume=_resume(self._runner, drafts, width, capture),
-            run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts),
+            run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts, width),
             choosing=choosing if choosing is None or width == 1 else choosing.over(drafts, is_tested),
         )
         output = self._runner.forward(request, state.cache)
@@ -84,14 +84,18 @@ class TargetPass:
         """Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for
         the next round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
         """
-        return not self._is_tested and self._runner.is_under_way(self._state.cache, self._starts)
+        return not self._is_tested and self._runner.is_under_way(self._state.cache, self._state.rows, self._starts)
 
-    def _goes_on(self, drafts: Sequence[Draft]) -> bool:
-        """Whether the device can tell by its choices what comes next, and no text is as long as it may be before."""
-        longest = [1 + max(draft.depths, default=-1) if draft.tokens else 0 for draft in drafts]
+    def _goes_on(self, drafts: Sequence[Draft], width: int) -> bool:
+        """Whether the device can tell by its choices what comes next, and texts are not as long as they may be before.
+
+        Where nothing is drafted, a few may: their rows run along.
+        """
+        if width == 1:
+            return serves(len(self._rooms), sum([room > 0 for room in self._rooms]))
+        longest = [1 + max(draft.depths, default=-1) for draft in drafts]
         has_room = all(room > count for room, count in zip(self._rooms, longest, strict=True))
-        is_ours = all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
-        return has_room and (is_ours or not any(longest))
+        return has_room and all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
 
     def _targets(self, drafts: Sequence[Draft], output: PassOutput, cohort: Cohort, rows: Sequence[int]) -> Targets:
         sampler = cohort.sampler

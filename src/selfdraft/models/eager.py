@@ -84,7 +84,7 @@ class EagerRunner:
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return self.decoder.new_cache(num_rows, num_slots)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
         return False
 
     @torch.inference_mode()

@@ -16,88 +16,19 @@ from typing import Any
 import torch
 
 from ...kernels.top import draw, logprobs, processed, reject, said, top
-from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest
+from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest, serves
 from ...types import SkipSet
 from ..cache import SlotCache
 from .drafts import Drafts
 from .forward import Forward, cache_key, padded_rows
 from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
 from .history import Histories, History
-from .memory import Device, PassBuffers, Readback, Rooms, power_of_two
+from .memory import Device, PassBuffers, Rooms, power_of_two
+from .outbox import Launches, Mail, Outbox, Sent
 
 MIN_DEPTHS = 4
 """Room for the scores of that many drafted tokens at least: for each size there are other recordings."""
 Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
-
-
-class Launches:
-    """Whether the device may be busy with something whose result nobody has read."""
-
-    def __init__(self) -> None:
-        self.num_launched, self.num_awaited = 0, 0
-
-    @property
-    def are_pending(self) -> bool:
-        return self.num_launched > self.num_awaited
-
-    def launched(self) -> None:
-        self.num_launched += 1
-
-    def awaited(self, number: int | None = None) -> None:
-        """All (or the first `number`) launches are known to be done."""
-        self.num_awaited = max(self.num_awaited, self.num_launched if number is None else number)
-
-
-class Mail:
-    """A tensor [rows, width, ...] that every pass writes; `post` it in the recording, or two readbacks take turns."""
-
-    def __init__(self, device: Device, *shape: int, dtype: torch.dtype = torch.long, is_posted: bool = False) -> None:
-        self.tensor, self._is_posted = device.zeros(*shape, dtype=dtype), is_posted
-        self._readbacks = [Readback(device, self.tensor, is_posted) for _ in range(1 if is_posted else 2)]
-
-    def post(self) -> None:
-        if self._is_posted:
-            self._readbacks[0].copy()
-
-    def next_readback(self) -> Readback:
-        self._readbacks.reverse()
-        return self._readbacks[0]
-
-
-class Outbox:
-    """What the host reads of the last pass: its choices [rows, width].
-
-    Where they are asked for: `verdicts` [rows, 1 + width] (see `kernels/top.reject`) instead, and `logprobs(count)` of
-    all tokens chosen [rows, width, 1 + 2 count] (see `kernels/top.logprobs`).
-    """
-
-    def __init__(self, device: Device, rows: int, width: int) -> None:
-        is_posted = width > 1  # one column may run again before its choices are read
-        self.choices = Mail(device, rows, width, is_posted=is_posted)
-        self.verdicts = Mail(device, rows, 1 + width, is_posted=is_posted)
-        self.logprobs = functools.cache(lambda count: Mail(device, rows, width, 1 + 2 * count, dtype=torch.float64))
-
-
-class Sent:
-    """What one pass left in a mail: sent to the host once, after `num_launched` launches, read when somebody asks."""
-
-    def __init__(self, launches: Launches, mail: Mail, rows: int, width: int) -> None:
-        self._launches, self._readback, self._size = launches, mail.next_readback(), (rows, width)
-        self._is_sent, self.num_launched = False, 0
-        self._values: list[list[Any]] | None = None
-
-    def send(self) -> None:
-        if not self._is_sent:
-            self._readback.start()
-            self._is_sent, self.num_launched = True, self._launches.num_launched
-
-    def __call__(self) -> list[list[Any]]:
-        if self._values is None:
-            self.send()
-            rows, width = self._size
-            self._values = self._readback.read()[:rows, :width].tolist()
-            self._launches.awaited(self.num_launched)
-        return self._values
 
 
 @dataclass(frozen=True)
@@ -131,33 +62,61 @@ class Chooser:
 
 @dataclass(frozen=True)
 class Ahead:
-    """A pass that was launched before it was asked for: of the tokens `choices`, one slot after the pass before."""
+    """A pass that was launched before it was asked for: of the tokens `choices`, one slot after the pass before.
+
+    Rows whose texts end run along, and nobody reads them, as long as the others would take a pass of the same size.
+    """
 
     graph: PassGraph
     chooser: Chooser | None
     choices: Sent
     cache: weakref.ref[SlotCache]
     address: int
+    num_freed: int  # of the cache's rows, when these began to run
     rows: tuple[int, ...]
     starts: list[int]
     kind: ChoiceKind
 
-    def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
-        return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
+    def places(self, cache: SlotCache, rows: tuple[int, ...], starts: Sequence[int]) -> Sequence[int] | None:
+        """Of these rows in it, where it runs them from there on."""
+        if self.cache() is not cache or self.address != cache.address:
+            return None
+        if rows == self.rows:
+            places: Sequence[int] = range(len(rows))
+        elif serves(len(self.rows), len(rows)) and set(rows) <= set(self.rows):
+            places = [self.rows.index(row) for row in rows]
+        else:
+            return None
+        is_there = [self.starts[place] for place in places] == list(starts)
+        return places if is_there and not cache.was_freed(rows, self.num_freed) else None
 
-    def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_this = self.rows == request.cache_rows and self.kind == request.kind
-        return is_this and self.is_at(cache, request.starts) and self.choices() == request.tokens
+    def asked_for(self, request: PassRequest, cache: SlotCache) -> Sequence[int] | None:
+        """The request's rows in it, if it is that pass. Its scores are not those of fewer rows: choices must do."""
+        if self.kind != request.kind or not (request.run_ahead or len(self.starts) == len(request.starts)):
+            return None
+        places = self.places(cache, request.cache_rows, request.starts)
+        return None if places is None or picked(self.choices, places) != request.tokens else places
+
+
+def picked(sent: Sent, places: Sequence[int]) -> list[list[Any]]:
+    values = sent()
+    return values if len(places) == len(values) else [values[place] for place in places]
 
 
 class Passes:
     """Runs passes as recordings; `num_hits` counts those that had run ahead."""
 
     def __init__(
-        self, device: Device, graphs: Graphs, launches: Launches, histories: Histories, drafts: Drafts
+        self,
+        device: Device,
+        graphs: Graphs,
+        launches: Launches,
+        histories: Histories,
+        drafts: Drafts,
+        context_length: int | None,
     ) -> None:
         self._device, self._graphs, self._launches, self._histories = device, graphs, launches, histories
-        self._drafts = drafts
+        self._drafts, self._context_length = drafts, context_length
         self._buffers = functools.cache(
             lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
         )
@@ -179,10 +138,11 @@ class Passes:
         is_compact = request.run_ahead and self._begin_draft(graph, request, cache, verdicts or choices)
         return PassOutput(*graph.results(rows, width), choices, verdicts, told, is_compact)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
         """Also that no draft model has run since."""
         ahead, number = self._ahead, self._launches.num_launched
-        return ahead is not None and ahead.choices.num_launched == number and ahead.is_at(cache, starts)
+        is_last = ahead is not None and ahead.choices.num_launched == number
+        return is_last and ahead is not None and ahead.places(cache, tuple(rows), starts) is not None
 
     def forget_ahead(self) -> None:
         """Something else writes where the pass ahead wrote."""
@@ -191,20 +151,24 @@ class Passes:
     def _run_plain(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassOutput:
         """One token a row through the whole model; it may be there already."""
         found, rows = self._ahead, len(request.starts)
-        if found is not None and found.is_asked_for(request, cache):
-            graph, chooser = found.graph, found.chooser
-            self.num_hits += 1
+        places = None if found is None else found.asked_for(request, cache)
+        if found is None or places is None:
+            places, (graph, chooser) = range(rows), self._launch(forward, request, cache)
+            running = (cache.num_freed, request.cache_rows, request.starts)
         else:
-            graph, chooser = self._launch(forward, request, cache)
+            graph, chooser, running = found.graph, found.chooser, (found.num_freed, found.rows, found.starts)
+            self.num_hits += 1
         self._ahead = None
-        choices = Sent(self._launches, graph.outbox.choices, rows, 1)
-        told = self._send_logprobs(chooser, rows, 1)
-        if request.run_ahead and max(request.starts) + 2 <= graph.end:
+        num_freed, all_rows, starts = running
+        choices = Sent(self._launches, graph.outbox.choices, len(all_rows), 1)
+        told = self._send_logprobs(chooser, len(all_rows), 1)
+        if request.run_ahead and max(starts) + 2 <= min(graph.end, self._context_length or graph.end):
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            place = (weakref.ref(cache), cache.address, request.cache_rows, [start + 1 for start in request.starts])
+            place = (weakref.ref(cache), cache.address, num_freed, all_rows, [start + 1 for start in starts])
             self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
-        return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
+        read_told = None if told is None else functools.partial(picked, told, places)
+        return PassOutput(*graph.results(rows, 1), functools.partial(picked, choices, places), read_logprobs=read_told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
         """The next one, by what this one has found."""

@@ -27,7 +27,8 @@ from .forward import Forward, ModuleForward, padded_rows, prove
 from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
 from .history import Histories
 from .memory import MAX_WIDTH, Device
-from .plain import Launches, Passes
+from .outbox import Launches
+from .plain import Passes
 from .prefill import Prefill
 
 _LOGGER = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ class GraphRunner(EagerRunner):
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
         self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size, self.decoder.dtype)
-        self._passes = Passes(self._device, self.graphs, self._launches, histories, self._drafts)
+        parts = (self._device, self.graphs, self._launches, histories, self._drafts)
+        self._passes = Passes(*parts, self.context_length)
         self._is_settled = True
         if not all(map(_is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -157,8 +159,8 @@ class GraphRunner(EagerRunner):
         self._is_settled = False  # also after what a strategy makes of the prompt
         return self._prefill.run(request, cache)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
-        return self._passes.is_under_way(cache, starts)
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
+        return self._passes.is_under_way(cache, rows, starts)
 
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
