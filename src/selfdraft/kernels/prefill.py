@@ -99,10 +99,7 @@ def _mix(
     """
     slot = first + tl.arange(0, KEYS)
     place = slot[:, None] * DIM + tl.arange(0, DIM)[None, :]
-    if IS_EDGE:
-        key = tl.load(keys + place, mask=(slot < end)[:, None], other=0.0)
-    else:
-        key = tl.load(keys + place)
+    key = tl.load(keys + place, mask=(slot < end)[:, None], other=0.0) if IS_EDGE else tl.load(keys + place)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
     if IS_EDGE:
         is_seen = slot[None, :] <= position[:, None]
@@ -112,10 +109,7 @@ def _mix(
     new_best = tl.maximum(best, tl.max(scores, axis=1))
     probs = tl.exp2(scores - new_best[:, None])
     before = tl.exp2(best - new_best)
-    if IS_EDGE:
-        value = tl.load(values + place, mask=(slot < end)[:, None], other=0.0)
-    else:
-        value = tl.load(values + place)
+    value = tl.load(values + place, mask=(slot < end)[:, None], other=0.0) if IS_EDGE else tl.load(values + place)
     mixed = tl.dot(probs.to(value.dtype), value, mixed * before[:, None], input_precision="ieee")
     return mixed, new_best, total * before + tl.sum(probs, axis=1)
 
@@ -127,7 +121,7 @@ def _attend_chunks(
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head of a block of queries: it reads all slots up to its last token's. The cache has whole blocks of slots."""
+    """One head of a block of queries: it reads all slots up to its last token's. Slots come in whole blocks of KEYS."""
     let_next_start(PDL)
     wait(PDL)
     entry, head = blocks_ptr + tl.program_id(0) * 4, tl.program_id(1)

@@ -74,7 +74,9 @@ class FusedPrefill(Prefill):
         lengths = [len(row) for row in request.tokens]
         cache.reserve(max(start + length for start, length in zip(request.starts, lengths, strict=True)))
         captured = self._run(request, prefill_width(sum(lengths)), cache)
-        return packed(self._decoder, {point: states[: sum(lengths)] for point, states in captured.items()}, len(lengths))
+        return packed(
+            self._decoder, {point: states[: sum(lengths)] for point, states in captured.items()}, len(lengths)
+        )
 
     def _run(self, request: PassRequest, num_tokens: int, cache: SlotCache) -> Mapping[str, torch.Tensor]:
         """The captured states [num_tokens, hidden] of the request's tokens and what pads them."""
@@ -89,9 +91,7 @@ class FusedPrefill(Prefill):
         graph.recording.replay()
         return graph.captured
 
-    def _record(
-        self, record: Recorder, inputs: PromptBuffers, skip: SkipSet, capture: tuple[str, ...]
-    ) -> PrefillGraph:
+    def _record(self, record: Recorder, inputs: PromptBuffers, skip: SkipSet, capture: tuple[str, ...]) -> PrefillGraph:
         kept: dict[str, torch.Tensor] = {}
 
         def run() -> None:
