@@ -24,8 +24,9 @@ from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
-from selfdraft.engine import accept, logprobs, state
+from selfdraft.engine import accept, logprobs
 from selfdraft.engine import engine as engine_module
+from selfdraft.engine import prefill as engine_prefill
 from selfdraft.engine.draft import Rule, grow
 from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
@@ -237,24 +238,29 @@ def test_a_forward_settles_after_every_prefill() -> None:
             assert settle.call_count == 1
 
 
-def test_a_prompt_that_may_be_recorded_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless many rows or captured points make it large."""
+def test_prompts_are_packed_into_the_largest_recorded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are smaller where states are captured."""
 
     class Recorded(Prefill):
         recorded_widths = (8, 24)
 
         def run(self, request: PassRequest, cache: Any) -> PassOutput:
-            widths.append(len(request.tokens[0]))
+            widths.append([len(row) for row in request.tokens])
             return super().run(request, cache)
 
-    widths: list[int] = []
+    widths: list[list[int]] = []
     make = functools.partial(new_runner, make_prefill=lambda decoder, graphs: Recorded(decoder))
     engine = new_engine(pico("llama"), make)
-    monkeypatch.setattr(state, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(engine_prefill, "PREFILL_CHUNK", 8)
     plain = new_engine(pico("llama"))
     prompt = [token * 7 % 90 for token in range(21)]
-    for prompts, expected in (([prompt], [20]), ([prompt, prompt[::-1]], [12, 8]), ([prompt] * 6, [8, 8, 4])):
+    for prompts, needs, expected in (
+        ([prompt], (), [[20]]),
+        ([prompt, prompt[:9], prompt[::-1]], (), [[20, 4], [4, 20]]),
+        ([prompt, prompt[::-1]], ("m0", "norm"), [[12], [8, 4], [12], [4]]),
+    ):
         widths.clear()
+        monkeypatch.setattr(engine._method({}).strategy, "prefill_needs", needs)
         found = engine.generate(prompts, max_new_tokens=3)
         assert widths == expected
         assert [one.tokens for one in found] == [one.tokens for one in plain.generate(prompts, max_new_tokens=3)]

@@ -175,7 +175,10 @@ class Drawn(NamedTuple):
 
 
 class PassRequest(NamedTuple):
-    """One pass: `tokens` [rows, width], row i in the slots from `starts[i]` on of the cache row `rows[i]`."""
+    """One pass: `tokens` [rows, width], row i in the slots from `starts[i]` on of the cache row `rows[i]`.
+
+    Rows that are prompts may differ in width: on the host, one list each.
+    """
 
     tokens: Tokens
     starts: Sequence[int]
@@ -187,6 +190,11 @@ class PassRequest(NamedTuple):
     resume: Resume | None = None
     run_ahead: bool = False  # the caller goes by `choices()` alone and will probably ask for what follows from them
     choosing: Choosing | None = None  # None: the best
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether its rows are chains that only go into the cache."""
+        return not (self.needs_scores or self.tree or self.resume)
 
     @property
     def numbers(self) -> Sequence[Sequence[int]]:
@@ -216,7 +224,8 @@ class PassOutput:
     """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
 
     scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
-    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Point -> [rows, width, hidden]; of prompts row after row, [1, tokens, hidden]."""
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`

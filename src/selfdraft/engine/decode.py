@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -12,28 +13,43 @@ from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
-from .state import KeptRound, State, TextSequence, prefill
+from .prefill import Prompts
+from .state import KeptRound, State, TextSequence
 from .verify import Judged, TargetPass
 from .worth import Worth
 
 T = TypeVar("T")
+STALL_ROUNDS = 1.5
+"""A round beside which prompts are read takes this many times longer, unless told otherwise."""
 
 
 class Rounds:
-    """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
+    """Texts join between rounds and leave when they end. After a failure it is over for all of them.
 
-    def __init__(self, runner: Runner, state: State, worth: Worth | None = None) -> None:
+    Where nothing decodes, the prompts of all that have joined are read at once; else a part of them beside each round,
+    which takes no longer than `max_stall_seconds` (None: one and a half rounds).
+    """
+
+    def __init__(
+        self, runner: Runner, state: State, worth: Worth | None = None, max_stall_seconds: float | None = None
+    ) -> None:
         self._runner, self._state, self._worth = runner, state, worth
+        self._prompts = Prompts(runner, state, lambda one: state.cohorts[one.sequence_id].method.strategy)
+        self._max_stall_seconds = max_stall_seconds
+        self._round_seconds: float | None = None  # of the last one
         self._optimise_seconds = 0.0  # since the last round was planned
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        """Read these prompts."""
         self._state.join(sequences, cohort)
-        self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, sequences)
 
     def step(self) -> None:
         """One round."""
         runner, state = self._runner, self._state
+        if not state.active:
+            self._prompts.read_all()
+        self._optimise_seconds += self._prompts.begin()
+        if not state.active:
+            return
         watch = Stopwatch(runner)
         switch = self._worth.of(state) if self._worth else None
         plans = make_plans(runner, state, switch is None or switch.is_drafting)
@@ -41,6 +57,7 @@ class Rounds:
         target_pass = TargetPass(runner, state)
         drafts = run_drafts(runner, state, plans)
         draft_seconds = watch.lap()
+        self._read_beside(watch)
         judged, output = target_pass(drafts)
         verdicts = by_row(judged, lambda one: one.cohort.method.accept.accept(one.targets, one.cohort.sampler))
         verdicts = state.commit(verdicts, output.is_compact)
@@ -56,17 +73,26 @@ class Rounds:
         observe(state, steps)
         self._optimise_seconds = watch.lap()
         state.record(rounds, watch.seconds)
+        self._round_seconds = watch.seconds - recorded
         if switch is not None and not recorded:
             switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
         self.drop_finished()
+
+    def _read_beside(self, watch: Stopwatch) -> None:
+        """Here, nothing that was begun ahead of time is lost: a draft has been taken, and a pass goes by other rows."""
+        if self._state.reading:
+            allowed = self._max_stall_seconds
+            if allowed is None and self._round_seconds is not None:
+                allowed = STALL_ROUNDS * self._round_seconds
+            with watch.paused():
+                self._prompts.read_some(allowed)
 
     def drop_finished(self) -> None:
         """Those that have ended leave, for whatever reason."""
         end(self._state, self._state.drop_finished())
 
     def close(self) -> None:
-        self._state.cancel()
-        end(self._state, list(self._state.begun.values()))
+        end(self._state, self._state.cancel())
 
 
 def by_row(judged: Sequence[Judged], function: Callable[[Judged], Iterable[T]]) -> list[T]:
@@ -90,6 +116,15 @@ class Stopwatch:
         last, recorded = self._last, self._recorded
         self._last, self._recorded = self._runner.seconds(), self._runner.record_seconds
         return self._last - last - (self._recorded - recorded)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count; what is under way belongs to the lap."""
+        began, recorded = self._runner.seconds(is_idle=True), self._runner.record_seconds
+        yield
+        seconds, recorded = self._runner.seconds() - began, self._runner.record_seconds - recorded
+        self._began, self._last = self._began + seconds, self._last + seconds
+        self._recorded_before, self._recorded = self._recorded_before + recorded, self._recorded + recorded
 
     @property
     def seconds(self) -> float:
@@ -170,8 +205,9 @@ def observe(state: State, steps: Sequence[StepRecord]) -> None:
 def end(state: State, sequences: Sequence[TextSequence]) -> None:
     """Let go of what the methods' parts remember of these texts."""
     for sequence in sequences:
-        del state.begun[sequence.sequence_id]
         method: Method = state.cohorts.pop(sequence.sequence_id).method
+        if state.begun.pop(sequence.sequence_id, None) is None:  # its prompt was still being read
+            continue
         sequence.report = method.strategy.report(sequence.sequence_id)
         method.strategy.end(sequence.sequence_id)
         method.lookahead.end(sequence.sequence_id)

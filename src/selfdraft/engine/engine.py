@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -40,11 +41,12 @@ from .live import LiveText
 from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
+from .prefill import PREFILL_CHUNK
 from .prepare import prepare
 from .requests import Requests
 from .sampling import as_far_as_it_chooses
 from .session import Rows, Session
-from .state import PREFILL_CHUNK, RowRules
+from .state import RowRules
 from .stream import Stream
 from .text import Batch, Encoded, OnePrompt, Prompt, encode_prompt, encode_prompts, read_tokens
 from .worth import Worth
@@ -254,8 +256,11 @@ class Engine:
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
         return self._start(prompts, is_batch, method, call.settings)
 
-    def session(self, max_rows: int = 16) -> Session:
+    def session(self, max_rows: int = 16, max_stall_seconds: float | None = None) -> Session:
         """Texts that join and leave between rounds, each with its own options; up to `max_rows` of them at a time.
+
+        While texts are generated, the prompts of new ones are read in parts, one between two tokens. None takes longer
+        than about `max_stall_seconds`; where that is not given, than one and a half rounds.
 
         For servers and jobs that ask for texts as they come:
 
@@ -266,7 +271,9 @@ class Engine:
                         print(event.id, event.text, event.finish_reason)
         """
         check_value("max_rows", max_rows, int, minimum=1)
-        return Session(Rows(self._runner, max_rows, self._worth), partial(self._read_request, {}))
+        check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
+        rows = Rows(self._runner, max_rows, self._worth, max_stall_seconds)
+        return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -368,7 +375,7 @@ class Engine:
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        rows = Rows(self._runner, len(prompts), self._worth)
+        rows = Rows(self._runner, len(prompts), self._worth, math.inf)
         cohort = Cohort(method, self._requests.sampler(settings, rules))
         texts = []
         for row, tokens in enumerate(prompts):

@@ -9,16 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
-
 from ..lazy import Made
-from ..passes import PassRequest, Site, Text
-from ..protocols import Cache, Runner, Strategy
+from ..passes import Site, Text
+from ..protocols import Cache
 from ..types import Draft, FinishReason, Plan, Source, StepRecord, TokenLogprobs, Verdict
 from .method import Cohort
 
-PREFILL_CHUNK = 512
-"""Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 Limit = Literal["length", "context"]
 DRAFT_SLOTS = 64
 """Cache slots after the longest text, for what is drafted and not kept."""
@@ -49,7 +45,9 @@ class TextSequence:
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
     what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
-    elsewhere: the text goes on from there. `row` is its row of the cache, from `State.join` to its end.
+    elsewhere: the text goes on from there. `row` is its row of the cache, from `State.join` to its end. `num_read` of
+    its tokens were there when its first round began, or are by now. `prefill_seconds` is its share, by tokens, of the
+    passes that read them.
     """
 
     sequence_id: int
@@ -62,6 +60,7 @@ class TextSequence:
     lead: tuple[int, ...] = ()
     emitted: Sequence[int] = ()
     row: int = 0
+    num_read: int = 0
     sources: list[Source] = field(default_factory=list)
     rounds: list[KeptRound] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
@@ -128,23 +127,21 @@ def steps_of(sequence_id: int, rounds: Sequence[KeptRound]) -> tuple[StepRecord,
 
 
 class State:
-    """The unfinished sequences, in the order of their cache rows. A row keeps its place while others come and go.
+    """The unfinished sequences. A row keeps its place while others come and go.
 
-    `rows` are those of the cache.
+    `active` take part in rounds, in the order of their cache rows. `reading` have a row, too, in the order in which
+    they came: not all of their tokens are in the cache yet.
     """
 
-    def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
+    def __init__(self, cache: Cache) -> None:
         self.active: list[TextSequence] = []
-        self.rows: list[int] = []
-        self._seat(sequences)
+        self.rows: list[int] = []  # of the cache
+        self.reading: list[TextSequence] = []
         self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
         self.cohorts: dict[int, Cohort] = {}  # by sequence id
         self.cache = cache
 
     @property
-    def unfinished(self) -> bool:
-        return bool(self.active)
-
     @property
     def starts(self) -> list[int]:
         return [len(sequence.tokens) - 1 for sequence in self.active]
@@ -163,14 +160,21 @@ class State:
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
-        self._seat(sequences)
+        self.seat(sequences)
         self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
 
-    def _seat(self, sequences: Sequence[TextSequence]) -> None:
+    def seat(self, sequences: Sequence[TextSequence]) -> None:
         """Give them the lowest free rows, in this order."""
-        taken = set(self.rows)
+        taken = {sequence.row for sequence in (*self.active, *self.reading)}
         for sequence, row in zip(sequences, (row for row in itertools.count() if row not in taken), strict=False):
             sequence.row = row
+        self.reading += sequences
+
+    def begin(self, sequences: Sequence[TextSequence]) -> None:
+        """They have been read and take part from now on."""
+        begun = {sequence.sequence_id: sequence for sequence in sequences}
+        self.begun.update(begun)
+        self.reading = [sequence for sequence in self.reading if sequence.sequence_id not in begun]
         self._keep(sorted((*self.active, *sequences), key=lambda sequence: sequence.row))
 
     def _keep(self, active: list[TextSequence]) -> None:
@@ -213,61 +217,17 @@ class State:
 
     def drop_finished(self) -> list[TextSequence]:
         """Give up the cache rows of finished sequences, which are returned; the others stay where they are."""
-        finished = [sequence for sequence in self.active if sequence.finish_reason is not None]
+        finished = [sequence for sequence in (*self.active, *self.reading) if sequence.finish_reason is not None]
         if finished:
             self._keep([sequence for sequence in self.active if sequence.finish_reason is None])
+            self.reading = [sequence for sequence in self.reading if sequence.finish_reason is None]
             self.cache.free_rows([sequence.row for sequence in finished])
         return finished
 
-    def cancel(self) -> None:
-        for sequence in self.active:
+    def cancel(self) -> list[TextSequence]:
+        """All that have not ended."""
+        cancelled, self.active, self.reading = [*self.active, *self.reading], [], []
+        for sequence in cancelled:
             sequence.finish_reason = "cancelled"
         self._keep([])
-
-
-def prefill(runner: Runner, state: State, strategy: Strategy, joined: Sequence[TextSequence]) -> float:
-    """Fill the cache with these texts but their last tokens. Neighbours of one length share passes: no row is padded.
-
-    What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
-    """
-    begin_seconds = 0.0
-    for length, group in itertools.groupby(joined, key=lambda sequence: sequence.num_cached):
-        sequences = list(group)
-        began = runner.seconds()
-        captured = _prefill_rows(runner, state, sequences, length, strategy)
-        filled = runner.seconds()
-        for index, sequence in enumerate(sequences):
-            sequence.prefill_seconds = filled - began
-            strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
-            state.begun[sequence.sequence_id] = sequence
-        begin_seconds += runner.seconds() - filled
-    for sequence in joined:
-        sequence.decode_seconds = begin_seconds
-    return begin_seconds
-
-
-def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
-    """The points captured of a prompt."""
-    return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
-
-
-def prompt_chunk(runner: Runner, num_rows: int, needs: Sequence[str]) -> int:
-    """Tokens of each row in one pass."""
-    return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (num_rows * max(1, len(needs))))
-
-
-def _prefill_rows(
-    runner: Runner, state: State, sequences: Sequence[TextSequence], length: int, strategy: Strategy
-) -> dict[str, torch.Tensor]:
-    """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
-    needs = prefill_needs(strategy)
-    captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    size, rows = prompt_chunk(runner, len(sequences), needs), [sequence.row for sequence in sequences]
-    for start in range(0, length, size):
-        end = min(start + size, length)
-        chunk = [sequence.tokens[start:end] for sequence in sequences]
-        request = PassRequest(chunk, [start] * len(rows), rows, capture=needs, needs_scores=False)
-        output = runner.forward(request, state.cache)
-        for name, states in strategy.condense(output.captured).items():
-            captured[name].append(states)
-    return {name: torch.cat(parts, dim=1) for name, parts in captured.items()}
+        return cancelled

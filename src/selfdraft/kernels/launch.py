@@ -106,7 +106,7 @@ class Tile:
     def options(self, x: torch.Tensor, num_matrices: int = 1) -> dict[str, Any]:
         """As many stages as the device has room for; none of this changes a result."""
         num_bytes = (num_matrices * self.rows + token_tile(len(x))) * self.columns * x.element_size()
-        num_stages = max(1, min(self.num_stages, _shared_bytes(x.device) // num_bytes))
+        num_stages = max(1, min(self.num_stages, shared_bytes(x.device) // num_bytes))
         return {"num_warps": self.num_warps, "num_stages": num_stages, **options(x.device)}
 
 
@@ -125,7 +125,7 @@ def row_tile(num_rows: int, num_tokens: int) -> int:
 
 
 @cache
-def _shared_bytes(device: torch.device) -> int:
+def shared_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 20
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10))

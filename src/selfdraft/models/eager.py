@@ -16,6 +16,7 @@ from .checks import check_ready
 from .decoder import Decoder
 from .placement import Placement
 from .probe import Probe
+from .prompts import read_prompts
 
 
 class EagerRunner:
@@ -89,6 +90,8 @@ class EagerRunner:
 
     @torch.inference_mode()
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        if request.is_prompt:
+            return read_prompts(self.decoder, request, cache)
         tokens, starts, rows = request.tokens, request.starts, request.rows
         tokens = torch.as_tensor(tokens, device=self.device)
         if request.tree is None:
@@ -116,7 +119,7 @@ class EagerRunner:
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         return self.decoder.can_resume(point, capture)
 
-    def seconds(self) -> float:
+    def seconds(self, is_idle: bool = False) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()

@@ -5,6 +5,7 @@ The little that differs between CPU and GPU is here, too, and whether values may
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -217,18 +218,42 @@ class PassBuffers(Packed):
 
 
 class PromptBuffers(Packed):
-    """The tokens [rows, width] of a prompt, and the header of their pass: all rows from one slot on."""
+    """The tokens of some prompts, row after row: a `chunk` each. What pads belongs to no slot.
 
-    def __init__(self, device: Device, rows: int, width: int) -> None:
-        super().__init__(device, {"header": (8 + rows,), "tokens": (rows, width)})
-        self.header, self.tokens = self.tensors["header"], self.tensors["tokens"]
+    `header` as in `PassBuffers`, a row for each chunk. `chunks`, `slots` [tokens]: where each token belongs; slot -1:
+    nowhere. `blocks` [blocks, 4]: see `kernels/prefill.attend`; those that read most come first.
+    """
+
+    def __init__(self, device: Device, num_tokens: int, num_chunks: int, num_queries: int) -> None:
+        flat, self._num_queries = (num_tokens,), num_queries
+        num_blocks = num_tokens // num_queries + num_chunks
+        shapes = {"header": (8 + num_chunks,), "tokens": flat, "chunks": flat, "slots": flat, "blocks": (num_blocks, 4)}
+        super().__init__(device, shapes)
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
-        """Token 0 pads."""
-        header = _header(request, cache, len(self.tokens))
-        padding = [0] * (self.tokens.shape[1] - len(request.tokens[0]))
-        self.write(header + [token for row in request.numbers for token in (*row, *padding)])
+        host, lengths = self.host, np.array([len(row) for row in request.tokens])
+        starts, ends = np.array(request.starts), lengths.cumsum()
+        chunks, num_tokens = np.repeat(np.arange(len(lengths)), lengths), int(ends[-1])
+        blocks = _blocks(starts, ends - lengths, lengths, self._num_queries)
+        self.write(_header(request, cache, len(host["header"]) - 8))
+        host["tokens"][:num_tokens] = np.fromiter(itertools.chain(*request.numbers), np.int64, num_tokens)
+        host["chunks"][:num_tokens] = chunks
+        host["slots"][:num_tokens] = np.arange(num_tokens) + (starts - ends + lengths)[chunks]
+        host["slots"][num_tokens:] = -1
+        host["tokens"][num_tokens:] = 0
+        host["blocks"][: len(blocks)] = blocks
+        host["blocks"][len(blocks) :] = 0
         self.send()
+
+
+def _blocks(starts: Ints, firsts: Ints, lengths: Ints, size: int) -> Ints:
+    """Up to `size` neighbouring tokens each: chunk, first slot, first token, number."""
+    counts = -(-lengths // size)
+    chunks = np.repeat(np.arange(len(counts)), counts)
+    places = (np.arange(len(chunks)) - (counts.cumsum() - counts)[chunks]) * size
+    numbers = np.minimum(lengths[chunks] - places, size)
+    blocks = np.stack((chunks, starts[chunks] + places, firsts[chunks] + places, numbers), axis=1)
+    return blocks[np.argsort(-blocks[:, 1], kind="stable")]
 
 
 def _header(request: PassRequest, cache: SlotCache, num_rows: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,9 +144,10 @@ class Passes:
         is_last = ahead is not None and ahead.choices.num_launched == number
         return is_last and ahead is not None and ahead.places(cache, tuple(rows), starts) is not None
 
-    def forget_ahead(self) -> None:
-        """Something else writes where the pass ahead wrote."""
-        self._ahead = None
+    def forget_ahead(self, rows: Collection[int] | None = None) -> None:
+        """Something else writes where the pass ahead wrote, or (into these rows alone) what it has read."""
+        if rows is None or (self._ahead is not None and not set(rows).isdisjoint(self._ahead.rows)):
+            self._ahead = None
 
     def _run_plain(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassOutput:
         """One token a row through the whole model; it may be there already."""

@@ -152,10 +152,11 @@ class GraphRunner(EagerRunner):
             self.decoder.check_points(request.capture)
             self._settle()
             return self._passes.run(forward, request, cache)
-        self._passes.forget_ahead()
         self._launches.launched()
-        if request.needs_scores or request.tree is not None or request.resume is not None:
+        if not request.is_prompt:
+            self._passes.forget_ahead()
             return super().forward(request, cache)
+        self._passes.forget_ahead(request.cache_rows)
         self._is_settled = False  # also after what a strategy makes of the prompt
         return self._prefill.run(request, cache)
 
@@ -228,9 +229,9 @@ class GraphRunner(EagerRunner):
         last = bucket(num_slots)
         return [size for size in (1 << power for power in range(last.bit_length())) if size == bucket(size)]
 
-    def seconds(self) -> float:
+    def seconds(self, is_idle: bool = False) -> float:
         """Waits only if something was launched since values were last read: a pass run ahead stays under way."""
-        if self._launches.are_pending:
+        if is_idle or self._launches.are_pending:
             self._device.wait()
             self._launches.awaited()
         return time.perf_counter()
