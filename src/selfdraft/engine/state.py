@@ -142,7 +142,6 @@ class State:
         self.cache = cache
 
     @property
-    @property
     def starts(self) -> list[int]:
         return [len(sequence.tokens) - 1 for sequence in self.active]
 
