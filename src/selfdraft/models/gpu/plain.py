@@ -91,10 +91,8 @@ class Ahead:
         return places if is_there and not cache.was_freed(rows, self.num_freed) else None
 
     def asked_for(self, request: PassRequest, cache: SlotCache) -> Sequence[int] | None:
-        """The request's rows in it, if it is that pass. Its scores are not those of fewer rows: choices must do."""
-        if self.kind != request.kind or not (request.run_ahead or len(self.starts) == len(request.starts)):
-            return None
-        places = self.places(cache, request.cache_rows, request.starts)
+        """The places of the request's rows in it, if it is that pass."""
+        places = self.places(cache, request.cache_rows, request.starts) if self.kind == request.kind else None
         return None if places is None or picked(self.choices, places) != request.tokens else places
 
 
@@ -168,8 +166,11 @@ class Passes:
             self._run_ahead(graph, chooser, request)
             place = (weakref.ref(cache), cache.address, num_freed, all_rows, [start + 1 for start in starts])
             self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
+        scores, captured = graph.results(len(all_rows), 1)
+        if rows < len(all_rows) and not request.run_ahead:  # else choices must do
+            scores = scores[list(places)]
         read_told = None if told is None else functools.partial(picked, told, places)
-        return PassOutput(*graph.results(rows, 1), functools.partial(picked, choices, places), read_logprobs=read_told)
+        return PassOutput(scores, captured, functools.partial(picked, choices, places), read_logprobs=read_told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
         """The next one, by what this one has found."""
