@@ -40,7 +40,7 @@ def columns_of(samplers: Sequence[Sampler], sites: Sequence[tuple[int, int, int]
     sees = torch.tensor([[1, 3, 5]] * len(rows), device=DEVICE)
     indices = torch.tensor([site[1] for site in sites], device=DEVICE)
     cache_rows = torch.arange(len(rows), device=DEVICE)
-    return Columns(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
+    return Columns.even(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
 
 
 def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count: int, salt: int = 0) -> Drawn:

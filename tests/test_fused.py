@@ -16,7 +16,7 @@ from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import SelfTestError
 from selfdraft.kernels import accept as accept_kernels
-from selfdraft.kernels import attention, gated, linear, norm, quick
+from selfdraft.kernels import attention, embed, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
 from selfdraft.models.checks import relative_error, tolerance_of
 from selfdraft.models.eager import EagerRunner
@@ -182,7 +182,10 @@ def collects(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, Collecting(getattr(module, name)))
 
 
-KERNELS = ((attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear"), (norm, "_add_norm"))
+KERNELS = (
+    *((embed, "_embed"), (attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear")),
+    (norm, "_add_norm"),
+)
 
 
 @torch.inference_mode()
@@ -202,9 +205,9 @@ def test_fixed_places_and_kept_launches_change_no_bit(kind):
     for start, skip in enumerate(sets, start=3):
         expected = scores(start, skip, ("norm",))
         assert torch.equal(scores(start, skip), expected), skip
-        ready.append(len(fused._spaces[buffers][64]._ready))
-    num_branches = 2 if ready[0] == 6 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
-    assert ready == [6 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
+        ready.append(len(fused._spaces[buffers][64, 4]._ready))
+    num_branches = 2 if ready[0] == 7 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
+    assert ready == [7 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
 
 
 @pytest.mark.parametrize("tree", ["chain", "siblings"])

@@ -107,7 +107,7 @@ TILES = [
     Tile(64, 64, 4, 5, 2),
     Tile(128, 128, 8, 3),
     Tile(128, 128, 8, 4, 10),
-    Tile(64, 128, 4, 3, 3, ahead=64),
+    Tile(64, 128, 4, 3, 3),
 ]
 
 
@@ -194,7 +194,8 @@ class Layers:
     def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
         rows = self.cache_rows
         header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 0, len(rows), 0, 0, 0, *rows]
-        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts))
+        first = [self.width * row for row in range(len(rows) + 1)]
+        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts, first, [*range(first[-1])]))
         end = max(self.starts) + self.width
         return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
 
@@ -405,7 +406,7 @@ def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
     choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
     settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
     nothing = torch.zeros_like(places)[:, None]
-    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
+    return Columns.even(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
 
 
 def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:

@@ -74,7 +74,7 @@ class Case:
         mask = tree_mask(self.drafts, self.width)
         tokens = [[7, *draft.tokens, *more] for draft, more in zip(self.drafts, padding, strict=True)]
         numbers = (choosing.settings, choosing.indices, mask.depths, tokens, mask.sees, [0] * len(tokens))
-        columns = Columns(*(torch.tensor(part, device=DEVICE) for part in numbers))
+        columns = Columns.even(*(torch.tensor(part, device=DEVICE) for part in numbers))
         found = rejecter(path)(self.scores.flatten(0, 1), self.drawn_from.clone(), columns, choosing.kind)
         return found.tolist()
 
