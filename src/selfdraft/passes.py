@@ -156,20 +156,6 @@ class Columns:
     biases: torch.Tensor | None = None  # [cache rows, vocabulary]
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32]
 
-    @classmethod
-    def even(cls, *parts: torch.Tensor, **more: torch.Tensor | None) -> Columns:
-        """Where every column has a line; `parts` are those up to `rows`."""
-        (rows, width), device = parts[2].shape, parts[2].device
-        places = torch.arange(rows * width, device=device)
-        return cls(*parts, torch.arange(rows + 1, device=device) * width, places, **more)
-
-    @property
-    def lines(self) -> torch.Tensor:
-        """[rows, width] the line of each column; where it has none, another one's."""
-        rows, width = self.depths.shape
-        columns = torch.arange(width, device=self.first.device)
-        return torch.minimum(self.first[:rows, None] + columns, self.first[1 : rows + 1, None] - 1).clamp(min=0)
-
 
 WORD_COUNT, WORD_PROMPT, WORD_EOS = 0xFFFF, 1 << 16, 1 << 17
 """What is known of a token in a text: how often it was generated, whether it stands before that, whether it ends it."""

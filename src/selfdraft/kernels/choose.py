@@ -1,6 +1,6 @@
-"""From scores to choices, for all columns of a pass at once (a line each): rules, temperature, truncation, noise, the best of it.
+"""From scores to choices, for all columns of a pass at once: rules, temperature, truncation, noise, the best of it.
 
-`choose_reference` says the same in torch.
+Scores come in lines: `passes.Columns` says which column a line belongs to. `choose_reference` says the same in torch.
 """
 
 from __future__ import annotations

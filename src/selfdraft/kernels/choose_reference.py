@@ -26,6 +26,13 @@ def _rows(columns: Columns) -> torch.Tensor:
     return columns.places // columns.depths.shape[1]
 
 
+def lines_of(columns: Columns) -> torch.Tensor:
+    """[rows, width] the line of each column; where it has none, another one's."""
+    (rows, width), first = columns.depths.shape, columns.first
+    lines = first[:rows, None] + torch.arange(width, device=first.device)
+    return torch.minimum(lines, first[1 : rows + 1, None] - 1).clamp(min=0)
+
+
 def _indices(columns: Columns) -> torch.Tensor:
     """Each line's position in the generated text."""
     return (columns.indices[:, None] + columns.depths).flatten()[columns.places]

@@ -37,6 +37,7 @@ class Forward(Hashable, Protocol):
     """
 
     holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
+    packs: bool  # whether it computes `buffers.places` alone, or all columns
     max_tokens: int  # it is meant for
 
     def sorts(self, skip: SkipSet) -> Hashable:
@@ -46,15 +47,14 @@ class Forward(Hashable, Protocol):
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
     ) -> Any:
-        """The embedding and the first few sub-layers of `buffers.places`; slots 0 to `end - 1` are read.
+        """The embedding and the first few sub-layers; slots 0 to `end - 1` are read. `finish` returns `capture`.
 
-        One that holds the cache works in the rows that `buffers.host["header"]` names now, and computes all columns.
+        One that holds the cache works in the rows that `buffers.host["header"]` names now.
         """
         ...
 
     def finish(self, state: Any, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Scores [tokens, vocabulary], or of its first `vocabulary` tokens only, and captured states [tokens, hidden].
-        """
+        """Scores [tokens, vocabulary], or of the first `vocabulary` only, and captured states [tokens, hidden]."""
         ...
 
     def settle(self) -> None:
@@ -78,7 +78,7 @@ class PassSize(NamedTuple):
         """The one for rows of these numbers of columns."""
         rows, width = padded_rows(forward, len(widths)), padded_width(max(widths))
         tokens = rows * width
-        return cls(rows, width, tokens if forward.holds_cache else min(tokens, padded_tokens(sum(widths))))
+        return cls(rows, width, min(tokens, padded_tokens(sum(widths))) if forward.packs else tokens)
 
 
 def cache_key(forward: Forward, cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def addresses_of(cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
 class ModuleForward:
     """The decoder's own sub-layers: what the eager runner computes, for any family."""
 
-    holds_cache = True
+    holds_cache, packs = True, False
     max_tokens = 512
 
     def __init__(self, decoder: Decoder) -> None:

@@ -61,7 +61,7 @@ class Midway:
 class FusedForward:
     """The same passes as ModuleForward's, for models whose every sub-layer is joined, in half precision."""
 
-    holds_cache = False
+    holds_cache, packs = False, True
     max_tokens = 512
 
     def __init__(self, decoder: Decoder) -> None:

@@ -36,11 +36,10 @@ def padded_width(width: int) -> int:
     return next(known for known in WIDTHS if known >= width)
 
 
-@functools.cache
 def padded_tokens(number: int) -> int:
     """A power of two, or one and a half: what pads costs as much as what does not."""
     whole = max(MIN_TOKENS, power_of_two(number))
-    return whole * 3 // 4 if MIN_TOKENS * 2 < whole and number <= whole * 3 // 4 else whole
+    return whole * 3 // 4 if whole > MIN_TOKENS * 2 and number <= whole * 3 // 4 else whole
 
 
 class Work(Hashable, Protocol):

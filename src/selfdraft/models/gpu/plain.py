@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...kernels.choose_reference import lines_of
 from ...kernels.top import draw, logprobs, processed, reject, said, top
 from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest
 from ...types import SkipSet
@@ -115,13 +116,15 @@ class PassGraph:
     def results(self, rows: int, width: int) -> Results:
         """Scores and captured states without padding: views, made once, unless the rows are packed."""
         if not self.buffers.is_even:
-            lines = self.buffers.columns.lines[:rows, :width] if self.captured else None
-            captured = {name: states[lines] for name, states in self.captured.items()}
-            return lambda: self.scores[self.buffers.columns.lines[:rows, :width]], captured
+            captured = {name: states[self._lines(rows, width)] for name, states in self.captured.items()}
+            return lambda: self.scores[self._lines(rows, width)], captured
         if (rows, width) not in self._parts:
             captured = {name: self._square(states)[:rows, :width] for name, states in self.captured.items()}
             self._parts[rows, width] = self._square(self.scores)[:rows, :width], captured
         return self._parts[rows, width]
+
+    def _lines(self, rows: int, width: int) -> torch.Tensor:
+        return lines_of(self.buffers.columns)[:rows, :width]
 
     def _square(self, lines: torch.Tensor) -> torch.Tensor:
         return lines.view(-1, self.buffers.width, lines.shape[-1])
@@ -304,9 +307,7 @@ class Passes:
             send_drafts(choosing.drawn_from, drawn_from)
         return Chooser(recording, history, kind.is_tested, told)
 
-    def _room_for_drafts(
-        self, drafts: Sequence[torch.Tensor | None], rows: int, scores: torch.Tensor
-    ) -> torch.Tensor:
+    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], rows: int, scores: torch.Tensor) -> torch.Tensor:
         """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
         known = [draft for draft in drafts if draft is not None]
         dtype = functools.reduce(torch.promote_types, [draft.dtype for draft in known]) if known else scores.dtype
