@@ -23,6 +23,7 @@ from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import fused_prefill
+from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
 from selfdraft.models.gpu import runner as gpu_runner
 from selfdraft.models.gpu.forward import ModuleForward, prove
@@ -154,6 +155,29 @@ def test_passes_are_the_eager_runners(runners):
             assert error(found.captured[point], states) < TOLERANCE, (name, point)
     assert fused.fallback_reason is None
     assert fused.graphs.num_captures > 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_rows_of_several_sizes_are_single_rows(kind, monkeypatch):
+    """Bit by bit: a tree, no draft and a chain in the rows of one cache; a row that only pads is not computed."""
+    monkeypatch.setattr(gpu_graphs, "MIN_TOKENS", 1)
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 64)
+    runner = runner_of(model_of(kind))
+    together, alone = (runner.new_cache(4, 64) for _ in range(2))
+    together.storage.normal_()
+    alone.storage.copy_(together.storage)
+    tree = TreeMask([[0, 1, 2, 1], [0] * 4, [0, 1, 0, 0]], [[0b1, 0b11, 0b111, 0b1001], [1] * 4, [1, 3, 1, 1]])
+    tokens, starts, rows, widths = [[5, 6, 7, 8], [9, 0, 0, 0], [2, 3, 0, 0]], [33, 7, 20], [0, 1, 3], [4, 1, 2]
+    output = runner.forward(PassRequest(tokens, starts, rows, tree=tree, widths=widths), together)
+    choices, scores = output.choices(), output.scores.clone()
+    key = next(key for key in runner.graph_keys if key.kind == "pass")
+    assert (key.rows, key.width, key.tokens) == (4, 4, 8)
+    for number, (start, row, width) in enumerate(zip(starts, rows, widths, strict=True)):
+        own = TreeMask(*([part[number][:width]] for part in (tree.depths, tree.sees)))
+        expected = runner.forward(PassRequest([tokens[number][:width]], [start], [row], tree=own), alone)
+        assert torch.equal(scores[number, :width], expected.scores[0])
+        assert choices[number][:width] == expected.choices()[0]
+    assert torch.equal(together.storage, alone.storage)
 
 
 class Collecting:
