@@ -16,13 +16,14 @@ from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import SelfTestError
 from selfdraft.kernels import accept as accept_kernels
-from selfdraft.kernels import attention, gated, linear, norm, quick
+from selfdraft.kernels import attention, embed, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
 from selfdraft.models.checks import relative_error, tolerance_of
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import fused_prefill
+from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
 from selfdraft.models.gpu import runner as gpu_runner
 from selfdraft.models.gpu.forward import ModuleForward, prove
@@ -156,6 +157,29 @@ def test_passes_are_the_eager_runners(runners):
     assert fused.graphs.num_captures > 0
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_rows_of_several_sizes_are_single_rows(kind, monkeypatch):
+    """Bit by bit: a tree, no draft and a chain in the rows of one cache; a row that only pads is not computed."""
+    monkeypatch.setattr(gpu_graphs, "MIN_TOKENS", 1)
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 64)
+    runner = runner_of(model_of(kind))
+    together, alone = (runner.new_cache(4, 64) for _ in range(2))
+    together.storage.normal_()
+    alone.storage.copy_(together.storage)
+    tree = TreeMask([[0, 1, 2, 1], [0] * 4, [0, 1, 0, 0]], [[0b1, 0b11, 0b111, 0b1001], [1] * 4, [1, 3, 1, 1]])
+    tokens, starts, rows, widths = [[5, 6, 7, 8], [9, 0, 0, 0], [2, 3, 0, 0]], [33, 7, 20], [0, 1, 3], [4, 1, 2]
+    output = runner.forward(PassRequest(tokens, starts, rows, tree=tree, widths=widths), together)
+    choices, scores = output.choices(), output.scores.clone()
+    key = next(key for key in runner.graph_keys if key.kind == "pass")
+    assert (key.rows, key.width, key.tokens) == (4, 4, 8)
+    for number, (start, row, width) in enumerate(zip(starts, rows, widths, strict=True)):
+        own = TreeMask(*([part[number][:width]] for part in (tree.depths, tree.sees)))
+        expected = runner.forward(PassRequest([tokens[number][:width]], [start], [row], tree=own), alone)
+        assert torch.equal(scores[number, :width], expected.scores[0])
+        assert choices[number][:width] == expected.choices()[0]
+    assert torch.equal(together.storage, alone.storage)
+
+
 class Collecting:
     """Stands for a quick kernel where there is an interpreter alone: launches are collected and run again."""
 
@@ -182,7 +206,10 @@ def collects(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, Collecting(getattr(module, name)))
 
 
-KERNELS = ((attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear"), (norm, "_add_norm"))
+KERNELS = (
+    *((embed, "_embed"), (attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear")),
+    (norm, "_add_norm"),
+)
 
 
 @torch.inference_mode()
@@ -202,9 +229,9 @@ def test_fixed_places_and_kept_launches_change_no_bit(kind):
     for start, skip in enumerate(sets, start=3):
         expected = scores(start, skip, ("norm",))
         assert torch.equal(scores(start, skip), expected), skip
-        ready.append(len(fused._spaces[buffers][64]._ready))
-    num_branches = 2 if ready[0] == 6 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
-    assert ready == [6 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
+        ready.append(len(fused._spaces[buffers][64, 4]._ready))
+    num_branches = 2 if ready[0] == 7 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
+    assert ready == [7 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
 
 
 @pytest.mark.parametrize("tree", ["chain", "siblings"])

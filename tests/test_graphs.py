@@ -280,6 +280,12 @@ def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
     assert runner.graphs.num_captures == 2
 
 
+def test_packed_tokens_are_padded_by_a_half_at_most() -> None:
+    sizes = sorted({gpu_graphs.padded_tokens(number) for number in range(1, 513)})
+    assert sizes == [16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    assert all(number <= gpu_graphs.padded_tokens(number) for number in range(1, 1000))
+
+
 def test_buffers_hold_what_a_pass_needs() -> None:
     buffers, cache = PassBuffers(Device(CPU), 2, 4), EagerRunner(pico("llama")).new_cache(3, 64)
     buffers.fill(PassRequest([[8, 9, 7]], [5], [1]), cache)
@@ -290,9 +296,16 @@ def test_buffers_hold_what_a_pass_needs() -> None:
     assert buffers.tokens.tolist() == [[8, 9, 7, 0], [0] * 4]
     assert buffers.depths.tolist() == [[0, 1, 2, 0], [0] * 4]
     assert buffers.sees.tolist() == [[0b1, 0b11, 0b111, 0b1001], [0b1, 0b11, 0b101, 0b1001]]
+    assert (buffers.first.tolist(), buffers.places.tolist()) == ([0, 4, 4, 4], [*range(8)])
     buffers.fill(PassRequest([[8, 9, 7]], [5], tree=tree_mask([grow([[4, 0]], [], 1)], 3)), cache)
     assert buffers.host["sees"][0].tolist() == [0b1, 0b11, 0b101, 0b1001]
     assert buffers.host["depths"][0].tolist() == [0, 1, 1, 0]
+    buffers = PassBuffers(Device(CPU), 4, 4)
+    buffers.fill(PassRequest([[8, 9, 7], [1, 0, 0], [2, 3, 0]], [5, 6, 7], widths=[3, 1, 2]), cache, num_tokens=8)
+    buffers.send()
+    assert (buffers.is_even, buffers.first[:5].tolist()) == (False, [0, 3, 4, 6, 6])
+    assert buffers.places.tolist() == [0, 1, 2, 4, 8, 9, 3, 5], "what pads comes last"
+    assert sorted(buffers.tensors["places"].tolist()) == [*range(16)]
     wide = PassBuffers(Device(CPU), 1, 63)
     wide.fill(PassRequest([[0] * 63], [0]), cache)
     assert wide.host["sees"][0, -1] == 2**63 - 1

@@ -148,7 +148,8 @@ class Columns:
     """Where and how the columns of a pass choose, on the device: tensors that stay where they are.
 
     A column stands `depths` tokens after its row's index; the tokens before it that `words` does not know yet are
-    those of `path` whose bit is set in `on_path`.
+    those of `path` whose bit is set in `on_path`. Scores come in lines, row by row: `places` says which column a line
+    belongs to, `first` with which line a row begins. Columns that only pad need not have one.
     """
 
     settings: torch.Tensor  # [rows, SETTINGS]
@@ -157,6 +158,8 @@ class Columns:
     path: torch.Tensor  # [rows, up to 63] tokens
     on_path: torch.Tensor  # [rows, width] bits
     rows: torch.Tensor  # [rows] of `words` and `biases`
+    first: torch.Tensor  # [rows + 1 or more]
+    places: torch.Tensor  # [lines] row * width + column
     words: torch.Tensor | None = None  # [cache rows, vocabulary] int32; see `WORD_COUNT`
     biases: torch.Tensor | None = None  # [cache rows, vocabulary]
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32]
@@ -190,6 +193,7 @@ class PassRequest(NamedTuple):
     resume: Resume | None = None
     run_ahead: bool = False  # the caller goes by `choices()` alone and will probably ask for what follows from them
     choosing: Choosing | None = None  # None: the best
+    widths: Sequence[int] = ()  # [row] columns that are not padding; empty: all
 
     @property
     def is_prompt(self) -> bool:
@@ -210,6 +214,11 @@ class PassRequest(NamedTuple):
         return tuple(self.rows) or tuple(range(len(self.starts)))
 
     @property
+    def row_widths(self) -> Sequence[int]:
+        """`widths`, spelled out."""
+        return self.widths or [len(self.tokens[0])] * len(self.starts)
+
+    @property
     def kind(self) -> ChoiceKind:
         return ChoiceKind() if self.choosing is None else self.choosing.kind
 
@@ -223,7 +232,7 @@ def serves(num_running: int, num_rows: int) -> bool:
 class PassOutput:
     """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
 
-    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
+    found: torch.Tensor | Callable[[], torch.Tensor]  # the scores, or what puts them together
     captured: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Point -> [rows, width, hidden]; of prompts row after row, [1, tokens, hidden]."""
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
@@ -237,7 +246,12 @@ class PassOutput:
         def part(read: Callable[[], Sequence[T]] | None) -> Callable[[], list[T]] | None:
             return None if read is None else lambda: [read()[row] for row in rows]
 
-        return PassOutput(self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
+        return PassOutput(lambda: self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
+
+    @cached_property
+    def scores(self) -> torch.Tensor:
+        """[rows, width, vocabulary]; width 0 where no head was asked for. Of columns that only pad, anything."""
+        return self.found if isinstance(self.found, torch.Tensor) else self.found()
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

@@ -162,7 +162,7 @@ def _tested(targets: Targets, sampler: Sampler) -> list[list[int]]:
         numbers.append([[0, *part, *padding] for part in (draft.depths, draft.tokens, columns_before)])
     depths, tokens, parents = torch.tensor(numbers, device=scores.device).unbind(1)
     settings = torch.tensor(of_drafts(sampler.settings(targets.sites), drafts), device=scores.device)
-    columns = Columns(settings, targets.noise.indices, depths, tokens, parents, depths[:, 0])
+    columns = Columns(settings, targets.noise.indices, depths, tokens, parents, *[depths[:, 0]] * 3)  # not read
     num_depths = max(1, *(draft.chain_length for draft in drafts))
     drawn_from = torch.zeros(rows, num_depths, vocab_size, device=scores.device)
     for row, draft in enumerate(drafts):

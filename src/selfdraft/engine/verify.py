@@ -23,7 +23,7 @@ class Judged(NamedTuple):
 
 
 class TargetPass:
-    """Runs each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
+    """Runs each row's last token and its draft through the whole model; smaller drafts are padded.
 
     What does not depend on the drafts is known when it is made: before them, for after them the device waits.
     """
@@ -74,6 +74,7 @@ class TargetPass:
             resume=_resume(self._runner, drafts, width, capture),
             run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts, width),
             choosing=choosing if choosing is None or width == 1 else choosing.over(drafts, is_tested),
+            widths=() if width == 1 else [1 + len(draft.tokens) for draft in drafts],
         )
         output = self._runner.forward(request, state.cache)
         return [

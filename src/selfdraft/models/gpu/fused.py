@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ...kernels.attention import Heads, Place, attend
+from ...kernels.embed import embed
 from ...kernels.gated import gated
 from ...kernels.launch import Room, fresh
 from ...kernels.linear import linear, linear_parts
@@ -60,8 +61,8 @@ class Midway:
 class FusedForward:
     """The same passes as ModuleForward's, for models whose every sub-layer is joined, in half precision."""
 
-    holds_cache = False
-    max_tokens = 256
+    holds_cache, packs = False, True
+    max_tokens = 512
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -69,7 +70,7 @@ class FusedForward:
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
         self._shared = Rooms()
-        self._spaces: WeakKeyDictionary[PassBuffers, dict[int, Fixed]] = WeakKeyDictionary()
+        self._spaces: WeakKeyDictionary[PassBuffers, dict[tuple[int, int], Fixed]] = WeakKeyDictionary()
 
     def sorts(self, skip: SkipSet) -> Hashable:
         return sorts_of(self._decoder.active_sublayers(skip))
@@ -77,33 +78,28 @@ class FusedForward:
     def begin(
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
     ) -> Midway:
-        sublayers, table = self._decoder.active_sublayers(skip), self._decoder.embedding
-        place = Place(buffers.header, buffers.starts, buffers.depths, buffers.sees, self._cos, self._sin, end)
-        tokens = buffers.tokens.flatten()
-        is_fixed = len(tokens) <= NARROW and not capture
+        sublayers, table, places = self._decoder.active_sublayers(skip), self._decoder.embedding, buffers.places
+        rows = (buffers.header, buffers.starts, buffers.first, places)
+        place = Place(*rows, buffers.depths, buffers.sees, self._cos, self._sin, end)
+        is_fixed = len(places) <= NARROW and not capture
         space: Workspace = self._fixed(buffers, end) if is_fixed else Fresh()
-        stream = space.room("stream", (len(tokens), table.shape[1]), table.dtype, table.device)
-        torch.index_select(table, 0, tokens, out=stream)
+        stream = space.launch("embedding", partial(embed, table, buffers.tokens, places, space.room))
         return _run(Midway(place, space, sublayers, bool(skip), capture, stream), head_start(sublayers))
 
     def finish(self, state: Midway, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         head: Any = self._decoder.head
         state = _run(state, len(state.rest))
         stream, normed = _normed(state.space, "norm", self._decoder.final_norm, state.stream, state.branch)
-        shape = (*state.place.depths.shape, -1)
         streams = {**state.streams, state.name: stream, "norm": normed}
-        captured = {point: streams[self._decoder.last_point(point, streams)].view(shape) for point in state.capture}
+        captured = {point: streams[self._decoder.last_point(point, streams)] for point in state.capture}
         bias = None if head.bias is None else head.bias[:vocabulary]
         if state.skips and isinstance(state.space, Fixed):
             state.space.complete(lambda space: self._launch_all(replace(state, space=space), normed))
-        return _product(normed, head.weight[:vocabulary], bias).view(shape), captured
+        return _product(normed, head.weight[:vocabulary], bias), captured
 
     def _fixed(self, buffers: PassBuffers, end: int) -> Fixed:
         """Of these inputs and slots alone: others may be recorded between the two halves of a pass."""
-        spaces = self._spaces.setdefault(buffers, {})
-        if end not in spaces:
-            spaces[end] = Fixed(self._shared)
-        return spaces[end]
+        return self._spaces.setdefault(buffers, {}).setdefault((end, buffers.num_tokens), Fixed(self._shared))
 
     def _launch_all(self, state: Midway, normed: torch.Tensor) -> None:
         """Every launch of any skip set: each sub-layer, and each norm after nothing or after a branch of each sort."""

@@ -22,6 +22,8 @@ T = TypeVar("T")
 MAX_BYTES = 2 << 30
 MIN_SLOTS = 256
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
+MIN_TOKENS = 16
+"""Of a pass whose rows are packed: products take as many at least, and fewer sizes are fewer recordings."""
 
 
 def bucket(num_slots: int) -> int:
@@ -34,6 +36,12 @@ def padded_width(width: int) -> int:
     return next(known for known in WIDTHS if known >= width)
 
 
+def padded_tokens(number: int) -> int:
+    """A power of two, or one and a half: what pads costs as much as what does not."""
+    whole = max(MIN_TOKENS, power_of_two(number))
+    return whole * 3 // 4 if whole > MIN_TOKENS * 2 and number <= whole * 3 // 4 else whole
+
+
 class Work(Hashable, Protocol):
     def sorts(self, skip: SkipSet) -> Hashable:
         """Of the sub-layers that run: those of one sort run the same kernels."""
@@ -41,7 +49,10 @@ class Work(Hashable, Protocol):
 
 
 class GraphKey(NamedTuple):
-    """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row."""
+    """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row.
+
+    `tokens`: those that are computed, if they are fewer than rows x width.
+    """
 
     kind: Hashable
     forward: Work | None
@@ -51,6 +62,7 @@ class GraphKey(NamedTuple):
     skip: SkipSet
     capture: tuple[str, ...] = ()
     cache: tuple[int, ...] = ()
+    tokens: int = 0
 
     @property
     def work(self) -> Hashable:

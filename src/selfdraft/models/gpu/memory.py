@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,32 +167,50 @@ class PassBuffers(Packed):
     `header` [8 + rows]: the cache's address, its slots a row, its rows allocated, 0 (free), the number of rows of the
     pass, the first one's start, 0, 0; then the cache row of each, and 0 of what only pads.
     `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
-    the rows choose, see `passes.Choosing`.
+    the rows choose, see `passes.Choosing`. `first` and `places`: see `passes.Columns`; of all columns those that only
+    pad come last, so that a pass may compute its first `num_tokens` alone. The pass is `even` where each row has as
+    many of them.
     """
 
     def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
         square = (rows, width)
-        shapes = {"header": (8 + rows,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
+        num_first = rows // 2 * 2 + 2  # an even number: kernels are compiled for whether what follows is aligned
+        shapes = {"header": (8 + rows,), "starts": (rows,), "first": (num_first,), "places": (rows * width,)}
+        squares = {"tokens": square, "depths": square, "sees": square}
         choosing = {"indices": (rows,), "settings": (rows, len(SETTINGS))}
-        super().__init__(device, {**shapes, **choosing, **(more or {})})
-        self.rows, self.width = rows, width
+        super().__init__(device, {**shapes, **squares, **choosing, **(more or {})})
+        self.rows, self.width, self.num_tokens = rows, width, rows * width
+        self._places = list(range(rows * width))
         columns = range(width)
         self._zeros, self._blank = [0] * width, [1 << column | 1 for column in columns]
         self._chain_depths, self._chain_sees = list(columns), [(2 << column) - 1 for column in columns]
-        self.header, self.starts = self.tensors["header"], self.tensors["starts"]
+        self.header, self.starts, self.first = (self.tensors[name] for name in ("header", "starts", "first"))
         self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
         self.indices, self.settings = self.tensors["indices"], self.tensors["settings"]
 
-    def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
+    @property
+    def places(self) -> torch.Tensor:
+        """Of what is computed."""
+        return self.tensors["places"][: self.num_tokens]
+
+    @property
+    def is_even(self) -> bool:
+        return self.width == 1 or self.num_tokens == self.rows * self.width
+
+    def fill(
+        self, request: PassRequest, cache: SlotCache, more: Sequence[int] = (), num_tokens: int | None = None
+    ) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-        `more` are numbers for what follows `settings`.
+        `more` are numbers for what follows `settings`; `num_tokens` are computed, or all columns.
         """
+        self.num_tokens = num_tokens or self.rows * self.width
         tokens, starts, tree = request.numbers, request.starts, request.tree
         rows, width = len(starts), len(tokens[0])
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
         numbers = [*_header(request, cache, self.rows), *starts, *[0] * (self.rows - rows)]
+        numbers += self._packing([self.width] * rows if self.is_even else request.row_widths)
         for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
@@ -200,6 +219,18 @@ class PassBuffers(Packed):
             numbers += self._choosing_numbers(request.choosing)
         numbers += more
         self.write(numbers)
+
+    def _packing(self, widths: Sequence[int]) -> list[int]:
+        """`first` and `places`."""
+        first = [0, *itertools.accumulate(widths)]
+        places, end = self._places, len(widths) * self.width
+        if first[-1] < end:
+            begins = range(0, end, self.width)
+            rows = list(zip(begins, widths, strict=True))
+            places = [place for begin, width in rows for place in range(begin, begin + width)]
+            places += [place for begin, width in rows for place in range(begin + width, begin + self.width)]
+            places += self._places[end:]
+        return [*first, *[first[-1]] * (len(self.host["first"]) - len(first)), *places]
 
     def _choosing_numbers(self, choosing: Choosing | None) -> list[int]:
         rows, size = (0 if choosing is None else len(choosing.indices)), len(SETTINGS)
@@ -210,7 +241,8 @@ class PassBuffers(Packed):
     @property
     def columns(self) -> Columns:
         """How the columns of this pass choose, without what is known of the texts."""
-        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[8:])
+        rows = (self.header[8:], self.first, self.places)
+        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, *rows)
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
@@ -292,4 +324,4 @@ class DraftBuffers(PassBuffers):
     @property
     def columns(self) -> Columns:
         path, on_path = self.tensors["path"], self.tensors["on_path"][:, None]
-        return Columns(self.settings, self.indices, self.depths, path, on_path, self.header[8:])
+        return replace(super().columns, path=path, on_path=on_path)

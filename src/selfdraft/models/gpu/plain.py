@@ -9,45 +9,56 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from ...kernels.choose_reference import lines_of
 from ...kernels.top import draw, logprobs, processed, reject, said, top
 from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest, serves
 from ...types import SkipSet
 from ..cache import SlotCache
 from .drafts import Drafts
-from .forward import Forward, cache_key, padded_rows
-from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
+from .forward import Forward, PassSize, cache_key
+from .graphs import GraphKey, Graphs, Recorder, Recording, bucket
 from .history import Histories, History
 from .memory import Device, PassBuffers, Rooms, power_of_two
 from .outbox import Launches, Mail, Outbox, Sent
 
 MIN_DEPTHS = 4
 """Room for the scores of that many drafted tokens at least: for each size there are other recordings."""
-Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
+Results = tuple[torch.Tensor | Callable[[], torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class PassGraph:
-    """A recorded pass over `end` slots, and where it leaves its results."""
+    """A recorded pass over `end` slots, and where it leaves its results: of each token one line."""
 
     recording: Recording
     end: int
+    buffers: PassBuffers
     outbox: Outbox
     scores: torch.Tensor
     captured: Mapping[str, torch.Tensor]
     _parts: dict[tuple[int, int], Results] = field(default_factory=dict)
 
     def results(self, rows: int, width: int) -> Results:
-        """Scores and captured states without padding: views, made once."""
+        """Scores and captured states without padding: views, made once, unless the rows are packed."""
+        if not self.buffers.is_even:
+            captured = {name: states[self._lines(rows, width)] for name, states in self.captured.items()}
+            return lambda: self.scores[self._lines(rows, width)], captured
         if (rows, width) not in self._parts:
-            captured = {name: states[:rows, :width] for name, states in self.captured.items()}
-            self._parts[rows, width] = self.scores[:rows, :width], captured
+            captured = {name: self._square(states)[:rows, :width] for name, states in self.captured.items()}
+            self._parts[rows, width] = self._square(self.scores)[:rows, :width], captured
         return self._parts[rows, width]
+
+    def _lines(self, rows: int, width: int) -> torch.Tensor:
+        return lines_of(self.buffers.columns)[:rows, :width]
+
+    def _square(self, lines: torch.Tensor) -> torch.Tensor:
+        return lines.view(-1, self.buffers.width, lines.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -168,16 +179,15 @@ class Passes:
             self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
         scores, captured = graph.results(len(all_rows), 1)
         if rows < len(all_rows) and not request.run_ahead:  # else choices must do
-            scores = scores[list(places)]
+            scores = PassOutput(scores).of_rows(places).scores
         read_told = None if told is None else functools.partial(picked, told, places)
         return PassOutput(scores, captured, functools.partial(picked, choices, places), read_logprobs=read_told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
         """The next one, by what this one has found."""
         choices, verdicts = graph.outbox.choices.tensor, graph.outbox.verdicts.tensor
-        buffers, _ = self._buffers(*choices.shape)
         found.send()  # what waits for them need not wait for the draft
-        return self._drafts.begin_next(buffers, choices, verdicts, request, cache, found)
+        return self._drafts.begin_next(graph.buffers, choices, verdicts, request, cache, found)
 
     def _send_logprobs(self, chooser: Chooser | None, rows: int, width: int) -> Sent | None:
         """At once: whoever asked for them reads them, and a pass ahead overwrites them on the device."""
@@ -200,12 +210,14 @@ class Passes:
     def _launch(self, forward: Forward, request: PassRequest, cache: SlotCache) -> tuple[PassGraph, Chooser | None]:
         """Send the inputs, replay the pass, and choose."""
         self._ahead = None
-        rows, width = padded_rows(forward, len(request.starts)), padded_width(len(request.tokens[0]))
+        rows, width, num_tokens = PassSize.of(forward, request.row_widths)
         end, capture = bucket(max(request.starts) + width), tuple(request.capture)
         cache.reserve(end)
         buffers, outbox = self._buffers(rows, width)
         takes_along = width > 1  # its numbers; a pass of one column may run again with those that the device makes
-        (buffers.fill if takes_along else buffers.send_request)(request, cache)
+        buffers.fill(request, cache, num_tokens=num_tokens)
+        if not takes_along:
+            buffers.send()
 
         def build(record: Recorder) -> PassGraph:
             kept: dict[str, torch.Tensor] = {}
@@ -214,15 +226,15 @@ class Passes:
                 if takes_along:
                     buffers.copy()
                 scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
-                outbox.choices.tensor.copy_(best_token(scores))
-                outbox.choices.post()
+                put(outbox.choices, buffers.places, top(scores, 1)[1])
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
             recording, _ = record(run)
-            return PassGraph(recording, end, outbox, kept.pop("scores"), kept)
+            return PassGraph(recording, end, buffers, outbox, kept.pop("scores"), kept)
 
         bound_to = cache_key(forward, cache, request.cache_rows)
-        graph = self._graphs.get(GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to), build)
+        key = GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to, num_tokens)
+        graph = self._graphs.get(key, build)
         graph.recording.replay()
         if takes_along:
             buffers.taken()
@@ -237,36 +249,36 @@ class Passes:
         choosing = request.choosing
         if choosing is None or choosing.kind == ChoiceKind():
             return None
-        kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
-        (rows, width), history = scores.shape[:2], self._histories.of(cache, request.cache_rows, choosing)
+        kind, outbox, scores, buffers = choosing.kind, graph.outbox, graph.scores, graph.buffers
+        rows, width, history = buffers.rows, buffers.width, self._histories.of(cache, request.cache_rows, choosing)
         allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
-        drawn_from = self._room_for_drafts(choosing.drawn_from, scores) if kind.is_tested else None
+        drawn_from = self._room_for_drafts(choosing.drawn_from, rows, scores) if kind.is_tested else None
         count = None if kind.num_logprobs is None else min(kind.num_logprobs, scores.shape[-1])
         told = None if count is None else outbox.logprobs(count)
-        buffers, _ = self._buffers(rows, width)
 
         def choose() -> None:
             columns = replace(buffers.columns, allowed=allowed)
             columns = columns if history is None else history.seen_by(columns)
-            choose_tokens(scores.flatten(0, 1), columns, kind, drawn_from, outbox)
+            choose_tokens(scores, columns, kind, drawn_from, outbox)
             if told is not None and count is not None:
                 tokens = said(outbox.verdicts.tensor, columns.path) if kind.is_tested else outbox.choices.tensor
-                told.tensor.copy_(logprobs(scores.flatten(0, 1), tokens.flatten(), count).view(rows, width, -1))
+                put(told, columns.places, logprobs(scores, tokens.flatten()[columns.places], count))
 
         bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
         sizes = () if drawn_from is None else (drawn_from.data_ptr(), drawn_from.shape[1], drawn_from.dtype)
-        key = GraphKey(("choose", kind, scores.dtype, *sizes), None, rows, width, 0, SkipSet(), (), bound_to)
+        what = ("choose", kind, scores.dtype, *sizes)
+        key = GraphKey(what, None, rows, width, 0, SkipSet(), (), bound_to, len(scores))
         recording = self._graphs.get(key, lambda record: record(choose)[0])
         if drawn_from is not None:
             send_drafts(choosing.drawn_from, drawn_from)
         return Chooser(recording, history, kind.is_tested, told)
 
-    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], scores: torch.Tensor) -> torch.Tensor:
+    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], rows: int, scores: torch.Tensor) -> torch.Tensor:
         """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
         known = [draft for draft in drafts if draft is not None]
         dtype = functools.reduce(torch.promote_types, [draft.dtype for draft in known]) if known else scores.dtype
         depths = power_of_two(max([MIN_DEPTHS, *map(len, known)]))
-        return self._room("drafts", (len(scores), depths, scores.shape[-1]), dtype, scores.device)
+        return self._room("drafts", (rows, depths, scores.shape[-1]), dtype, scores.device)
 
     def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         """A copy that stays where it is; for what only pads, anything."""
@@ -276,9 +288,8 @@ class Passes:
 
     def _advance(self, graph: PassGraph, history: History | None) -> Recording:
         """Feeds the choices of a pass to the same pass, one slot on."""
-        choices = graph.outbox.choices.tensor
+        choices, buffers = graph.outbox.choices.tensor, graph.buffers
         rows = len(choices)
-        buffers, _ = self._buffers(rows, 1)
 
         def advance() -> None:
             is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
@@ -315,14 +326,13 @@ def choose_tokens(
     """Put into the outbox what is chosen after each column by its raw scores; recorded."""
     if kind.is_best:
         return  # the pass itself has found them
-    known, choices = processed(scores, columns, kind), outbox.choices.tensor
+    known = processed(scores, columns, kind)
     if drawn_from is not None:
         outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
         outbox.verdicts.post()
     else:
         best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
-        choices.copy_(best.view(choices.shape))
-        outbox.choices.post()
+        put(outbox.choices, columns.places, best)
 
 
 def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
@@ -335,6 +345,7 @@ def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> No
                 room[row, :depths, size:].fill_(-torch.inf)
 
 
-def best_token(scores: torch.Tensor) -> torch.Tensor:
-    """[rows, width, vocabulary] -> [rows, width]; recorded."""
-    return top(scores.flatten(0, 1), 1)[1].view(scores.shape[:2])
+def put(mail: Mail, places: torch.Tensor, lines: torch.Tensor) -> None:
+    """Lines into the columns they belong to; recorded."""
+    mail.tensor.view(-1, lines.shape[1]).index_copy_(0, places, lines)
+    mail.post()

@@ -23,8 +23,8 @@ from ..decoder import Decoder
 from ..eager import EagerRunner
 from ..probe import Probe
 from .drafts import Drafts
-from .forward import Forward, ModuleForward, padded_rows, prove
-from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .forward import Forward, ModuleForward, PassSize, prove
+from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket
 from .history import Histories
 from .memory import MAX_WIDTH, Device
 from .outbox import Launches
@@ -166,7 +166,7 @@ class GraphRunner(EagerRunner):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        forward = self._forward_for(len(request.starts), len(request.tokens[0]))
+        forward = self._forward_for(request.row_widths)
         if forward is None or task.rule in self._drafts.refused:
             return None
         self._passes.forget_ahead()
@@ -192,16 +192,14 @@ class GraphRunner(EagerRunner):
     def _forward_of(self, request: PassRequest) -> Forward | None:
         if not request.needs_scores or request.resume is not None:
             return None
-        return self._forward_for(len(request.starts), len(request.tokens[0]))
+        return self._forward_for(request.row_widths)
 
-    def _forward_for(self, num_rows: int, width: int) -> Forward | None:
+    def _forward_for(self, widths: Sequence[int]) -> Forward | None:
         """The one for a pass of this size; None: not recorded."""
-        if self.fallback_reason is not None or not 0 < width <= MAX_WIDTH:
+        if self.fallback_reason is not None or not 0 < max(widths) <= MAX_WIDTH:
             return None
-        for forward in self._forwards:
-            if padded_rows(forward, num_rows) * padded_width(width) <= forward.max_tokens:
-                return forward
-        return None
+        sized = (forward for forward in self._forwards if PassSize.of(forward, widths).tokens <= forward.max_tokens)
+        return next(sized, None)
 
     def _run_eagerly(self, reason: str) -> None:
         self.fallback_reason, self._prefill = reason, Prefill(self.decoder)
