@@ -33,7 +33,7 @@ class Prompts:
     def __init__(self, runner: Runner, state: State, strategy_of: Callable[[TextSequence], Strategy]) -> None:
         self._runner, self._state, self._strategy_of = runner, state, strategy_of
         self._kept: dict[int, list[Mapping[str, torch.Tensor]]] = defaultdict(list)  # of each part, by sequence id
-        self._chunk = FIRST_CHUNK
+        self._chunk = float(FIRST_CHUNK)  # tokens that can be read beside a round, on average
 
     def read_all(self) -> None:
         """In the largest passes; one wait for all of them."""
@@ -45,13 +45,14 @@ class Prompts:
     def read_some(self, max_seconds: float | None) -> None:
         """One pass of about as many tokens as can be read in that time; None: it is not known yet."""
         began, recorded = self._runner.seconds(), self._runner.record_seconds
-        parts = self._read(math.inf if max_seconds == math.inf else self._chunk)
+        chunk = max(int(self._chunk) // CHUNK_STEP, 1) * CHUNK_STEP
+        parts = self._read(math.inf if max_seconds == math.inf else chunk)
         seconds = self._runner.seconds() - began
         num_tokens = self._share(parts, seconds)
         seconds -= self._runner.record_seconds - recorded
-        if num_tokens == self._chunk and max_seconds is not None:  # a smaller pass tells little
-            wanted = min(num_tokens * max_seconds / max(seconds, 1e-9), 2 * num_tokens)
-            self._chunk = max(int(self._chunk + wanted) // 2 // CHUNK_STEP, 1) * CHUNK_STEP
+        if num_tokens == chunk and max_seconds is not None:  # a smaller pass tells little
+            wanted = num_tokens * max_seconds / max(seconds, 1e-9)
+            self._chunk = (self._chunk + min(wanted, 2 * num_tokens)) / 2
 
     def _read(self, max_tokens: float = math.inf) -> list[Part]:
         """One pass, of texts whose strategies need the same states; empty: nothing is left."""
