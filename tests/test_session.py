@@ -284,3 +284,40 @@ def test_parts_are_as_large_as_time_allows(max_seconds: float, size: int, monkey
         prompts.read_some(max_seconds)
     assert runner.sizes[0] == 256
     assert runner.sizes[-1] == size
+
+
+def test_reading_beside_a_round_loses_no_pass_that_runs_ahead() -> None:
+    """Only when the text joins is the pass under way another one than is asked for."""
+    engine = engine_of("recorded")
+    runner: Any = engine.runner
+    with engine.session(max_rows=2, max_stall_seconds=0.0) as session:
+        session.add([5, 6, 7], strategy="off", max_new_tokens=40)
+        for _ in range(3):
+            session.step()
+        session.add(LONG, strategy="off", max_new_tokens=9)
+        hits, num_rounds = runner.num_hits, 0
+        while session.num_open:
+            session.step()
+            num_rounds += 1
+    assert num_rounds > 20
+    assert runner.num_hits - hits >= num_rounds - 4, "but those in which a text joins or leaves"
+
+
+def test_a_prompt_in_the_row_of_a_pass_that_runs_ahead() -> None:
+    """It is not what that pass has read, even where places and tokens are the same."""
+    runner: Any = engine_of("recorded").runner
+    cache = runner.new_cache(2, 64)
+
+    def read(row: int, tokens: list[int]) -> None:
+        runner.forward(PassRequest([tokens], [0], [row], needs_scores=False), cache)
+
+    for row, hits in ((1, 1), (0, 0)):
+        read(0, [5, 6, 7])
+        token = runner.forward(PassRequest([[8]], [3], [0], run_ahead=True), cache).choices()[0][0]
+        before = runner.num_hits
+        read(row, [50, 60, 70, 8])
+        scores = runner.forward(PassRequest([[token]], [4], [0]), cache).scores.clone()
+        assert runner.num_hits - before == hits
+        whole = [5, 6, 7, 8, token] if row else [50, 60, 70, 8, token]
+        expected = runner.forward(PassRequest([whole], [0], [0]), runner.new_cache(1, 64)).scores
+        torch.testing.assert_close(scores[0, -1], expected[0, -1], rtol=1e-4, atol=1e-4)
