@@ -9,13 +9,14 @@ from typing import TypeVar
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import Plan, StepRecord, Verdict
+from ..types import OFF, Plan, StepRecord, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
 from .prefill import Prompts
 from .state import State, TextSequence
 from .verify import Judged, TargetPass
+from .worth import Worth
 
 T = TypeVar("T")
 STALL_ROUNDS = 1.5
@@ -29,8 +30,10 @@ class Rounds:
     which takes no longer than `max_stall_seconds` (None: one and a half rounds).
     """
 
-    def __init__(self, runner: Runner, state: State, max_stall_seconds: float | None = None) -> None:
-        self._runner, self._state = runner, state
+    def __init__(
+        self, runner: Runner, state: State, worth: Worth | None = None, max_stall_seconds: float | None = None
+    ) -> None:
+        self._runner, self._state, self._worth = runner, state, worth
         self._prompts = Prompts(runner, state, lambda one: state.cohorts[one.sequence_id].method.strategy)
         self._max_stall_seconds = max_stall_seconds
         self._round_seconds: float | None = None  # of the last one
@@ -48,7 +51,8 @@ class Rounds:
         if not state.active:
             return []
         watch = Stopwatch(runner)
-        plans = make_plans(runner, state)
+        switch = self._worth.of(state) if self._worth else None
+        plans = make_plans(runner, state, switch is None or switch.is_drafting)
         self._optimise_seconds += watch.lap()
         target_pass = TargetPass(runner, state)
         drafts = run_drafts(runner, state, plans)
@@ -68,6 +72,8 @@ class Rounds:
         for sequence, step in zip(state.active, steps, strict=True):
             sequence.record(step, watch.seconds)
         self._round_seconds = watch.seconds - recorded
+        if switch is not None and not recorded:
+            switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
         self.drop_finished()
         return steps
 
@@ -127,12 +133,20 @@ class Stopwatch:
         return self._recorded - self._recorded_before
 
 
-def make_plans(runner: Runner, state: State) -> list[Plan]:
-    """What each row drafts with."""
-    return [
-        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
-        for row, sequence in enumerate(state.active)
-    ]
+def mean_tokens(verdicts: Sequence[Verdict]) -> float:
+    """Emitted by a row."""
+    return sum(len(verdict.tokens) for verdict in verdicts) / len(verdicts)
+
+
+def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
+    """What each row drafts with; if not `drafts`, nothing where the text does not depend on it."""
+    plans = []
+    for row, sequence in enumerate(state.active):
+        cohort = state.cohort(row)
+        is_asked = drafts or not cohort.may_do_without
+        context = context_of(runner, state, sequence)
+        plans.append(cohort.method.strategy.plan(sequence.sequence_id, context) if is_asked else OFF)
+    return plans
 
 
 def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanContext:
@@ -141,7 +155,7 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
         first = max(0, end - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:end], first, sequence.row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, len(state.active))
 
 
 def make_records(

@@ -17,7 +17,6 @@ from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
-from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
@@ -41,7 +40,7 @@ from .live import LiveText
 from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
-from .prefill import PREFILL_CHUNK
+from .prefill import scores_after
 from .prepare import prepare
 from .requests import Requests
 from .sampling import as_far_as_it_chooses
@@ -49,6 +48,7 @@ from .session import Rows, Session
 from .state import RowRules
 from .stream import Stream
 from .text import Batch, Encoded, OnePrompt, Prompt, encode_prompt, encode_prompts, read_tokens
+from .worth import Worth
 
 
 class Engine:
@@ -62,7 +62,7 @@ class Engine:
     fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
-    operation by itself.
+    operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
 
     What `selfdraft calibrate` learned about the model on this device (its profile) is read when it is needed; another
     one may be given as `profile`, None for none. `name` is what messages call the model.
@@ -77,12 +77,14 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         name: str | None = None,
+        economics: bool = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
         check_value("graphs", graphs, bool)
+        check_value("economics", economics, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_model(model)
@@ -93,6 +95,7 @@ class Engine:
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
+        self._worth = Worth() if economics else None
         self._method({})
 
     def __repr__(self) -> str:
@@ -113,6 +116,7 @@ class Engine:
         dtype: str | torch.dtype | None = None,
         graphs: bool = True,
         profile: Given = "stored",
+        economics: bool = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
         """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
@@ -120,7 +124,7 @@ class Engine:
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         called = str(name or catalogue.DEFAULT_MODEL)
-        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, **method)
+        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, economics=economics, **method)
 
     @property
     def runner(self) -> Runner:
@@ -141,6 +145,7 @@ class Engine:
         `method`: instead of the one that this engine was built with.
         """
         fork = copy.copy(self)
+        fork._worth = self._worth and Worth()
         fork._defaults = self._defaults if method is None else check_method(method)
         fork._parts = self._parts.fork(
             self._knowing(self.knowledge.profile if isinstance(profile, str) and profile == "same" else profile)
@@ -157,6 +162,7 @@ class Engine:
     def forget(self) -> None:
         """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten."""
         self._parts.forget()
+        self._worth = self._worth and Worth()
 
     @keywords_of(MethodOptions)
     def save(self, **method: Unpack[MethodOptions]) -> Path:
@@ -252,8 +258,8 @@ class Engine:
     def session(self, max_rows: int = 16, max_stall_seconds: float | None = None) -> Session:
         """Texts that join and leave between rounds, each with its own options; up to `max_rows` of them at a time.
 
-        While texts are generated, the prompts of new ones are read in parts, one between two tokens. None takes longer
-        than about `max_stall_seconds`; where that is not given, than one and a half rounds.
+        Beside texts that are generated, prompts are read in parts, one between two tokens, each in about
+        `max_stall_seconds` (None: one and a half rounds).
 
         For servers and jobs that ask for texts as they come:
 
@@ -265,7 +271,8 @@ class Engine:
         """
         check_value("max_rows", max_rows, int, minimum=1)
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
-        return Session(Rows(self._runner, max_rows, max_stall_seconds), partial(self._read_request, {}))
+        rows = Rows(self._runner, max_rows, self._worth, max_stall_seconds)
+        return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -285,8 +292,7 @@ class Engine:
             )
         sequence, tail = self._requests.sequence(tokens, call.settings, emitted=known)
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
-        parts = (method.strategy, method.lookahead, method.drafter, method.tree, method.accept)
-        cohort = cohorts.setdefault((*parts, sampler), Cohort(method, sampler))
+        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
         return LiveText(sequence, tail, call.settings, call.settings.cancel), cohort
 
     def stream_rows(
@@ -368,7 +374,7 @@ class Engine:
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        rows = Rows(self._runner, len(prompts), math.inf)
+        rows = Rows(self._runner, len(prompts), self._worth, math.inf)
         cohort = Cohort(method, self._requests.sampler(settings, rules))
         texts = []
         for row, tokens in enumerate(prompts):
@@ -385,13 +391,5 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        first, parts = len(tokens) - num_last, []
         with self._runner.lock:
-            cache = self._runner.new_cache(1, len(tokens))
-            for start in range(0, len(tokens), PREFILL_CHUNK):
-                chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-                is_asked = start + chunk.shape[1] > first
-                scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-                if is_asked:
-                    parts.append(scores[0, max(first - start, 0) :])
-        return torch.cat(parts)
+            return scores_after(self._runner, tokens, num_last)

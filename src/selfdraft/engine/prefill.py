@@ -133,3 +133,15 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
 def prompt_chunk(runner: Runner, needs: Sequence[str]) -> int:
     """Tokens of the largest pass, all rows together."""
     return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // max(1, len(needs)))
+
+
+def scores_after(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
+    """Raw scores [num_last, vocabulary] after each of the last tokens of a text, in a cache of its own."""
+    first, cache, parts = len(tokens) - num_last, runner.new_cache(1, len(tokens)), []
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = [list(tokens[start : start + PREFILL_CHUNK])]
+        is_asked = start + len(chunk[0]) > first
+        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+        if is_asked:
+            parts.append(scores[0, max(first - start, 0) :])
+    return torch.cat(parts)
