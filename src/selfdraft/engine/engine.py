@@ -17,7 +17,6 @@ from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
-from ..passes import PassRequest
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
@@ -41,7 +40,7 @@ from .live import LiveText
 from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
-from .prefill import PREFILL_CHUNK
+from .prefill import scores_after
 from .prepare import prepare
 from .requests import Requests
 from .sampling import as_far_as_it_chooses
@@ -259,8 +258,8 @@ class Engine:
     def session(self, max_rows: int = 16, max_stall_seconds: float | None = None) -> Session:
         """Texts that join and leave between rounds, each with its own options; up to `max_rows` of them at a time.
 
-        While texts are generated, the prompts of new ones are read in parts, one between two tokens. None takes longer
-        than about `max_stall_seconds`; where that is not given, than one and a half rounds.
+        Beside texts that are generated, prompts are read in parts, one between two tokens, each in about
+        `max_stall_seconds` (None: one and a half rounds).
 
         For servers and jobs that ask for texts as they come:
 
@@ -392,13 +391,5 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        first, parts = len(tokens) - num_last, []
         with self._runner.lock:
-            cache = self._runner.new_cache(1, len(tokens))
-            for start in range(0, len(tokens), PREFILL_CHUNK):
-                chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-                is_asked = start + chunk.shape[1] > first
-                scores = self._runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-                if is_asked:
-                    parts.append(scores[0, max(first - start, 0) :])
-        return torch.cat(parts)
+            return scores_after(self._runner, tokens, num_last)

@@ -33,7 +33,7 @@ class Prompts:
     def __init__(self, runner: Runner, state: State, strategy_of: Callable[[TextSequence], Strategy]) -> None:
         self._runner, self._state, self._strategy_of = runner, state, strategy_of
         self._kept: dict[int, list[Mapping[str, torch.Tensor]]] = defaultdict(list)  # of each part, by sequence id
-        self._chunk = FIRST_CHUNK
+        self._chunk = float(FIRST_CHUNK)  # tokens that can be read beside a round, on average
 
     def read_all(self) -> None:
         """In the largest passes; one wait for all of them."""
@@ -45,13 +45,14 @@ class Prompts:
     def read_some(self, max_seconds: float | None) -> None:
         """One pass of about as many tokens as can be read in that time; None: it is not known yet."""
         began, recorded = self._runner.seconds(), self._runner.record_seconds
-        parts = self._read(math.inf if max_seconds == math.inf else self._chunk)
+        chunk = max(int(self._chunk) // CHUNK_STEP, 1) * CHUNK_STEP
+        parts = self._read(math.inf if max_seconds == math.inf else chunk)
         seconds = self._runner.seconds() - began
         num_tokens = self._share(parts, seconds)
         seconds -= self._runner.record_seconds - recorded
-        if num_tokens == self._chunk and max_seconds is not None:  # a smaller pass tells little
-            wanted = min(num_tokens * max_seconds / max(seconds, 1e-9), 2 * num_tokens)
-            self._chunk = max(int(self._chunk + wanted) // 2 // CHUNK_STEP, 1) * CHUNK_STEP
+        if num_tokens == chunk and max_seconds is not None:  # a smaller pass tells little
+            wanted = num_tokens * max_seconds / max(seconds, 1e-9)
+            self._chunk = (self._chunk + min(wanted, 2 * num_tokens)) / 2
 
     def _read(self, max_tokens: float = math.inf) -> list[Part]:
         """One pass, of texts whose strategies need the same states; empty: nothing is left."""
@@ -132,3 +133,15 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
 def prompt_chunk(runner: Runner, needs: Sequence[str]) -> int:
     """Tokens of the largest pass, all rows together."""
     return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // max(1, len(needs)))
+
+
+def scores_after(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
+    """Raw scores [num_last, vocabulary] after each of the last tokens of a text, in a cache of its own."""
+    first, cache, parts = len(tokens) - num_last, runner.new_cache(1, len(tokens)), []
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = [list(tokens[start : start + PREFILL_CHUNK])]
+        is_asked = start + len(chunk[0]) > first
+        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+        if is_asked:
+            parts.append(scores[0, max(first - start, 0) :])
+    return torch.cat(parts)
