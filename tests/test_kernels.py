@@ -24,6 +24,7 @@ from selfdraft.kernels import attention, launch, top
 from selfdraft.kernels import gated as gated_module
 from selfdraft.kernels import linear as linear_module
 from selfdraft.kernels.attention import Heads, Place, attend
+from selfdraft.kernels.attention_rows import attend_rows
 from selfdraft.kernels.feed import feed as feed_at_once
 from selfdraft.kernels.gated import gated, gated_tile
 from selfdraft.kernels.launch import Tile
@@ -263,6 +264,28 @@ def test_attention(dtype, shape, starts, width, kind):
     assert error(found, expected) < TOLERANCE[dtype]
     assert error(layers.cache[1], cache) < TOLERANCE[dtype]
     assert torch.equal(layers.cache[0], untouched)
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_padding", [0, 1])
+def test_attention_of_many_rows(dtype, shape, num_padding):
+    """Rows shorter and longer than what is read at once; the last one may only pad."""
+    starts = [0, 1, 127, 128, 200, 5]
+    layers = Layers(SHAPES[shape], starts, 1, dtype)
+    depths, sees = chain(len(starts), 1)
+    expected, cache = layers.expected(depths, sees, layer=1)
+    untouched, last = layers.cache[0].clone(), layers.cache[1, :, -1].clone()
+    place = layers.place(depths, sees)
+    place.header[4] -= num_padding
+    found = attend_rows(layers.qkv, place, layers.heads, layer=1)
+    end = len(starts) - num_padding
+    assert error(found[:end], expected[:end]) < TOLERANCE[dtype]
+    assert error(layers.cache[1, :, : 1 + end], cache[:, : 1 + end]) < TOLERANCE[dtype]
+    assert torch.equal(layers.cache[0], untouched)
+    if num_padding:
+        assert not found[-1].any()
+        assert torch.equal(layers.cache[1, :, -1], last)
 
 
 @by_dtype
