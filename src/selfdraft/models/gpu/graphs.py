@@ -7,10 +7,11 @@ it freezes of a pass is its `GraphKey`; sizes are rounded up, so that few keys s
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -137,7 +138,7 @@ class CudaRecorder:
         free = self._free_bytes()
         _clear_workspaces()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), _nothing_collected():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = function()
@@ -152,6 +153,18 @@ class CudaRecorder:
 
     def _free_bytes(self) -> int:
         return torch.cuda.mem_get_info(self._device)[0]
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """While capturing: a graph of another engine that Python frees just then would end the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _clear_workspaces() -> None:
