@@ -70,7 +70,8 @@ class Requests:
 
     @cached_property
     def _marks(self) -> frozenset[int] | None:
-        known = getattr(self._tokenizer, "added_tokens_decoder", None if self._tokenizer else ())
+        """See `TextTail`; without a tokenizer there is no text to be in doubt about."""
+        known = () if self._tokenizer is None else getattr(self._tokenizer, "added_tokens_decoder", None)
         return None if known is None else frozenset(known)
 
     def _decode(self, tokens: Sequence[int]) -> str:
@@ -80,5 +81,5 @@ class Requests:
 def decode(tokenizer: Any, *tokens: int) -> str:
     if tokenizer is None:
         return ""
-    text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    text: str = tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
