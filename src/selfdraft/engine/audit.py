@@ -15,7 +15,7 @@ import torch
 
 from ..errors import unknown_name
 from ..options import GenerateOptions, check_function, check_value
-from ..passes import PassRequest
+from ..passes import NoiseKey, PassRequest, Site
 from ..progress import Progress
 from ..protocols import Runner
 from ..types import FinishReason
@@ -117,7 +117,7 @@ def verify_text(
     """Audit the continuation of `sequence`, which holds the prompt alone and the stop rules."""
     prompt, tokens = tuple(sequence.tokens), claim.tokens
     room = len(tokens) if runner.context_length is None else runner.context_length - len(prompt)
-    judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence)
+    judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence, sequence.seed)
     findings: list[Finding] = []
     for first, scores in scores_along(runner, prompt, judge.tokens):
         findings.extend(judge.findings(first, scores))
@@ -157,6 +157,7 @@ class Audit:
     sampler: Sampler
     rule: Rule
     noise_sequence: int = 0
+    seed: int = 0
 
     def findings(self, first: int, scores: torch.Tensor) -> Iterator[Finding]:
         """`scores` [n, vocabulary]: the target's raw ones for `tokens[first]`, ..."""
@@ -170,20 +171,20 @@ class Audit:
         if not self.sampler.has_prefix_rules:
             return scores
         prefixes = [self._prefix(first + row) for row in range(len(scores))]
-        return self.sampler.apply_prefix_rules(scores, prefixes, self._indices(first, scores))
+        indices = torch.arange(first, first + len(scores), device=scores.device)
+        return self.sampler.apply_prefix_rules(scores, prefixes, indices)
 
     def _are_fine(self, first: int, scores: torch.Tensor) -> torch.Tensor:
         """[n] whether each token needs no closer look."""
         tokens = torch.tensor(self.tokens[first : first + len(scores)], device=scores.device)
         if self.rule == "possible":
             return self.sampler.warp(scores).gather(1, tokens[:, None])[:, 0] > -torch.inf
-        indices = self._indices(first, scores)
-        sequences = torch.full_like(indices, self.noise_sequence)
-        return self.sampler.choose(scores, sequences, indices) == tokens
+        sites = [self._site(first + row) for row in range(len(scores))]
+        return self.sampler.choose(scores, NoiseKey.of(sites, scores.device)) == tokens
 
     def _finding(self, index: int, scores: torch.Tensor, likeliest: int) -> Finding:
         token = self.tokens[index]
-        contest = contest_for(scores, self.sampler, self.noise_sequence, self._prefix(index), index)
+        contest = contest_for(scores, self.sampler, self._site(index), self._prefix(index))
         as_set = contest.variants[0]
         if self.rule == "possible":
             is_tie = any(bool(variant[token] > -torch.inf) for variant in contest.variants)
@@ -195,8 +196,8 @@ class Audit:
     def _prefix(self, index: int) -> list[int]:
         return [*self.prompt, *self.tokens[:index]]
 
-    def _indices(self, first: int, scores: torch.Tensor) -> torch.Tensor:
-        return torch.arange(first, first + len(scores), device=scores.device)
+    def _site(self, index: int) -> Site:
+        return Site(self.noise_sequence, index, 0, self.seed)
 
 
 def ending_faults(sequence: TextSequence, tokens: Sequence[int], finish_reason: FinishReason | None) -> tuple[str, ...]:

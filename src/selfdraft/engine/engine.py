@@ -16,7 +16,7 @@ from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
-from ..passes import PassRequest
+from ..passes import PassRequest, Site
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
@@ -311,7 +311,8 @@ class Engine:
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
-            return contest_for(self.scores_behind(prefix), sampler, call.settings.sequence, prefix, len(generated))
+            site = Site(call.settings.sequence, len(generated), 0, call.settings.seed)
+            return contest_for(self.scores_behind(prefix), sampler, site, prefix)
 
         return compare(tokens_a, tokens_b, contest_behind)
 

@@ -59,6 +59,7 @@ class Requests:
             max_new_tokens=min(settings.max_new_tokens, room),
             ends_at="context" if room < settings.max_new_tokens else own.ends_at,
             noise_sequence=settings.sequence + row,
+            seed=settings.seed,
             eos_tokens=own.eos_tokens,
             stops_behind=own.stops_behind,
             lead=own.lead,

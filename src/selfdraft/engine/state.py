@@ -51,6 +51,7 @@ class TextSequence:
     max_new_tokens: int
     ends_at: Limit = "length"
     noise_sequence: int = 0
+    seed: int = 0
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
@@ -147,7 +148,7 @@ class State:
     @property
     def sites(self) -> list[Site]:
         """Where each row chooses its next token."""
-        return [(item.noise_sequence, item.num_generated, len(item.steps)) for item in self.active]
+        return [Site(item.noise_sequence, item.num_generated, len(item.steps), item.seed) for item in self.active]
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
