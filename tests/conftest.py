@@ -33,6 +33,12 @@ def quickly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.engine.knowledge.QUICK_SECONDS", 0.2)
 
 
+@pytest.fixture(autouse=True)
+def always_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches draft whatever it costs here: the clock must not decide what a test tests."""
+    monkeypatch.setattr("selfdraft.engine.worth.Worth.of", lambda worth, state: None)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A pico Llama as a Hugging Face folder, with a tokenizer of single characters. Copy it to change it."""

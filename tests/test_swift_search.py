@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from rounds import step_of
 from selfdraft.strategies.bayes import Point, Search
 from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
-from selfdraft.types import StepRecord
 
 NUM_LAYERS = 12
 UNIVERSE = set(range(2, 2 * NUM_LAYERS - 2))
@@ -279,16 +277,12 @@ def test_a_state_goes_on_as_the_search_would_have(paper: bool, num_before: int) 
 # ------------------------------------------------------------------------------------------------ the clock
 
 
-def round_of(num_drafted: int, num_accepted: int = 0, seconds: float = 0.01, **others: Any) -> StepRecord:
-    return step_of(num_drafted, num_accepted, seconds=(0.0, seconds), **others)
-
-
 def live(switch: DraftSwitch, num_tokens: int, drafting: float, plain: float = 0.01) -> list[bool]:
     """Rounds as it likes them, of two tokens where it drafts; seconds a token with drafts and without."""
     went = []
     while num_tokens > 0:
         went.append(switch.is_drafting)
-        switch.observe(round_of(2, 1, 2 * drafting) if went[-1] else round_of(0, 0, plain))
+        switch.observe(went[-1], 1 + went[-1], 2 * drafting if went[-1] else plain)
         num_tokens -= 1 + went[-1]
     return went
 
@@ -343,7 +337,7 @@ def test_one_slow_round_is_no_reason_to_give_up() -> None:
     switch.renew()
     for number in range(6):
         assert switch.is_drafting
-        switch.observe(round_of(2, 1, 0.08 if number == 2 else 0.018))
+        switch.observe(True, 2, 0.08 if number == 2 else 0.018)
     assert switch.is_drafting
 
 
@@ -362,10 +356,10 @@ def test_the_first_round_behind_a_change_is_not_counted() -> None:
     """It records what the others replay: by its seconds drafting would never pay."""
     switch = DraftSwitch()
     for _ in range(2):
-        switch.observe(round_of(2, 1, 60.0))
+        switch.observe(True, 2, 60.0)
         live(switch, TRIAL, 0.005)
         while not switch.is_drafting:
-            switch.observe(round_of(0, 0, 60.0 if switch._last else 0.01))
+            switch.observe(False, 1, 60.0 if switch._last else 0.01)
         live(switch, TRIAL, 0.005)
         assert switch.is_drafting
         assert (switch._drafting.pace, switch._plain.pace) == (pytest.approx(0.005), pytest.approx(0.01))
@@ -379,5 +373,5 @@ def test_other_drafts_are_tried_again() -> None:
     for _ in range(2):
         switch.renew()
         assert switch.is_drafting
-        switch.observe(round_of(2, 1, 60.0))  # their first round is not counted either
+        switch.observe(True, 2, 60.0)  # their first round is not counted either
         assert all(live(switch, 3 * TRIAL, 0.005)), "plain decoding is known from before"

@@ -98,10 +98,11 @@ class PassCosts:
         ratio = 1 if low == high else MAX_WEIGHT if high >= MAX_WEIGHT * low else round(high / low)
         return (ratio, 1) if self.attention == high else (1, ratio)
 
-    def draft(self, skip: SkipSet) -> float:
-        """One drafted token."""
+    def draft(self, skip: SkipSet, rows: int = 1) -> float:
+        """One drafted token of each row; more rows take as much more as they do in a whole pass."""
         num_attentions, num_mlps = (self.fit.num_layers - len(skipped) for skipped in (skip.attention, skip.mlp))
-        return num_attentions * self.attention + num_mlps * self.fit.mlp_seconds + self.fit.rest_seconds
+        one = num_attentions * self.attention + num_mlps * self.fit.mlp_seconds + self.fit.rest_seconds
+        return one if rows == 1 else one * self.verify(1, rows) / (self.verify(1) or 1.0)
 
     def verify(self, width: int, rows: int = 1) -> float:
         """Of the last committed token and `width - 1` drafted ones.
@@ -112,11 +113,12 @@ class PassCosts:
         known = {width: line.at(self.num_context) for width, line in zip(fit.widths, fit.verify, strict=True)}
         return max(0.0, seconds_of_width(known, rows * width, fit.is_recorded)) + fit.attention.per_slot * slots
 
-    def rounds(self, skips: Sequence[SkipSet], max_drafted: int = MAX_DRAFTED) -> Array:
-        """[skip sets, lengths from 0 on]: seconds of rounds that draft N tokens; 0: of a plain pass."""
-        drafting = np.array([self.draft(skip) for skip in skips])[:, None] * np.arange(1, max_drafted + 1)
-        verifying = np.array([self.verify(length + 1) for length in range(1, max_drafted + 1)])
-        return np.hstack((np.full((len(skips), 1), self.plain), drafting + verifying))
+    def rounds(self, skips: Sequence[SkipSet], max_drafted: int = MAX_DRAFTED, rows: int = 1) -> Array:
+        """[skip sets, lengths from 0 on]: seconds of rounds that draft N tokens a row; 0: of a plain pass."""
+        drafting = np.array([self.draft(skip, rows) for skip in skips])[:, None] * np.arange(1, max_drafted + 1)
+        verifying = np.array([self.verify(length + 1, rows) for length in range(1, max_drafted + 1)])
+        plain = self.plain if rows == 1 else self.verify(1, rows)
+        return np.hstack((np.full((len(skips), 1), plain), drafting + verifying))
 
     def speeds(self, acceptance: float, skip: SkipSet, max_drafted: int = MAX_DRAFTED) -> Array:
         """[lengths from 0 on]: tokens per second of rounds that draft N tokens."""

@@ -221,6 +221,8 @@ class PlanContext:
     """
     tokens: Sequence[int] = ()
     """The text, prompt included; it grows."""
+    num_rows: int = 1
+    """Texts that take part in the round."""
 
 
 class Strategy(Protocol):

@@ -8,12 +8,13 @@ from typing import TypeVar
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import Plan, StepRecord, Verdict
+from ..types import OFF, Plan, StepRecord, Verdict
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
 from .state import State, TextSequence, prefill
 from .verify import Judged, TargetPass
+from .worth import Worth
 
 T = TypeVar("T")
 
@@ -21,8 +22,8 @@ T = TypeVar("T")
 class Rounds:
     """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
 
-    def __init__(self, runner: Runner, state: State) -> None:
-        self._runner, self._state = runner, state
+    def __init__(self, runner: Runner, state: State, worth: Worth | None = None) -> None:
+        self._runner, self._state, self._worth = runner, state, worth
         self._optimise_seconds = 0.0  # since the last round was planned
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
@@ -34,7 +35,8 @@ class Rounds:
         """One round: a record of each sequence that takes part."""
         runner, state = self._runner, self._state
         watch = Stopwatch(runner)
-        plans = make_plans(runner, state)
+        switch = self._worth.of(state) if self._worth else None
+        plans = make_plans(runner, state, switch is None or switch.is_drafting)
         self._optimise_seconds += watch.lap()
         target_pass = TargetPass(runner, state)
         drafts = run_drafts(runner, state, plans)
@@ -52,6 +54,8 @@ class Rounds:
         self._optimise_seconds = watch.lap()
         for sequence, step in zip(state.active, steps, strict=True):
             sequence.record(step, watch.seconds)
+        if switch is not None and not recorded:
+            switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
         self.drop_finished()
         return steps
 
@@ -94,12 +98,20 @@ class Stopwatch:
         return self._recorded - self._recorded_before
 
 
-def make_plans(runner: Runner, state: State) -> list[Plan]:
-    """What each row drafts with."""
-    return [
-        state.cohort(row).method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
-        for row, sequence in enumerate(state.active)
-    ]
+def mean_tokens(verdicts: Sequence[Verdict]) -> float:
+    """Emitted by a row."""
+    return sum(len(verdict.tokens) for verdict in verdicts) / len(verdicts)
+
+
+def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
+    """What each row drafts with; if not `drafts`, nothing where the text does not depend on it."""
+    plans = []
+    for row, sequence in enumerate(state.active):
+        cohort = state.cohort(row)
+        is_asked = drafts or not cohort.may_do_without
+        context = context_of(runner, state, sequence)
+        plans.append(cohort.method.strategy.plan(sequence.sequence_id, context) if is_asked else OFF)
+    return plans
 
 
 def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanContext:
@@ -108,7 +120,7 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
         first = max(0, end - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:end], first, sequence.row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, len(state.active))
 
 
 def make_records(

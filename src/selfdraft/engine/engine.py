@@ -47,6 +47,7 @@ from .session import Rows, Session
 from .state import PREFILL_CHUNK, RowRules
 from .stream import Stream
 from .text import Batch, Encoded, OnePrompt, Prompt, encode_prompt, encode_prompts, read_tokens
+from .worth import Worth
 
 
 class Engine:
@@ -60,7 +61,7 @@ class Engine:
     fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
-    operation by itself.
+    operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
 
     What `selfdraft calibrate` learned about the model on this device (its profile) is read when it is needed; another
     one may be given as `profile`, None for none. `name` is what messages call the model.
@@ -75,12 +76,14 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         name: str | None = None,
+        economics: bool = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
         check_value("graphs", graphs, bool)
+        check_value("economics", economics, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_model(model)
@@ -91,6 +94,7 @@ class Engine:
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
+        self._worth = Worth() if economics else None
         self._method({})
 
     def __repr__(self) -> str:
@@ -111,6 +115,7 @@ class Engine:
         dtype: str | torch.dtype | None = None,
         graphs: bool = True,
         profile: Given = "stored",
+        economics: bool = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
         """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
@@ -118,7 +123,7 @@ class Engine:
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         called = str(name or catalogue.DEFAULT_MODEL)
-        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, **method)
+        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, economics=economics, **method)
 
     @property
     def runner(self) -> Runner:
@@ -139,6 +144,7 @@ class Engine:
         `method`: instead of the one that this engine was built with.
         """
         fork = copy.copy(self)
+        fork._worth = self._worth and Worth()
         fork._defaults = self._defaults if method is None else check_method(method)
         fork._parts = self._parts.fork(
             self._knowing(self.knowledge.profile if isinstance(profile, str) and profile == "same" else profile)
@@ -155,6 +161,7 @@ class Engine:
     def forget(self) -> None:
         """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten."""
         self._parts.forget()
+        self._worth = self._worth and Worth()
 
     @keywords_of(MethodOptions)
     def save(self, **method: Unpack[MethodOptions]) -> Path:
@@ -259,7 +266,7 @@ class Engine:
                         print(event.id, event.text, event.finish_reason)
         """
         check_value("max_rows", max_rows, int, minimum=1)
-        return Session(Rows(self._runner, max_rows), partial(self._read_request, {}))
+        return Session(Rows(self._runner, max_rows, self._worth), partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -279,8 +286,7 @@ class Engine:
             )
         sequence, tail = self._requests.sequence(tokens, call.settings, emitted=known)
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
-        parts = (method.strategy, method.lookahead, method.drafter, method.tree, method.accept)
-        cohort = cohorts.setdefault((*parts, sampler), Cohort(method, sampler))
+        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
         return LiveText(sequence, tail, call.settings, call.settings.cancel), cohort
 
     def stream_rows(
@@ -363,7 +369,8 @@ class Engine:
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        rows, cohort = Rows(self._runner, len(prompts)), Cohort(method, self._requests.sampler(settings, rules))
+        rows = Rows(self._runner, len(prompts), self._worth)
+        cohort = Cohort(method, self._requests.sampler(settings, rules))
         texts = []
         for row, tokens in enumerate(prompts):
             self._requests.check_tokens(tokens)

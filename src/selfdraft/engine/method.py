@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from ..passes import NoiseKey
 from ..protocols import Drafter, Lookahead, Strategy, Tree
-from ..types import Plan, Verdict
+from ..types import OFF, Plan, Verdict
 from .sampling import Ranked, Sampler
 
 
@@ -43,6 +44,11 @@ class Method:
     tree: str
     accept: Acceptance
 
+    @property
+    def parts(self) -> Hashable:
+        """What tells it from others of one engine."""
+        return self.strategy, self.lookahead, self.drafter, self.tree, self.accept
+
     def drafter_of(self, plan: Plan) -> Drafter:
         return self.drafters[plan.drafter or self.drafter]
 
@@ -59,8 +65,13 @@ class Cohort:
 
     @property
     def is_tested(self) -> bool:
-        """Whether drafts are tested by what they were drawn from."""
+        """Whether drafts are tested by what they were drawn from: then a text depends on when there are any."""
         return self.method.accept.keeps_scores and not self.sampler.is_greedy
+
+    @cached_property
+    def may_do_without(self) -> bool:
+        """Whether it drafts, and rounds without drafts would give the same texts."""
+        return not self.is_tested and tuple(self.method.strategy.known_plans) != (OFF,)
 
 
 class Parts(Mapping[str, Any]):

@@ -16,6 +16,7 @@ from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
 from .state import DRAFT_SLOTS, State
+from .worth import Worth
 
 
 class Rows:
@@ -25,8 +26,8 @@ class Rows:
     round by round: recordings share what they read and write.
     """
 
-    def __init__(self, runner: Runner, max_rows: int) -> None:
-        self._runner, self._max_rows = runner, max_rows
+    def __init__(self, runner: Runner, max_rows: int, worth: Worth | None) -> None:
+        self._runner, self._max_rows, self._worth = runner, max_rows, worth
         self._waiting: deque[tuple[LiveText, Cohort]] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
@@ -78,7 +79,7 @@ class Rows:
         if joining and self._rounds is None:
             longest = max(len(text.sequence.tokens) + text.sequence.max_new_tokens for text, _ in joining)
             cache = self._runner.new_cache(self._max_rows, longest + DRAFT_SLOTS)
-            self._rounds = Rounds(self._runner, State([], cache))
+            self._rounds = Rounds(self._runner, State([], cache), self._worth)
         for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
             texts = [text for text, _ in group]
             self._live = [*self._live, *texts]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..types import StepRecord
-
 TRIAL = 32
 """Tokens of a trial."""
 GLANCE, HOPELESS = 8, 1.3
@@ -25,7 +23,7 @@ class Rounds:
     seconds: float = 0.0
     slowest: float = 0.0  # seconds of one round
 
-    def add(self, num_tokens: int, seconds: float) -> None:
+    def add(self, num_tokens: float, seconds: float) -> None:
         fades = _MEMORY**num_tokens
         self.slowest = max(self.slowest, seconds)
         self.tokens, self.seconds = fades * self.tokens + num_tokens, fades * self.seconds + seconds
@@ -57,8 +55,8 @@ class DraftSwitch:
         self._last: bool | None = None
         self._is_faster: bool | None = None  # drafting, when that was last known
         self._retry = RETRY
-        self._num_left = TRIAL  # tokens until the next decision
-        self._num_since = 0  # tokens since the other kind was tried
+        self._num_left: float = TRIAL  # tokens until the next decision
+        self._num_since = 0.0  # tokens since the other kind was tried
 
     def renew(self, is_promising: bool = True) -> None:
         """Drafts are others now. What promises nothing is not tried at first, only much later."""
@@ -67,11 +65,10 @@ class DraftSwitch:
         self._is_faster, self._retry = (None, RETRY) if is_promising else (False, MAX_RETRY)
         self._num_left, self._num_since = TRIAL, 0
 
-    def observe(self, step: StepRecord) -> None:
-        has_drafted, num_tokens = bool(step.draft.tokens), len(step.verdict.tokens)
+    def observe(self, has_drafted: bool, num_tokens: float, seconds: float) -> None:
+        """A round, and what it emitted."""
         if has_drafted == self._last:
-            rounds = self._drafting if has_drafted else self._plain
-            rounds.add(num_tokens, step.draft_seconds + step.verify_seconds)
+            (self._drafting if has_drafted else self._plain).add(num_tokens, seconds)
         self._last = has_drafted
         self._num_left -= num_tokens
         self._num_since += num_tokens

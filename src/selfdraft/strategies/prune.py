@@ -81,7 +81,7 @@ class Prune(PlainStrategy):
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
-        self._rounds: dict[int, Array] = {}
+        self._rounds: dict[tuple[int, int], Array] = {}
         self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
@@ -90,7 +90,7 @@ class Prune(PlainStrategy):
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
         if text.num_rounds % _INTERVAL == 0:
-            text.plan = self._best(context.num_context_tokens, text)
+            text.plan = self._best(context.num_context_tokens, text, context.num_rows)
         return text.plan or OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
@@ -99,10 +99,10 @@ class Prune(PlainStrategy):
     def end(self, sequence_id: int) -> None:
         self._texts.pop(sequence_id, None)
 
-    def _best(self, num_context: int, text: Text) -> Plan:
+    def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
         acceptance = np.clip(1 - (1 - self._match) * text.failure_ratio, 0, 1)
-        speeds = speed_table(acceptance, self._rounds_at(num_context))
+        speeds = speed_table(acceptance, self._rounds_at(num_context, num_rows))
         by_plan = dict(zip(self._plans, speeds[:, 1:].max(1).tolist(), strict=True))
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
@@ -111,12 +111,13 @@ class Prune(PlainStrategy):
             return text.plan
         return best
 
-    def _rounds_at(self, num_context: int) -> Array:
-        """Their seconds after texts of about this length."""
-        step = num_context // LENGTH_STEP
-        if step not in self._rounds:
-            self._rounds[step] = self._latency.about(num_context).rounds(self._skips, self._options.max_tokens)
-        return self._rounds[step]
+    def _rounds_at(self, num_context: int, num_rows: int) -> Array:
+        """Their seconds after texts of about this length, that many at a time."""
+        key = (num_context // LENGTH_STEP, num_rows)
+        if key not in self._rounds:
+            costs = self._latency.about(num_context)
+            self._rounds[key] = costs.rounds(self._skips, self._options.max_tokens, num_rows)
+        return self._rounds[key]
 
     @staticmethod
     def fit(kit: Kit, options: Any) -> dict[str, Any]:

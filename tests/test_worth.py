@@ -1,0 +1,71 @@
+"""Batches stop drafting where plain rounds are quicker, by the clock, and their texts stay the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pico import pico
+
+from selfdraft import Engine
+from selfdraft.engine.worth import Worth
+
+_JUDGE = Worth.of  # conftest puts another one in its place
+PROMPTS = [[1, 2, 3, 4], [5, 6, 7], [9, 8, 7, 6, 5]]
+DRAFTING = {"strategy": "fixed", "lookahead": "fixed", "settings": {"fixed": {"skip": "m1", "tokens": 2}}}
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setattr(Worth, "of", _JUDGE)
+    return Engine(pico("llama"), **DRAFTING)
+
+
+class Clock:
+    """Passes take what they are told to; nothing else takes any time."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+        self.now, forward = 0.0, engine.runner.forward
+
+        def timed(request: Any, cache: Any) -> Any:
+            kind = "draft" if request.skip else "verify" if len(request.tokens[0]) > 1 else "plain"
+            self.now += seconds[kind]
+            return forward(request, cache)
+
+        monkeypatch.setattr(engine.runner, "forward", timed)
+        monkeypatch.setattr(engine.runner, "seconds", lambda: self.now)
+
+
+def drafted(generation: Any) -> list[bool]:
+    return [bool(step.draft.tokens) for step in generation.steps]
+
+
+@pytest.mark.parametrize(("verify", "pays"), [(1.0, True), (40.0, False)])
+def test_a_batch_drafts_where_that_is_quicker(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, verify: float, pays: bool
+) -> None:
+    plain = engine.generate(PROMPTS, max_new_tokens=200, strategy="off")
+    Clock(engine, monkeypatch, draft=0.01, verify=verify, plain=1.0)
+    for turn in range(2):
+        found = engine.generate(PROMPTS, max_new_tokens=200)
+        assert [one.tokens for one in found] == [one.tokens for one in plain]
+        rounds = drafted(found[0])
+        assert rounds[0] == (turn == 0 or pays), "what was learned is remembered"
+        assert rounds[-20:-2] == [pays] * 18
+
+
+def test_drafts_may_be_asked_for_whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worth, "of", _JUDGE)
+    engine = Engine(pico("llama"), economics=False, **DRAFTING)
+    Clock(engine, monkeypatch, draft=0.01, verify=40.0, plain=1.0)
+    assert all(drafted(engine.generate(PROMPTS, max_new_tokens=100)[0])[:-2])
+
+
+def test_one_text_and_tested_drafts_go_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text drafts as its method says; what rejection tests is part of the text."""
+    Clock(engine, monkeypatch, draft=0.01, verify=40.0, plain=1.0)
+    assert all(drafted(engine.generate(PROMPTS[0], max_new_tokens=100))[:-2])
+    tested = {"temperature": 0.8, "acceptance": "rejection", "seed": 3}
+    assert all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **tested)[0])[:-2])
+    coupled = {"temperature": 0.8, "seed": 3}
+    assert not all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **coupled)[0])[:-2])
