@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pico import pico
 
+from pico import pico
 from selfdraft import Engine
 from selfdraft.engine.worth import Worth
 

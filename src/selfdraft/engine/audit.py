@@ -18,11 +18,11 @@ from ..options import GenerateOptions, check_function, check_value
 from ..passes import NoiseKey, PassRequest, Site
 from ..progress import Progress
 from ..protocols import Runner
-from ..types import FinishReason
+from ..types import FinishReason, Generation
 from .metrics import contest_for
 from .sampling import Sampler
 from .state import PREFILL_CHUNK, TextSequence
-from .text import TextTail
+from .text import TextTail, read_tokens
 
 Rule = Literal["choice", "possible"]
 
@@ -45,13 +45,16 @@ class Claim:
     text: str | None = None
 
 
-def check_claim(finish_reason: Any, text: Any, progress: Any) -> None:
-    """What a caller says of a text, and who is told how far judging it is."""
+def read_claim(tokens: Any, finish_reason: FinishReason | None, text: Any, progress: Any) -> Claim:
+    """What a caller says of a text, unless it says so itself; `progress` is told how far judging it is."""
     if finish_reason is not None and not (isinstance(finish_reason, str) and finish_reason in get_args(FinishReason)):
         raise unknown_name("finish_reason", finish_reason, get_args(FinishReason))
     check_value("text", text, str | None)
     if progress is not None:
         check_function("progress", progress, 3, "a function (done, total, what)")
+    if isinstance(tokens, Generation):
+        return Claim(tokens.tokens, tokens.finish_reason, tokens.text)
+    return Claim(read_tokens(tokens), finish_reason, text)
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,18 @@ def scores_along(runner: Runner, prompt: Sequence[int], tokens: Sequence[int]) -
         output = runner.forward(PassRequest(chunk, [begin], needs_scores=is_judged), cache)
         if is_judged:
             yield begin - first, output.scores[0]
+
+
+def scores_behind(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
+    """The target's raw scores [num_last, vocabulary] after each of the last tokens of a text."""
+    first, parts, cache = len(tokens) - num_last, [], runner.new_cache(1, len(tokens))
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=runner.device)
+        is_asked = start + chunk.shape[1] > first
+        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+        if is_asked:
+            parts.append(scores[0, max(first - start, 0) :])
+    return torch.cat(parts)
 
 
 def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:

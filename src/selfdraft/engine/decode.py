@@ -9,10 +9,11 @@ import torch
 
 from ..protocols import PlanContext, Probe, Runner
 from ..types import OFF, Plan, StepRecord, Verdict
+from .beginnings import Beginnings
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
-from .state import State, TextSequence, prefill
+from .state import State, TextSequence, prefill, prefill_needs
 from .verify import Judged, TargetPass
 from .worth import Worth
 
@@ -22,14 +23,21 @@ T = TypeVar("T")
 class Rounds:
     """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
 
-    def __init__(self, runner: Runner, state: State, worth: Worth | None = None) -> None:
-        self._runner, self._state, self._worth = runner, state, worth
+    def __init__(self, runner: Runner, state: State, beginnings: Beginnings, worth: Worth | None = None) -> None:
+        self._runner, self._state, self._beginnings, self._worth = runner, state, beginnings, worth
         self._optimise_seconds = 0.0  # since the last round was planned
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        """Read these prompts."""
+        """Read these prompts, as far as they are not known. A strategy that needs their states needs them whole."""
         self._state.join(sequences, cohort)
+        if not prefill_needs(cohort.method.strategy):
+            self._beginnings.fill(self._state, sequences)
         self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, sequences)
+
+    @property
+    def read(self) -> list[TextSequence]:
+        """Those whose prompts are in the cache."""
+        return list(self._state.begun.values())
 
     def step(self) -> list[StepRecord]:
         """One round: a record of each sequence that takes part."""
@@ -60,8 +68,11 @@ class Rounds:
         return steps
 
     def drop_finished(self) -> None:
-        """Those that have ended leave, for whatever reason."""
-        end(self._state, self._state.drop_finished())
+        """Those that have ended leave, for whatever reason; what was read and written stays known."""
+        finished = self._state.drop_finished()
+        for sequence in finished:
+            self._beginnings.keep(self._state.cache, sequence)
+        end(self._state, finished)
 
     def close(self) -> None:
         self._state.cancel()

@@ -32,6 +32,7 @@ def stats_of(sequence: TextSequence) -> Stats:
         num_accepted=num_accepted,
         acceptance_rate=_ratio(num_accepted, num_draft_steps),  # accepted draft tokens per draft step
         mean_generated_length=_ratio(num_tokens, len(steps)),  # emitted tokens per target pass, bonus included
+        cached_prompt_tokens=min(sequence.num_known, sequence.num_prompt_tokens),  # not read again
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
         optimise_seconds=sum(step.optimise_seconds for step in steps),

@@ -43,7 +43,8 @@ class TextSequence:
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
     what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
-    elsewhere: the text goes on from there. `row` is its row of the cache, from `State.join` to its end.
+    elsewhere: the text goes on from there. `request` is the same number for texts of one prompt and call. `row` is its
+    row of the cache, from `State.join` to its end; `num_known` tokens were there before its prompt was read.
     """
 
     sequence_id: int
@@ -56,7 +57,9 @@ class TextSequence:
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
     emitted: Sequence[int] = ()
+    request: int = -1
     row: int = 0
+    num_known: int = 0
     sources: list[Source] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
@@ -67,6 +70,7 @@ class TextSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+        self.request = self.sequence_id if self.request < 0 else self.request
         self.tokens.extend(self.emitted)
         self.sources.extend("target" for _ in self.emitted)
 
@@ -87,6 +91,11 @@ class TextSequence:
     @property
     def num_cached(self) -> int:
         return len(self.tokens) - 1
+
+    @property
+    def num_slots(self) -> int:
+        """Of the cache, at most."""
+        return self.num_prompt_tokens + self.max_new_tokens + DRAFT_SLOTS
 
     @property
     def max_draft_tokens(self) -> int:
@@ -151,7 +160,6 @@ class State:
         return [Site(item.noise_sequence, item.num_generated, len(item.steps), item.seed) for item in self.active]
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
         self._seat(sequences)
         self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
 
@@ -195,15 +203,17 @@ class State:
 
 
 def prefill(runner: Runner, state: State, strategy: Strategy, joined: Sequence[TextSequence]) -> float:
-    """Fill the cache with these texts but their last tokens. Neighbours of one length share passes: no row is padded.
+    """Fill the cache with what is not known of these texts, but their last tokens.
+
+    Neighbours of one length share passes: no row is padded.
 
     What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
     """
     begin_seconds = 0.0
-    for length, group in itertools.groupby(joined, key=lambda sequence: sequence.num_cached):
+    for span, group in itertools.groupby(joined, key=lambda sequence: (sequence.num_known, sequence.num_cached)):
         sequences = list(group)
         began = runner.seconds()
-        captured = _prefill_rows(runner, state, sequences, length, strategy)
+        captured = _prefill_rows(runner, state, sequences, span, strategy)
         filled = runner.seconds()
         for index, sequence in enumerate(sequences):
             sequence.prefill_seconds = filled - began
@@ -226,14 +236,14 @@ def prompt_chunk(runner: Runner, num_rows: int, needs: Sequence[str]) -> int:
 
 
 def _prefill_rows(
-    runner: Runner, state: State, sequences: Sequence[TextSequence], length: int, strategy: Strategy
+    runner: Runner, state: State, sequences: Sequence[TextSequence], span: tuple[int, int], strategy: Strategy
 ) -> dict[str, torch.Tensor]:
-    """What the strategy keeps of the captured states, [rows, length, ...]; nothing for prompts of one token."""
+    """What the strategy keeps of the captured states, [rows, span, ...]; nothing for prompts of one token."""
     needs = prefill_needs(strategy)
     captured: dict[str, list[torch.Tensor]] = defaultdict(list)
     size, rows = prompt_chunk(runner, len(sequences), needs), [sequence.row for sequence in sequences]
-    for start in range(0, length, size):
-        end = min(start + size, length)
+    for start in range(*span, size):
+        end = min(start + size, span[1])
         chunk = [sequence.tokens[start:end] for sequence in sequences]
         request = PassRequest(chunk, [start] * len(rows), rows, capture=needs, needs_scores=False)
         output = runner.forward(request, state.cache)
