@@ -148,8 +148,8 @@ class Session:
         if self._is_closed:
             raise OptionError("this session is closed; open another one with engine.session()")
         text, cohort = self._read(prompt, emitted, options)
-        self._texts[text.sequence.sequence_id] = text
         self._rows.put(text, cohort)
+        self._texts[text.sequence.sequence_id] = text
         return text.sequence.sequence_id
 
     def step(self) -> list[Event]:
