@@ -76,7 +76,7 @@ def choice(name: str, scores: torch.Tensor) -> Callable[[], object]:
     tree: Any = SimpleNamespace(max_candidates=1)
     rule = Rule(lookahead(name), tree, Coupled(), GenerateOptions())
     row = torch.zeros(1, dtype=torch.long, device=scores.device)
-    noise = NoiseKey(row, row, row)
+    noise = NoiseKey(row, row, row, row)
     return lambda: rule(DraftStats(row + 2, row, row, row, scores), noise, (row[0], row[0]))
 
 

@@ -16,7 +16,7 @@ from selfdraft import GenerateOptions
 from selfdraft.engine.sampling import Sampler
 from selfdraft.kernels import choose_reference, top
 from selfdraft.noise import gumbel
-from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn
+from selfdraft.passes import WORD_EOS, WORD_PROMPT, ChoiceKind, Columns, Drawn, NoiseKey, Site
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,13 +33,13 @@ def random_scores(num: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return (torch.randn(num, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3).to(DEVICE, dtype)
 
 
-def columns_of(samplers: Sequence[Sampler], sites: Sequence[tuple[int, int, int]], **more: Any) -> Columns:
+def columns_of(samplers: Sequence[Sampler], sites: Sequence[Site], **more: Any) -> Columns:
     """Three columns a row: a chain of two, and a sibling of the second."""
     rows = [sampler.choosing([site], ()) for sampler, site in zip(samplers, sites, strict=True)]
     settings = torch.tensor([row.settings[0] for row in rows], device=DEVICE)
     square = torch.tensor([[0, 1, 1]] * len(rows), device=DEVICE)
     sees = torch.tensor([[1, 3, 5]] * len(rows), device=DEVICE)
-    indices = torch.tensor([site[1] for site in sites], device=DEVICE)
+    indices = torch.tensor([site.position for site in sites], device=DEVICE)
     cache_rows = torch.arange(len(rows), device=DEVICE)
     return even_columns(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
 
@@ -51,7 +51,7 @@ def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count
     return chooser(path).draw(scores, columns_of(samplers, SITES[: len(samplers)]), kind, count)
 
 
-SITES = [(4, 9, 2), (0, 0, 0)]
+SITES = [Site(4, 9, 2, 2**40 + 7), Site(0, 0, 0, 5)]
 WARPINGS: list[dict[str, Any]] = [
     dict(zip(("temperature", "top_k", "top_p", "min_p"), values, strict=True))
     for values in itertools.product((0.8, 1.7), (0, 1, 40, 5000), (1.0, 0.9, 0.0), (0.0, 0.05))
@@ -65,12 +65,11 @@ def test_draws_as_the_sampler_does(path, dtype):
     cases = WARPINGS if path == "torch" or HAS_GPU else WARPINGS[:: 11 if dtype == torch.float32 else 17]
     for number, options in enumerate(cases):
         scores = random_scores(6, dtype, number)
-        samplers = [Sampler(GenerateOptions(**options, seed=2**40 + 7)), Sampler(GenerateOptions(temperature=0.9))]
+        samplers = [Sampler(GenerateOptions(**options)), Sampler(GenerateOptions(temperature=0.9))]
         found = drawn_by(path, scores, samplers, 3)
         for column in range(6):
-            sampler, (sequence, index, _) = samplers[column // 3], SITES[column // 3]
-            place = torch.tensor([sequence], device=DEVICE), torch.tensor([index + (column % 3 > 0)], device=DEVICE)
-            values, tokens = sampler.best(sampler.warp(scores[column : column + 1]), 3, *place)
+            sampler, place = samplers[column // 3], NoiseKey.of([SITES[column // 3]], DEVICE).ahead(column % 3 > 0)
+            values, tokens = sampler.best(sampler.warp(scores[column : column + 1]), 3, place)
             is_real = values[0] > -torch.inf
             assert torch.equal(found.tokens[column][is_real], tokens[0][is_real])
             assert torch.allclose(found.values[column], values[0], rtol=1e-12, atol=1e-5)
@@ -81,11 +80,11 @@ def test_draws_as_the_sampler_does(path, dtype):
 @by_path
 def test_noise_goes_by_the_round_where_it_is_salted(path):
     scores = torch.zeros(6, VOCAB, device=DEVICE)
-    samplers = [Sampler(GenerateOptions(temperature=1.0, seed=5))] * 2
+    samplers = [Sampler(GenerateOptions(temperature=1.0))] * 2
     found = drawn_by(path, scores, samplers, 1, salt=3)
-    for row, (sequence, index, round_) in enumerate(SITES):
-        sequences, indices, rounds = (torch.tensor([part], device=DEVICE) for part in (sequence, index, round_))
-        noise = gumbel(5, sequences, indices, VOCAB, rounds, 3)
+    for row, site in enumerate(SITES):
+        place = NoiseKey.of([site], DEVICE)
+        noise = gumbel(place, VOCAB, place.rounds, 3)
         assert found.tokens[row * 3, 0] == noise.argmax()
         value = float(noise.max())
         assert abs(float(found.values[row * 3, 0]) - value) <= 2 * abs(value) * torch.finfo(torch.float64).eps
@@ -196,7 +195,7 @@ def test_rules_are_the_samplers(path, has_biases, is_masked):
     allowed = torch.randint(-(2**31), 2**31, (2, 3, 66), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
     path_tokens = torch.tensor([[20, 4, 30], [5, 6, 7]], device=DEVICE)
     more = {"words": words, "biases": biases if has_biases else None, "allowed": allowed.to(DEVICE)}
-    columns = columns_of([sampler] * 2, [(0, 9, 0), (1, 0, 0)], **more)
+    columns = columns_of([sampler] * 2, [Site(0, 9, 0), Site(1, 0, 0)], **more)
     columns = replace(columns, path=path_tokens, rows=cache_rows)
     scores = random_scores(6, torch.float32)
     found = chooser(path).processed(scores, columns, ChoiceKind(has_rules=True, is_masked=is_masked))

@@ -45,7 +45,7 @@ from selfdraft.models.gpu.prefill import Prefill
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import SETTINGS as SETTINGS_OF_ROWS
-from selfdraft.passes import ChoiceKind, Choosing, PassOutput, PassRequest
+from selfdraft.passes import ChoiceKind, Choosing, PassOutput, PassRequest, Site
 from selfdraft.protocols import DraftRows, Host
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft, Plan
@@ -250,7 +250,7 @@ def test_prompts_are_packed_into_the_largest_recorded_passes(monkeypatch: pytest
 
     widths: list[list[int]] = []
     make = functools.partial(new_runner, make_prefill=lambda decoder, graphs: Recorded(decoder))
-    engine = new_engine(pico("llama"), make)
+    engine = new_engine(pico("llama"), make, prefix_cache=False)
     monkeypatch.setattr(engine_prefill, "PREFILL_CHUNK", 8)
     plain = new_engine(pico("llama"))
     prompt = [token * 7 % 90 for token in range(21)]
@@ -1236,7 +1236,7 @@ def test_rows_of_a_draft_model_that_do_not_draft_are_carried_along() -> None:
     def drafted(*ids: int) -> Any:
         rows = DraftRows(tuple(range(len(ids))), ids, tuple(texts[number] for number in ids))
         session = drafter.open(host.runner, host.runner.new_cache(1, 64), rows)
-        sites = [(0, 0, 0)] * len(ids)
+        sites = [Site(0, 0, 0)] * len(ids)
         chain = session.chain(DraftTask(rule, [4] * len(ids), sites, ids, sampler.choosing(sites, ())))
         assert chain is not None
         return [[[row[number] for row in chain.candidates] for number in range(len(ids))], drafter._batches[-1]]

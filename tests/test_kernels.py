@@ -38,7 +38,7 @@ from selfdraft.models.gpu import accept as accept_reference
 from selfdraft.models.gpu.draft import DraftOutputs, feed
 from selfdraft.models.gpu.memory import Device, DraftBuffers, PassBuffers
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, DraftStats, Outline, PassRequest
+from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, DraftStats, Outline, PassRequest, Site
 from selfdraft.types import PAD, ROOT, Draft
 
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
@@ -615,7 +615,7 @@ def draft_buffers(device, request, tokens, starts, caps, rooms, round_, cache):
     emitted = [start - before for start, before in zip(starts, request.starts, strict=True)]
     indices = [7 + count for count in emitted]
     settings = [[*row[:2], round_, *row[3:-2], 0, 0] for row in request.choosing.settings]
-    sites, ids = [(row, index, round_) for row, index in enumerate(indices)], list(range(len(tokens)))
+    sites, ids = [Site(row, index, round_) for row, index in enumerate(indices)], list(range(len(tokens)))
     task = DraftTask(None, caps, sites, ids, Choosing(ChoiceKind(), settings, indices), rooms)
     buffers = DraftBuffers(device, 4)
     buffers.send_task(task, PassRequest([[token] for token in tokens], starts, request.rows), cache)

@@ -17,6 +17,7 @@ from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
 from selfdraft.kernels import reject_reference, top
 from selfdraft.noise import DRAW, REST, TEST, gumbel, keys_of, mixed, uniform_at
+from selfdraft.passes import NoiseKey, Site
 from selfdraft.types import ROOT, Draft
 
 SEED = 2**40 + 7
@@ -41,9 +42,9 @@ class Case:
     """Rows of random drafts: the target is the draft with some noise, so that all kinds of verdicts come about."""
 
     def __init__(self, options: dict[str, Any], number: int, dtype: torch.dtype = torch.float32) -> None:
-        self.sampler = Sampler(GenerateOptions(**options, seed=SEED))
+        self.sampler = Sampler(GenerateOptions(**options))
         random = torch.Generator().manual_seed(number)
-        self.sites = [(4 + row, 9 * row, number + row) for row in range(3)]
+        self.sites = [Site(4 + row, 9 * row, number + row, SEED) for row in range(3)]
         peaked = torch.randn(3, 3, VOCAB, generator=random) * 3
         self.drawn_from = peaked.to(DEVICE, dtype)
         self.drafts = [
@@ -58,11 +59,10 @@ class Case:
 
     def draft(self, row: int, depths: int, count: int, has_branches: bool, random: torch.Generator) -> Draft:
         """As the engine draws it: candidates without replacement, branches from nowhere."""
-        sequence, index, round_ = (torch.tensor([part], device=DEVICE) for part in self.sites[row])
-        levels = []
+        place, levels = NoiseKey.of([self.sites[row]], DEVICE), []
         for depth in range(depths):
             warped = self.sampler.warp(self.drawn_from[row, depth : depth + 1])
-            values, tokens = self.sampler.best(warped, count, sequence, index + depth, round_, DRAW)
+            values, tokens = self.sampler.best(warped, count, place.ahead(depth), place.rounds, DRAW)
             levels.append([token for value, token in zip(values[0], tokens[0].tolist(), strict=True) if value > -1e30])
         guesses = torch.randint(VOCAB, (2, 3), generator=random).tolist() if has_branches else []
         branches = [*guesses, [levels[0][0], *guesses[0]], [int(self.drawn_from[row, 0].argmax())]] if guesses else []
@@ -86,11 +86,12 @@ class Case:
 
     def expected(self, row: int) -> tuple[list[int], int]:
         """The nodes that are kept, and the last word."""
-        draft, (sequence, index, round_), node, kept = self.drafts[row], self.sites[row], ROOT, []
+        draft, site, node, kept = self.drafts[row], self.sites[row], ROOT, []
         while True:
             target = self.sampler.warp(self.scores[row, node + 1 : node + 2])[0].double().softmax(-1)
-            place = torch.tensor([index + len(kept)], device=DEVICE)
-            keys = tuple(mixed(torch.tensor(key), place.cpu(), round_, TEST) for key in keys_of(SEED, sequence))
+            place = NoiseKey.of([site], DEVICE).ahead(len(kept))
+            index = place.indices.cpu()
+            keys = tuple(mixed(torch.tensor(key), index, site.round, TEST) for key in keys_of(SEED, site.sequence))
             tests = uniform_at(keys, len(draft.children(node)))[0].tolist()
             child = None
             offered = None
@@ -111,7 +112,7 @@ class Case:
                 if offered is not None:
                     offered[token] = -torch.inf
             if child is None:
-                noise = gumbel(SEED, torch.tensor([sequence], device=DEVICE), place, VOCAB, torch.tensor(round_), REST)
+                noise = gumbel(place, VOCAB, place.rounds, REST)
                 return kept, int((target.log() + noise[0]).argmax())
             kept.append(child)
             node = child

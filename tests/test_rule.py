@@ -50,7 +50,7 @@ def expected_outline(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def choose(lookahead: Any, scores: torch.Tensor, num_candidates: int, **options: Any) -> Choice:
     rows = torch.arange(ROWS)
-    sampler, noise = Sampler(GenerateOptions(**options)), NoiseKey(rows, rows, rows)
+    sampler, noise = Sampler(GenerateOptions(**options)), NoiseKey(rows, rows, rows, torch.zeros_like(rows))
 
     def draw(scores: torch.Tensor, count: int) -> Drawn:
         return Drawn(*Coupled.candidates(sampler.warp(scores), count, sampler, noise), None)

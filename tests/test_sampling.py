@@ -37,7 +37,7 @@ from selfdraft.kernels.top import reject
 from selfdraft.models.gpu import plain
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
-from selfdraft.passes import DraftStats, PassRequest
+from selfdraft.passes import DraftStats, NoiseKey, PassRequest, Site
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 from tape import TapeRecorder
@@ -198,10 +198,11 @@ def test_near_greedy_rejection_says_nothing_impossible(temperature: float, tree:
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
 def test_what_is_mixed_beforehand_gives_the_same_noise(seed: int) -> None:
-    sequences, indices = torch.arange(3), torch.arange(3) * 5
+    indices = torch.arange(3) * 5
+    places = NoiseKey.of([Site(row, 5 * row, 0, seed) for row in range(3)], torch.device("cpu"))
     keys = torch.tensor([keys_of(seed, sequence) for sequence in range(3)]).unbind(1)
     first, second = (mixed(key, indices, 2) for key in keys)
-    assert torch.equal(gumbel_at((first, second), 50), gumbel(seed, sequences, indices, 50, 2))
+    assert torch.equal(gumbel_at((first, second), 50), gumbel(places, 50, 2))
 
 
 class TestPlantedDefects:
@@ -271,7 +272,8 @@ def test_the_distribution_test_sees_an_ignored_temperature() -> None:
 
 
 def noise(seed: int = 0, sequences: Sequence[int] = (0,), indices: Sequence[int] = (0,), vocab: int = 4096) -> Any:
-    return gumbel(seed, torch.tensor(sequences), torch.tensor(indices), vocab)
+    sites = [Site(sequence, index, 0, seed) for sequence, index in zip(sequences, indices, strict=True)]
+    return gumbel(NoiseKey.of(sites, torch.device("cpu")), vocab)
 
 
 def uniforms(values: torch.Tensor) -> torch.Tensor:
@@ -318,9 +320,10 @@ def test_winners_of_a_shortlist_are_winners_of_the_whole(options: dict[str, Any]
     """Also where the best token leaves the others next to nothing, and these must be drawn among all of them."""
     scores = scale * torch.randn(16, 5000, generator=torch.Generator().manual_seed(count))
     scores[:8, 7] += 100.0
-    sampler, place = Sampler(GenerateOptions(temperature=1.0, **options)), (torch.arange(16), torch.arange(16))
-    values, tokens = sampler.best(sampler.warp(scores), count, *place)
-    expected = sampler.contest(scores, *place).topk(count)
+    sampler, rows = Sampler(GenerateOptions(temperature=1.0, **options)), torch.arange(16)
+    places = NoiseKey(rows, rows, rows, rows)
+    values, tokens = sampler.best(sampler.warp(scores), count, places)
+    expected = sampler.contest(scores, places).topk(count)
     possible = expected.values > -torch.inf
     assert torch.equal(values, expected.values)
     assert torch.equal(tokens[possible], expected.indices[possible])
@@ -439,7 +442,8 @@ class TestCompare:
     @staticmethod
     def judge(scores: list[float], a: int, b: int, **options: Any) -> str:
         sampler, said = Sampler(GenerateOptions(**options)), torch.tensor([scores])
-        return compare([7, a], [7, b], lambda prefix: contest_for(said, sampler, 0, prefix, 1)).verdict
+        site = Site(0, 1, 0, sampler.options.seed)
+        return compare([7, a], [7, b], lambda prefix: contest_for(said, sampler, site, prefix)).verdict
 
     @pytest.mark.parametrize(("text", "expected"), [([1, 2, 3], ("equal", None)), ([1, 2], ("different", 2))])
     def test_equal_and_shorter_need_no_scores(self, text: list[int], expected: tuple[str, int | None]) -> None:
@@ -464,7 +468,8 @@ class TestCompare:
         sampler = Sampler(GenerateOptions(**options, seed=1))
         found = self.judge([2.0, 2.0, -60.0], 0, 1, **options, seed=1)
         if top_p == 0.6:
-            noisy = sampler.contest(torch.tensor([[2.0, 2.0, -60.0]]), torch.tensor([0]), torch.tensor([1]))[0]
+            place = NoiseKey.of([Site(0, 1, 0, 1)], torch.device("cpu"))
+            noisy = sampler.contest(torch.tensor([[2.0, 2.0, -60.0]]), place)[0]
             assert abs(noisy[0] - noisy[1]) > 1e-3
         assert found == verdict
 

@@ -12,10 +12,12 @@ import torch
 from pico import pico
 from selfdraft import Engine, Generation, OptionError
 from selfdraft.engine import prefill
+from selfdraft.engine.draft import GroupDraft
 from selfdraft.engine.prefill import Prompts
 from selfdraft.engine.state import State, TextSequence
 from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.strategies.base import PlainStrategy
+from selfdraft.types import Draft
 from test_graphs import new_engine
 
 NUM_SCHEDULES, NUM_MORE = 25, 475
@@ -31,6 +33,7 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {},
     {},
     {"temperature": 0.8, "seed": 1},
+    {"temperature": 0.8, "seed": 2**64 - 3},
     {"temperature": 1.2, "top_p": 0.9, "seed": 2},
     {"temperature": 0.7, "top_k": 20, "seed": 2, "sequence": 3},
     {"repetition_penalty": 1.3},
@@ -140,6 +143,27 @@ def test_a_text_goes_on_where_another_stopped() -> None:
     assert [piece.token for event in events for piece in event.pieces] == list(whole.tokens[9:])
     assert events[-1].generation is not None
     assert events[-1].generation.tokens == whole.tokens
+
+
+@pytest.mark.parametrize("kind", ["llama", "recorded"])
+def test_texts_that_differ_by_their_seeds_draft_together(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, seeds, drafted = engine_of(kind), (0, 1, 7, 2**63 + 5), []
+    run = GroupDraft.run
+
+    def watched(group: GroupDraft) -> list[Draft]:
+        drafted.append(len(group._rows.sequence_ids))
+        return run(group)
+
+    options: dict[str, Any] = {"temperature": 0.9, "strategy": "uniform", "max_new_tokens": 12}
+    alone = {seed: engine.generate([5, 6, 7], **options, seed=seed).tokens for seed in seeds}
+    assert len(set(alone.values())) == len(seeds)
+    monkeypatch.setattr(GroupDraft, "run", watched)
+    with engine.session() as session:
+        asked = {session.add([5, 6, 7], **options, seed=seed): seed for seed in seeds}
+        while session.num_open:
+            for event in session.step():
+                assert event.generation is None or event.generation.tokens == alone[asked[event.id]]
+        assert drafted[:2] == [4, 4]  # one draft a round
 
 
 def test_nothing_is_emitted_after_a_whole_text() -> None:

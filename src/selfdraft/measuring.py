@@ -89,7 +89,9 @@ def learn(
     options = make(CalibrateOptions, {"budget_seconds": budget, "settings": settings, **counts}, "learn")
     found = _as_prompts(prompts, engine) if prompts is not None else _ours()
     asked = [encoded(prompt, engine) for prompt in found]
-    profile = calibrate(engine.fork(None, method={}), asked, strategies, options, progress=progress, say=say)
+    profile = calibrate(
+        engine.fork(None, method={}, prefix_cache=False), asked, strategies, options, progress=progress, say=say
+    )
     engine.remember(profile)
     return profile
 
@@ -120,7 +122,7 @@ def measure_methods(
     asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     made = make(GenerateOptions, asked, "measure_methods")
     call: dict[str, Any] = {"max_new_tokens": made.max_new_tokens, "seed": made.seed, "runs": runs}
-    named, bare = _by_name(methods), engine.fork(method={})
+    named, bare = _by_name(methods), engine.fork(method={}, prefix_cache=False)
     for method in named.values():  # raises what is wrong with it before anything is measured
         bare.method(**{**method, "lookahead": None} if is_bound(method) else method)
     plan = MeasurePlan(_as_prompts(prompts, engine), named, sampling={"temperature": made.temperature}, **call)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-from .passes import Salt
+from .passes import NoiseKey, Salt
 
 _MASK = 0xFFFFFFFF
 _STREAMS = (0x243F6A88, 0x85A308D3)
@@ -17,11 +17,10 @@ DRAW, TEST, REST = 1, 2, 3
 """Salts: noise that draws a draft, tests it, and draws what is left. They must not know of each other."""
 
 
-def gumbel(
-    seed: int, sequences: torch.Tensor, indices: torch.Tensor, tokens: torch.Tensor | int, *salts: Salt
-) -> torch.Tensor:
+def gumbel(noise: NoiseKey, tokens: torch.Tensor | int, *salts: Salt) -> torch.Tensor:
     """Standard Gumbel noise for `tokens` [n, k] (a number: for all below it), float64; a pure function."""
-    return gumbel_at(_keys(seed, sequences, indices, *salts), tokens)
+    first, second = (_key(stream, noise.seeds, noise.sequences, noise.indices, *salts) for stream in _STREAMS)
+    return gumbel_at((first, second), tokens)
 
 
 def uniform_at(keys: tuple[torch.Tensor, torch.Tensor], numbers: torch.Tensor | int) -> torch.Tensor:
@@ -36,12 +35,7 @@ def uniform_at(keys: tuple[torch.Tensor, torch.Tensor], numbers: torch.Tensor | 
     return (bits.double() + 0.5) / 2.0**32
 
 
-def _keys(seed: int, *parts: Salt) -> tuple[torch.Tensor, torch.Tensor]:
-    first, second = (_key(stream, seed, *parts) for stream in _STREAMS)
-    return first, second
-
-
-def _key(stream: int, seed: int, *parts: Salt) -> torch.Tensor:
+def _key(stream: int, seed: Salt, *parts: Salt) -> torch.Tensor:
     key = torch.full_like(torch.as_tensor(parts[0]), stream)
     return mixed(key, seed & _MASK, (seed >> 32) & _MASK, *parts)
 

@@ -261,29 +261,38 @@ class PassOutput:
         return best
 
 
-Site = tuple[int, int, int]
-"""Where a row chooses: the caller's number of the text, position in the generated text, rounds before it."""
+class Site(NamedTuple):
+    """Where a row chooses, and by which seed."""
+
+    sequence: int  # the caller's number of the text
+    position: int  # in the generated text
+    round: int  # rounds before it
+    seed: int = 0
+
+
 Salt = torch.Tensor | int
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """Where tokens are chosen: all that their noise depends on, beside the seed. Each [n]."""
+    """Where tokens are chosen: all that their noise depends on. Each [n]."""
 
     sequences: torch.Tensor  # the caller's number of the text
     indices: torch.Tensor  # position in the generated text
     rounds: torch.Tensor  # rounds the text has had
+    seeds: torch.Tensor  # of 64 bits: the largest are negative here
 
     @classmethod
     def of(cls, sites: Sequence[Site], device: torch.device) -> NoiseKey:
-        return cls(*torch.tensor(list(sites), device=device).unbind(1))
+        numbers = [(*site[:-1], site.seed - (site.seed >> 63 << 64)) for site in sites]
+        return cls(*torch.tensor(numbers, device=device).unbind(1))
 
     def at(self, rows: torch.Tensor) -> NoiseKey:
-        return NoiseKey(self.sequences[rows], self.indices[rows], self.rounds[rows])
+        return NoiseKey(self.sequences[rows], self.indices[rows], self.rounds[rows], self.seeds[rows])
 
     def ahead(self, count: torch.Tensor | int) -> NoiseKey:
         """The same texts, `count` tokens on."""
-        return NoiseKey(self.sequences, self.indices + count, self.rounds)
+        return NoiseKey(self.sequences, self.indices + count, self.rounds, self.seeds)
 
 
 class Outline(NamedTuple):

@@ -20,6 +20,24 @@ class Cache(Protocol):
     @property
     def num_slots(self) -> int: ...
 
+    @property
+    def num_rows_allocated(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def resize(self, num_rows: int, num_slots: int, is_empty: bool = False) -> None:
+        """Have this many rows of this many slots. What is stored stays, unless `is_empty`: then it makes room first."""
+        ...
+
+    def beginning(self, row: int, length: int) -> Sequence[torch.Tensor]:
+        """The first slots of a row, as they are now and as long as the cache is not resized."""
+        ...
+
+    def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
+        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        ...
+
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""
         ...
@@ -91,6 +109,25 @@ class Runner(Protocol):
 
     def refresh(self) -> None:
         """Attach again where the model was moved, cast, hooked or given new weights since."""
+        ...
+
+    @property
+    def weights_version(self) -> Hashable | None:
+        """Keys and values depend on the tokens alone as long as this stays; None: on more than that."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory of the device that caches could take."""
+        ...
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a slot of a row takes in a cache."""
+        ...
+
+    def cache_slots(self, num_slots: int) -> int:
+        """Slots of each row of a cache that needs this many."""
         ...
 
     def new_cache(self, num_rows: int, num_slots: int) -> Cache: ...

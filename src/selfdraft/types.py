@@ -298,6 +298,7 @@ class Stats:
     num_accepted: int
     acceptance_rate: float
     mean_generated_length: float
+    cached_prompt_tokens: int
     prefill_seconds: float
     decode_seconds: float
     optimise_seconds: float

@@ -29,7 +29,7 @@ from ..protocols import Probe, Runner
 from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
-from ..types import FrontierPoint, Prompt, SkipSet
+from ..types import FrontierPoint, Generation, Prompt, SkipSet
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
@@ -182,7 +182,8 @@ class EngineKit:
             return self._budget.left() <= 0 and next(rounds) >= 4
 
         for prompt in prompts:
-            stats.append(engine.generate(prompt.tokens, max_new_tokens=num_tokens, cancel=is_over, **method).stats)
+            written: Generation = engine.generate(prompt.tokens, max_new_tokens=num_tokens, cancel=is_over, **method)
+            stats.append(written.stats)
             if self._budget.left() <= 0:
                 break
         seconds = sum(one.decode_seconds - one.record_seconds for one in stats)

@@ -99,7 +99,8 @@ class Baseline:
 
     def _write(self, call: Mapping[str, Any]) -> Generation:
         if not self.is_plain:
-            return self.engine.generate(self.prompt, **call, strategy="off")
+            found: Generation = self.engine.generate(self.prompt, **call, strategy="off")
+            return found
         (tokens,), _ = encode_prompts(self.prompt, self.engine.tokenizer)
         settings = make(GenerateOptions, call, "generate")
         room = (self.engine.context_length or sys.maxsize) - len(tokens)
@@ -131,7 +132,7 @@ def _as_ours(engine: Engine, num_prompt_tokens: int, tokens: tuple[int, ...], se
     """A text of transformers. Its seconds are those of the whole call: nothing else is known from outside."""
     text, count = engine.tokenizer.decode(tokens, skip_special_tokens=True), len(tokens)
     sources: list[Source] = ["target"] * count
-    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0.0, seconds, 0.0, 0.0, 0.0, seconds, count / seconds)
+    stats = Stats(count, count, count, 0, 0, 0.0, 1.0, 0, 0.0, seconds, 0.0, 0.0, 0.0, seconds, count / seconds)
     return Generation(text, tokens, tuple(sources), num_prompt_tokens, "length", stats)
 
 

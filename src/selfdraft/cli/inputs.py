@@ -27,8 +27,9 @@ from . import terminal
 
 
 def load_engine(options: argparse.Namespace, **engine: Any) -> Engine:
-    """The model that the command names."""
-    return Engine(*load_model(options, options.model), name=options.model or DEFAULT_MODEL, **engine)
+    """The model that the command names. It reads every prompt whole: what a command times is not read before."""
+    model, tokenizer = load_model(options, options.model)
+    return Engine(model, tokenizer, name=options.model or DEFAULT_MODEL, prefix_cache=False, **engine)
 
 
 def heading(engine: Engine | Decoder, options: argparse.Namespace) -> dict[str, str]:

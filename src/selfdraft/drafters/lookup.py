@@ -141,7 +141,7 @@ class LookupSession(PlainSession):
         if num_depths <= 0:
             return DraftedChain((), ())
         depths, numbers, confidences = range(num_depths), [], []
-        for text, (sequence, index, _), match, sure in zip(
+        for text, (sequence, index, *_), match, sure in zip(
             task.sequence_ids, task.sites, self._matches, self._confidences, strict=True
         ):
             tokens = [*match.tokens[:num_depths], *[PAD] * (num_depths - len(match.tokens))]

@@ -84,7 +84,7 @@ class Coupled:
     @staticmethod
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What the draft would choose, best first."""
-        return sampler.best(warped, count, noise.sequences, noise.indices)
+        return sampler.best(warped, count, noise)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
@@ -97,7 +97,7 @@ class Coupled:
         rows = list(range(len(walks)))
         while rows:
             scores, noise = _scores_at(targets, sampler, walks, rows)
-            choices = sampler.choose(scores, noise.sequences, noise.indices).tolist()
+            choices = sampler.choose(scores, noise).tolist()
             for row, token in zip(rows, choices, strict=True):
                 child = walks[row].draft.child(walks[row].node, token)
                 walks[row].end(token) if child is None else walks[row].follow(child)
@@ -118,7 +118,7 @@ class Rejection:
     def candidates(warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """Draws from the draft without replacement, in order."""
         # The round is part of the key: what an earlier round learned from this noise must not steer it now.
-        return sampler.best(warped, count, noise.sequences, noise.indices, noise.rounds, DRAW)
+        return sampler.best(warped, count, noise, noise.rounds, DRAW)
 
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:

@@ -15,15 +15,15 @@ import torch
 
 from ..errors import unknown_name
 from ..options import GenerateOptions, check_function, check_value
-from ..passes import PassRequest
+from ..passes import NoiseKey, PassRequest, Site
 from ..progress import Progress
 from ..protocols import Runner
-from ..types import FinishReason
+from ..types import FinishReason, Generation
 from .metrics import contest_for
 from .prefill import PREFILL_CHUNK
 from .sampling import Sampler
 from .state import TextSequence
-from .text import TextTail
+from .text import TextTail, read_tokens
 
 Rule = Literal["choice", "possible"]
 
@@ -46,13 +46,16 @@ class Claim:
     text: str | None = None
 
 
-def check_claim(finish_reason: Any, text: Any, progress: Any) -> None:
-    """What a caller says of a text, and who is told how far judging it is."""
+def read_claim(tokens: Any, finish_reason: FinishReason | None, text: Any, progress: Any) -> Claim:
+    """What a caller says of a text, unless it says so itself; `progress` is told how far judging it is."""
     if finish_reason is not None and not (isinstance(finish_reason, str) and finish_reason in get_args(FinishReason)):
         raise unknown_name("finish_reason", finish_reason, get_args(FinishReason))
     check_value("text", text, str | None)
     if progress is not None:
         check_function("progress", progress, 3, "a function (done, total, what)")
+    if isinstance(tokens, Generation):
+        return Claim(tokens.tokens, tokens.finish_reason, tokens.text)
+    return Claim(read_tokens(tokens), finish_reason, text)
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def verify_text(
     """Audit the continuation of `sequence`, which holds the prompt alone and the stop rules."""
     prompt, tokens = tuple(sequence.tokens), claim.tokens
     room = len(tokens) if runner.context_length is None else runner.context_length - len(prompt)
-    judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence)
+    judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence, sequence.seed)
     findings: list[Finding] = []
     for first, scores in scores_along(runner, prompt, judge.tokens):
         findings.extend(judge.findings(first, scores))
@@ -145,6 +148,18 @@ def scores_along(runner: Runner, prompt: Sequence[int], tokens: Sequence[int]) -
             yield begin - first, output.scores[0]
 
 
+def scores_behind(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
+    """The target's raw scores [num_last, vocabulary] after each of the last tokens of a text."""
+    first, parts, cache = len(tokens) - num_last, [], runner.new_cache(1, len(tokens))
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=runner.device)
+        is_asked = start + chunk.shape[1] > first
+        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
+        if is_asked:
+            parts.append(scores[0, max(first - start, 0) :])
+    return torch.cat(parts)
+
+
 def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, end)) for start in range(begin, end, size)]
 
@@ -158,6 +173,7 @@ class Audit:
     sampler: Sampler
     rule: Rule
     noise_sequence: int = 0
+    seed: int = 0
 
     def findings(self, first: int, scores: torch.Tensor) -> Iterator[Finding]:
         """`scores` [n, vocabulary]: the target's raw ones for `tokens[first]`, ..."""
@@ -171,20 +187,20 @@ class Audit:
         if not self.sampler.has_prefix_rules:
             return scores
         prefixes = [self._prefix(first + row) for row in range(len(scores))]
-        return self.sampler.apply_prefix_rules(scores, prefixes, self._indices(first, scores))
+        indices = torch.arange(first, first + len(scores), device=scores.device)
+        return self.sampler.apply_prefix_rules(scores, prefixes, indices)
 
     def _are_fine(self, first: int, scores: torch.Tensor) -> torch.Tensor:
         """[n] whether each token needs no closer look."""
         tokens = torch.tensor(self.tokens[first : first + len(scores)], device=scores.device)
         if self.rule == "possible":
             return self.sampler.warp(scores).gather(1, tokens[:, None])[:, 0] > -torch.inf
-        indices = self._indices(first, scores)
-        sequences = torch.full_like(indices, self.noise_sequence)
-        return self.sampler.choose(scores, sequences, indices) == tokens
+        sites = [self._site(first + row) for row in range(len(scores))]
+        return self.sampler.choose(scores, NoiseKey.of(sites, scores.device)) == tokens
 
     def _finding(self, index: int, scores: torch.Tensor, likeliest: int) -> Finding:
         token = self.tokens[index]
-        contest = contest_for(scores, self.sampler, self.noise_sequence, self._prefix(index), index)
+        contest = contest_for(scores, self.sampler, self._site(index), self._prefix(index))
         as_set = contest.variants[0]
         if self.rule == "possible":
             is_tie = any(bool(variant[token] > -torch.inf) for variant in contest.variants)
@@ -196,8 +212,8 @@ class Audit:
     def _prefix(self, index: int) -> list[int]:
         return [*self.prompt, *self.tokens[:index]]
 
-    def _indices(self, first: int, scores: torch.Tensor) -> torch.Tensor:
-        return torch.arange(first, first + len(scores), device=scores.device)
+    def _site(self, index: int) -> Site:
+        return Site(self.noise_sequence, index, 0, self.seed)
 
 
 def ending_faults(sequence: TextSequence, tokens: Sequence[int], finish_reason: FinishReason | None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import torch
 
 from ..protocols import PlanContext, Probe, Runner
 from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
+from .beginnings import Beginnings
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
@@ -31,10 +32,15 @@ class Rounds:
     """
 
     def __init__(
-        self, runner: Runner, state: State, worth: Worth | None = None, max_stall_seconds: float | None = None
+        self,
+        runner: Runner,
+        state: State,
+        beginnings: Beginnings,
+        worth: Worth | None = None,
+        max_stall_seconds: float | None = None,
     ) -> None:
-        self._runner, self._state, self._worth = runner, state, worth
-        self._prompts = Prompts(runner, state, lambda one: state.cohorts[one.sequence_id].method.strategy)
+        self._runner, self._state, self._beginnings, self._worth = runner, state, beginnings, worth
+        self._prompts = Prompts(runner, state, lambda one: state.cohorts[one.sequence_id].method.strategy, beginnings)
         self._max_stall_seconds = max_stall_seconds
         self._round_seconds: float | None = None  # of the last one
         self._optimise_seconds = 0.0  # since the last round was planned
@@ -88,8 +94,12 @@ class Rounds:
                 self._prompts.read_some(allowed)
 
     def drop_finished(self) -> None:
-        """Those that have ended leave, for whatever reason."""
-        end(self._state, self._state.drop_finished())
+        """Those that have ended leave, for whatever reason; what was read and written stays known."""
+        finished = self._state.drop_finished()
+        for sequence in finished:
+            if sequence.sequence_id in self._state.begun:  # else not all of it is in its row
+                self._beginnings.keep(self._state.cache, sequence)
+        end(self._state, finished)
 
     def close(self) -> None:
         end(self._state, self._state.cancel())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import ModelError, OptionError
+from ..options import GenerateOptions, check_value
 from ..types import Generation
 
 _LOAD = "transformers.AutoModelForCausalLM.from_pretrained(...), or use selfdraft.Engine.from_pretrained(...)"
@@ -24,6 +25,11 @@ def check_source(name: Any) -> None:
             f"from_pretrained takes the id of a model, a folder, a GGUF file or a name of the catalogue, got "
             f"{_described(name)}; a loaded model goes to Engine(model, tokenizer)"
         )
+
+
+def check_loaded(model: Any, tokenizer: Any) -> None:
+    check_model(model)
+    check_tokenizer(tokenizer)
 
 
 def check_model(model: Any) -> None:
@@ -75,6 +81,23 @@ def _check_weights(model: torch.nn.Module, name: str) -> None:
         raise ModelError(
             f"{name} has no weights: {empty} is on the meta device. Load it with from_pretrained outside of "
             "`with torch.device('meta')` and init_empty_weights()"
+        )
+
+
+def read_prefix_cache(value: Any) -> int | None:
+    """In bytes; None: by what is free."""
+    if isinstance(value, bool):
+        return None if value else 0
+    check_value("prefix_cache", value, int, minimum=0)
+    return int(value)
+
+
+def check_n(n: Any, settings: GenerateOptions) -> None:
+    check_value("n", n, int, minimum=1)
+    if n > 1 and settings.temperature == 0:
+        warnings.warn(
+            f"greedy texts of one prompt are all equal, and n={n} asks for several; pass a temperature above 0",
+            stacklevel=4,
         )
 
 

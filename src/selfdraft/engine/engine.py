@@ -17,14 +17,16 @@ from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
+from ..passes import Site
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
-from .audit import Claim, Verification, check_claim, rule_for, verify_text
-from .door import check_model, check_source, check_tokenizer, warned_if_silent
+from .audit import Verification, read_claim, rule_for, scores_behind, verify_text
+from .beginnings import Beginnings
+from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
 from .keywords import (
     CallOptions,
     MethodOptions,
@@ -40,15 +42,17 @@ from .live import LiveText
 from .method import Cohort, Method
 from .metrics import Comparison, compare, contest_for
 from .parts import BuiltParts
-from .prefill import scores_after
 from .prepare import prepare
 from .requests import Requests
+from .room import FIRST_ROWS, Room
 from .sampling import as_far_as_it_chooses
 from .session import Rows, Session
 from .state import RowRules
 from .stream import Stream
 from .text import Batch, Encoded, OnePrompt, Prompt, encode_prompt, encode_prompts, read_tokens
 from .worth import Worth
+
+Generations = Generation | list[Generation]
 
 
 class Engine:
@@ -64,6 +68,9 @@ class Engine:
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
 
+    What a prompt has in common with earlier texts is not read again. `prefix_cache` bounds the memory that this takes,
+    in bytes (True: a tenth of what is free, at most 4 GiB; False: none).
+
     What `selfdraft calibrate` learned about the model on this device (its profile) is read when it is needed; another
     one may be given as `profile`, None for none. `name` is what messages call the model.
     """
@@ -78,17 +85,17 @@ class Engine:
         profile: Given = "stored",
         name: str | None = None,
         economics: bool = True,
+        prefix_cache: bool | int = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        check_value("graphs", graphs, bool)
-        check_value("economics", economics, bool)
+        for switch, is_on in (("graphs", graphs), ("economics", economics)):
+            check_value(switch, is_on, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
-        check_model(model)
-        check_tokenizer(tokenizer)
+        check_loaded(model, tokenizer)
         model = unwrapped(model)
         self.model, self.tokenizer = model, tokenizer
         self._runner = make_runner(model, graphs)
@@ -96,6 +103,7 @@ class Engine:
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
         self._worth = Worth() if economics else None
+        self._beginnings = Beginnings(self._runner, read_prefix_cache(prefix_cache))
         self._method({})
 
     def __repr__(self) -> str:
@@ -117,6 +125,7 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         economics: bool = True,
+        prefix_cache: bool | int = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
         """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
@@ -124,7 +133,8 @@ class Engine:
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         called = str(name or catalogue.DEFAULT_MODEL)
-        return cls(model, tokenizer, graphs=graphs, profile=profile, name=called, economics=economics, **method)
+        own: dict[str, Any] = {"graphs": graphs, "profile": profile, "economics": economics}
+        return cls(model, tokenizer, name=called, prefix_cache=prefix_cache, **own, **method)
 
     @property
     def runner(self) -> Runner:
@@ -137,15 +147,18 @@ class Engine:
         return self._parts.knowledge
 
     def fork(
-        self, profile: Profile | Literal["same"] | None = "same", method: Mapping[str, Any] | None = None
+        self,
+        profile: Profile | Literal["same"] | None = "same",
+        method: Mapping[str, Any] | None = None,
+        prefix_cache: bool = True,
     ) -> Engine:
         """An engine on the same model and runner that has seen no text; it goes by the same profile or another one.
 
         It costs nothing: weights and recordings are shared. What strategies, lookaheads and drafters learn is not.
-        `method`: instead of the one that this engine was built with.
+        `method`: instead of the one that this engine was built with. `prefix_cache=False`: every prompt is read whole.
         """
         fork = copy.copy(self)
-        fork._worth = self._worth and Worth()
+        fork._worth, fork._beginnings = self._worth and Worth(), self._beginnings.another(prefix_cache)
         fork._defaults = self._defaults if method is None else check_method(method)
         fork._parts = self._parts.fork(
             self._knowing(self.knowledge.profile if isinstance(profile, str) and profile == "same" else profile)
@@ -162,6 +175,7 @@ class Engine:
     def forget(self) -> None:
         """Start again with the same profile: what strategies, lookaheads and drafters learned is forgotten."""
         self._parts.forget()
+        self._beginnings.clear()
         self._worth = self._worth and Worth()
 
     @keywords_of(MethodOptions)
@@ -228,38 +242,48 @@ class Engine:
     def generate(self, prompt: OnePrompt, **options: Unpack[CallOptions]) -> Generation: ...
 
     @overload
-    def generate(self, prompt: Batch, **options: Unpack[CallOptions]) -> list[Generation]: ...
+    def generate(self, prompt: Batch, *, n: int = 1, **options: Unpack[CallOptions]) -> list[Generation]: ...
 
     @overload
-    def generate(self, prompt: Encoded, **options: Unpack[CallOptions]) -> Generation | list[Generation]: ...
+    def generate(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Generations: ...
 
     @keywords_of(CallOptions)
-    def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation | list[Generation]:
+    def generate(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Generations:
         """Continue one prompt (a `Generation`) or a list of them (a list of `Generation`s).
+
+        `n` texts of each prompt, which is read once: a list, of several prompts one after the other. Text i of the list
+        is that of a single call with `sequence=i`.
 
         Text is tokenised as is, messages go through the chat template (an assistant's message at the end is continued),
         and ids are a list of ints, a tensor or an array ([n] or [1, n] is one prompt, [rows, n] are several), or what
         the tokenizer returns, its padding removed.
         """
-        stream = self.stream(prompt, **options)
+        stream = self.stream(prompt, n=n, **options)
         stream.run()
         return stream.generations if stream.is_batch else warned_if_silent(stream.generation, prompt, self.tokenizer)
 
     @keywords_of(CallOptions)
-    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
+    def stream(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Stream:
         """The same, piece by piece: iterate over `Chunk`s with `for` or `async for`. Leaving early cancels the rest."""
         call = read_call(options)
+        check_n(n, call.settings)
         self._requests.check(call.settings)
         method = self._method(call.method)
         check_use(call.method, *self._choices(call.method)[:-1])
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
-        return self._start(prompts, is_batch, method, call.settings)
+        return self._start(prompts, is_batch or n > 1, method, call.settings, n)
 
-    def session(self, max_rows: int = 16, max_stall_seconds: float | None = None) -> Session:
-        """Texts that join and leave between rounds, each with its own options; up to `max_rows` of them at a time.
+    def session(
+        self,
+        max_rows: int | None = None,
+        cache_bytes: int | None = None,
+        max_stall_seconds: float | None = None,
+    ) -> Session:
+        """Texts that join and leave between rounds, each with its own options.
 
-        Beside texts that are generated, prompts are read in parts, one between two tokens, each in about
-        `max_stall_seconds` (None: one and a half rounds).
+        At most `max_rows` are decoded at a time (None: 256, on a CPU 16), in a cache of at most `cache_bytes` (None: a
+        share of the memory that is free). The others wait. Beside texts that are decoded, prompts are read in parts,
+        one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds).
 
         For servers and jobs that ask for texts as they come:
 
@@ -269,10 +293,11 @@ class Engine:
                     for event in session.step():
                         print(event.id, event.text, event.finish_reason)
         """
-        check_value("max_rows", max_rows, int, minimum=1)
+        check_value("max_rows", max_rows, int | None, minimum=1)
+        check_value("cache_bytes", cache_bytes, int | None, minimum=1)
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
-        rows = Rows(self._runner, max_rows, self._worth, max_stall_seconds)
-        return Session(rows, partial(self._read_request, {}))
+        room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
+        return Session(self._rows(room, max_stall_seconds), partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -282,18 +307,11 @@ class Engine:
         self._requests.check(call.settings)
         method = self._method(call.method)
         tokens = encode_prompt(prompt, self.tokenizer, call.chat, "a request is one prompt")
-        known = read_tokens(emitted)
         self._refresh()
-        self._requests.check_tokens(tokens, known)
-        if len(known) >= call.settings.max_new_tokens:
-            raise OptionError(
-                f"{len(known)} tokens were emitted, and max_new_tokens={call.settings.max_new_tokens} allows no more; "
-                "the text is complete"
-            )
-        sequence, tail = self._requests.sequence(tokens, call.settings, emitted=known)
+        text = self._requests.resumed(tokens, read_tokens(emitted), call.settings)
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
         cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
-        return LiveText(sequence, tail, call.settings, call.settings.cancel), cohort
+        return text, cohort
 
     def stream_rows(
         self,
@@ -303,7 +321,7 @@ class Engine:
         method: Mapping[str, Any],
     ) -> Stream:
         """A batch of token lists, each with rules of its own instead of the engine's stop strings and eos tokens."""
-        return self._start(prompts, True, self._method(method), settings, rules)
+        return self._start(prompts, True, self._method(method), settings, rules=rules)
 
     @keywords_of(CallOptions)
     def compare(
@@ -323,7 +341,8 @@ class Engine:
 
         def contest_behind(generated: Sequence[int]) -> Any:
             prefix = [*prompt_tokens, *generated]
-            return contest_for(self.scores_behind(prefix), sampler, call.settings.sequence, prefix, len(generated))
+            site = Site(call.settings.sequence, len(generated), 0, call.settings.seed)
+            return contest_for(self.scores_behind(prefix), sampler, site, prefix)
 
         return compare(tokens_a, tokens_b, contest_behind)
 
@@ -342,12 +361,7 @@ class Engine:
 
         A `Generation` brings its own `finish_reason`, `text` and `seed`; where they are given, they are checked too.
         """
-        check_claim(finish_reason, text, progress)
-        claim = (
-            Claim(tokens.tokens, tokens.finish_reason, tokens.text)
-            if isinstance(tokens, Generation)
-            else Claim(read_tokens(tokens), finish_reason, text)
-        )
+        claim = read_claim(tokens, finish_reason, text, progress)
         call = read_call(with_seed(options, tokens))
         rule = rule_for(self.names(**call.method)["acceptance"], call.settings)
         self._requests.check(call.settings)
@@ -371,25 +385,26 @@ class Engine:
         is_batch: bool,
         method: Method,
         settings: GenerateOptions,
+        n: int = 1,
         rules: Sequence[RowRules] | None = None,
     ) -> Stream:
         self._refresh()
-        rows = Rows(self._runner, len(prompts), self._worth, math.inf)
-        cohort = Cohort(method, self._requests.sampler(settings, rules))
-        texts = []
-        for row, tokens in enumerate(prompts):
-            self._requests.check_tokens(tokens)
-            sequence, tail = self._requests.sequence(tokens, settings, row, rules[row] if rules else None)
-            texts.append(LiveText(sequence, tail, settings))
+        texts = self._requests.texts(prompts, settings, n, rules)
+        room = Room(self._runner, self._beginnings, first_rows=len(texts))
+        rows, cohort = self._rows(room, math.inf), Cohort(method, self._requests.sampler(settings, rules))
         for text in texts:
             rows.put(text, cohort)
         return Stream(texts, rows, settings.cancel, is_batch, self._worker)
 
+    def _rows(self, room: Room, max_stall_seconds: float | None) -> Rows:
+        return Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
+
     def _refresh(self) -> None:
         with self._runner.lock:
             self._runner.refresh()
+            self._beginnings.refresh()
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
         with self._runner.lock:
-            return scores_after(self._runner, tokens, num_last)
+            return scores_behind(self._runner, tokens, num_last)

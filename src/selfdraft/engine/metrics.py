@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from ..passes import NoiseKey, Site
 from ..types import Stats
 from .sampling import Sampler
 from .state import TextSequence
@@ -31,6 +32,7 @@ def stats_of(sequence: TextSequence) -> Stats:
         num_accepted=num_accepted,
         acceptance_rate=_ratio(num_accepted, num_draft_steps),  # accepted draft tokens per draft step
         mean_generated_length=_ratio(num_tokens, len(rounds)),  # emitted tokens per target pass, bonus included
+        cached_prompt_tokens=min(sequence.num_known, sequence.num_prompt_tokens),  # not read again
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
         optimise_seconds=seconds[2],
@@ -83,18 +85,15 @@ def compare(
     return Comparison("tie" if is_tie else "different", first, gap)
 
 
-def contest_for(
-    scores: torch.Tensor, sampler: Sampler, sequence: int, prefix: Sequence[int], num_generated: int
-) -> Contest:
+def contest_for(scores: torch.Tensor, sampler: Sampler, site: Site, prefix: Sequence[int]) -> Contest:
     """`scores` [1, vocab]: the target's raw scores after `prefix` (prompt included)."""
-    index = torch.tensor([num_generated], device=scores.device)
-    sequences = torch.tensor([sequence], device=scores.device)
+    noise = NoiseKey.of([site], scores.device)
     size = max(1.0, float(scores.float().abs().max()))
     rounding = torch.finfo(scores.dtype).eps * size
     if sampler.has_prefix_rules:
-        scores = sampler.apply_prefix_rules(scores, [prefix], index)
+        scores = sampler.apply_prefix_rules(scores, [prefix], noise.indices)
         best = abs(float(scores.max()))  # a bias may be larger than any score
         rounding = max(rounding, torch.finfo(scores.dtype).eps * best if math.isfinite(best) else 0.0)
     tolerance = TIE_EPS * rounding / (sampler.options.temperature or 1.0)
-    variants = [sampler.contest(scores, sequences, index, slack)[0] for slack in (0.0, tolerance, -tolerance)]
+    variants = [sampler.contest(scores, noise, slack)[0] for slack in (0.0, tolerance, -tolerance)]
     return Contest(variants, tolerance)

@@ -11,6 +11,7 @@ import torch
 
 from ..passes import PassRequest
 from ..protocols import Runner, Strategy
+from .beginnings import Beginnings
 from .state import State, TextSequence
 
 PREFILL_CHUNK = 512
@@ -30,9 +31,16 @@ class Part(NamedTuple):
 class Prompts:
     """Of the texts in `State.reading`. First come, first read; as many as there is room for share a pass."""
 
-    def __init__(self, runner: Runner, state: State, strategy_of: Callable[[TextSequence], Strategy]) -> None:
-        self._runner, self._state, self._strategy_of = runner, state, strategy_of
+    def __init__(
+        self,
+        runner: Runner,
+        state: State,
+        strategy_of: Callable[[TextSequence], Strategy],
+        beginnings: Beginnings | None = None,
+    ) -> None:
+        self._runner, self._state, self._strategy_of, self._beginnings = runner, state, strategy_of, beginnings
         self._kept: dict[int, list[Mapping[str, torch.Tensor]]] = defaultdict(list)  # of each part, by sequence id
+        self._begun: set[int] = set()  # ids of those whose rows have what was known of them
         self._chunk = float(FIRST_CHUNK)  # tokens that can be read beside a round, on average
 
     def read_all(self) -> None:
@@ -56,9 +64,29 @@ class Prompts:
 
     def _read(self, max_tokens: float = math.inf) -> list[Part]:
         """One pass, of texts whose strategies need the same states; empty: nothing is left."""
-        waiting = [one for one in self._state.reading if one.num_read < one.num_cached and one.finish_reason is None]
-        if not waiting:
-            return []
+        while unread := [one for one in self._state.reading if not one.is_read and one.finish_reason is None]:
+            ready = [one for one in self._with_known(unread) if not one.is_read]
+            if ready:
+                return self._read_parts(ready, max_tokens)
+        return []
+
+    def _with_known(self, unread: Sequence[TextSequence]) -> list[TextSequence]:
+        """Those that need not wait for what another one reads, with what is known of them in their rows.
+
+        A strategy that needs a prompt's states needs them whole.
+        """
+        some = [one for one in unread if not prefill_needs(self._strategy_of(one))]
+        fresh = [one for one in some if one.sequence_id not in self._begun]
+        if self._beginnings is None or not fresh:
+            return list(unread)
+        read = [*self._state.begun.values(), *(one for one in self._state.reading if one.is_read)]
+        waiting = self._beginnings.who_waits(some, read) - self._begun
+        ready = [one for one in fresh if one.sequence_id not in waiting]
+        self._beginnings.fill(self._state.cache, ready, read)
+        self._begun |= {one.sequence_id for one in ready}
+        return [one for one in unread if one.sequence_id not in waiting]
+
+    def _read_parts(self, waiting: Sequence[TextSequence], max_tokens: float) -> list[Part]:
         needs = prefill_needs(self._strategy_of(waiting[0]))
         parts, room = [], int(min(max_tokens, prompt_chunk(self._runner, needs)))
         for sequence in waiting:
@@ -98,9 +126,11 @@ class Prompts:
 
         That is not part of the prefill: decoding has these seconds.
         """
-        for number in self._kept.keys() - {sequence.sequence_id for sequence in self._state.reading}:
+        here = {sequence.sequence_id for sequence in self._state.reading}
+        for number in self._kept.keys() - here:
             del self._kept[number]  # cancelled
-        read = [sequence for sequence in self._state.reading if sequence.num_read == sequence.num_cached]
+        self._begun &= here
+        read = [sequence for sequence in self._state.reading if sequence.is_read]
         if not read:
             return 0.0
         began = self._runner.seconds()
@@ -133,15 +163,3 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
 def prompt_chunk(runner: Runner, needs: Sequence[str]) -> int:
     """Tokens of the largest pass, all rows together."""
     return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // max(1, len(needs)))
-
-
-def scores_after(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
-    """Raw scores [num_last, vocabulary] after each of the last tokens of a text, in a cache of its own."""
-    first, cache, parts = len(tokens) - num_last, runner.new_cache(1, len(tokens)), []
-    for start in range(0, len(tokens), PREFILL_CHUNK):
-        chunk = [list(tokens[start : start + PREFILL_CHUNK])]
-        is_asked = start + len(chunk[0]) > first
-        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-        if is_asked:
-            parts.append(scores[0, max(first - start, 0) :])
-    return torch.cat(parts)

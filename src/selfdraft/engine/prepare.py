@@ -11,7 +11,7 @@ import torch
 
 from ..chains import DraftTask
 from ..options import GenerateOptions
-from ..passes import PassRequest
+from ..passes import PassRequest, Site
 from ..protocols import DraftRows, Runner
 from ..types import Plan
 from .draft import Rule
@@ -85,7 +85,7 @@ class _Scratch:
     def record_drafts(self, plan: Plan, widest: int) -> None:
         """With what follows the verification of each, which is the same wherever that stands."""
         sampler, drafter = Sampler(GenerateOptions()), self.method.drafter_of(plan)
-        sites = [(0, 0, 0)]
+        sites = [Site(0, 0, 0)]
         task = DraftTask(Rule.of(self.method, plan, sampler), [1], sites, [_NOBODY], sampler.choosing(sites, ()), [1])
         for start in self._starts(1):
             rows = DraftRows((0,), (_NOBODY,), ([0] * (start + 1),), plan.skip, plan.reuse)

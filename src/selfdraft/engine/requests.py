@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import OptionError
 from ..options import GenerateOptions
 from ..protocols import Runner
+from .live import LiveText
 from .sampling import Sampler, check_processors, make_sampler
 from .state import RowRules, TextSequence, never_stops
 from .text import TextTail, check_prompt
@@ -43,6 +44,35 @@ class Requests:
     def sampler(self, settings: GenerateOptions, rules: Sequence[RowRules] | None = None) -> Sampler:
         return make_sampler(settings, rules[0].eos_tokens if rules else self.eos_tokens, self._runner.vocab_size)
 
+    def texts(
+        self,
+        prompts: Sequence[Sequence[int]],
+        settings: GenerateOptions,
+        n: int = 1,
+        rules: Sequence[RowRules] | None = None,
+    ) -> list[LiveText]:
+        """`n` of each prompt, one after the other."""
+        texts: list[LiveText] = []
+        for place, tokens in enumerate(prompts):
+            self.check_tokens(tokens)
+            request = -1
+            for row in range(place * n, place * n + n):
+                sequence, tail = self.sequence(tokens, settings, row, rules[row] if rules else None, request=request)
+                texts.append(LiveText(sequence, tail, settings))
+                request = sequence.request
+        return texts
+
+    def resumed(self, prompt: Sequence[int], emitted: Sequence[int], settings: GenerateOptions) -> LiveText:
+        """A text of a session; it goes on after what was emitted elsewhere."""
+        self.check_tokens(prompt, emitted)
+        if len(emitted) >= settings.max_new_tokens:
+            raise OptionError(
+                f"{len(emitted)} tokens were emitted, and max_new_tokens={settings.max_new_tokens} allows no more; "
+                "the text is complete"
+            )
+        sequence, tail = self.sequence(prompt, settings, emitted=emitted)
+        return LiveText(sequence, tail, settings, settings.cancel)
+
     def sequence(
         self,
         prompt: Sequence[int],
@@ -50,6 +80,7 @@ class Requests:
         row: int = 0,
         rules: RowRules | None = None,
         emitted: Sequence[int] = (),
+        request: int = -1,
     ) -> tuple[TextSequence, TextTail]:
         """A text that begins after `prompt`, its stop rules set, and how it reads."""
         tail = TextTail(self._decode, settings.stop, self._marks)
@@ -61,10 +92,12 @@ class Requests:
             max_new_tokens=min(settings.max_new_tokens, room),
             ends_at="context" if room < settings.max_new_tokens else own.ends_at,
             noise_sequence=settings.sequence + row,
+            seed=settings.seed,
             eos_tokens=own.eos_tokens,
             stops_behind=own.stops_behind,
             lead=own.lead,
             emitted=tuple(emitted),
+            request=request,
         )
         return sequence, tail
 

@@ -21,7 +21,7 @@ from ..lazy import Made
 from ..models.gpu.memory import reads_are_free
 from ..noise import gumbel, keys_of
 from ..options import GenerateOptions, check_function
-from ..passes import ChoiceKind, Choosing, Salt, Site, Text
+from ..passes import ChoiceKind, Choosing, NoiseKey, Salt, Site, Text
 
 REFUSED_PROCESSORS = {
     "WatermarkLogitsProcessor": "it keeps state between calls",
@@ -120,7 +120,7 @@ class Sampler:
             return None
         ruled = Made(lambda: list(map(self._ruled, texts))) if kind.has_rules else texts
         kind = kind._replace(salt=salt if kind.is_drawn else 0, num_logprobs=num_logprobs)
-        indices = Made(lambda: [index for _, index, _ in sites])
+        indices = Made(lambda: [site.position for site in sites])
         return Choosing(kind, Made(lambda: self.settings(sites)), indices, ruled)
 
     def _ruled(self, text: Text) -> Text:
@@ -128,7 +128,7 @@ class Sampler:
 
     def settings(self, sites: Sequence[Site]) -> list[list[int]]:
         """[row] in the order of `SETTINGS`."""
-        return [[*keys_of(self.options.seed, sequence), round_, *self._numbers] for sequence, _, round_ in sites]
+        return [[*keys_of(site.seed, site.sequence), site.round, *self._numbers] for site in sites]
 
     @cached_property
     def _numbers(self) -> list[int]:
@@ -180,38 +180,32 @@ class Sampler:
             scores = scores - options.frequency_penalty * counts - options.presence_penalty * (counts > 0)
         return scores
 
-    def choose(self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    def choose(self, scores: torch.Tensor, noise: NoiseKey) -> torch.Tensor:
         """[n, vocab] scores after the prefix rules -> [n] tokens."""
         if self.is_greedy:
             return scores.argmax(-1)
-        return self.best(self.warp(scores), 1, sequences, indices)[1][:, 0]
+        return self.best(self.warp(scores), 1, noise)[1][:, 0]
 
-    def best(
-        self, warped: torch.Tensor, count: int, sequences: torch.Tensor, indices: torch.Tensor, *salts: Salt
-    ) -> Ranked:
+    def best(self, warped: torch.Tensor, count: int, noise: NoiseKey, *salts: Salt) -> Ranked:
         """The winners of warped scores plus noise, best first.
 
         Noise is bounded, so a token far below the last of `count` cannot win: on a CPU only the others draw theirs.
         """
-        seed, vocab_size = self.options.seed, warped.shape[-1]
+        vocab_size = warped.shape[-1]
         count = min(count, vocab_size)
         size = _num_contenders(warped, count) if reads_are_free(warped) else vocab_size
         if size > SHORTLIST:
-            noise = gumbel(seed, sequences, indices, vocab_size, *salts)
-            values, tokens = (warped.double() + noise).topk(count, dim=-1)
+            values, tokens = (warped.double() + gumbel(noise, vocab_size, *salts)).topk(count, dim=-1)
             return values, tokens
         scores, tokens = warped.topk(size, dim=-1)
-        values, places = (scores.double() + gumbel(seed, sequences, indices, tokens, *salts)).topk(count, dim=-1)
+        values, places = (scores.double() + gumbel(noise, tokens, *salts)).topk(count, dim=-1)
         return values, tokens.gather(1, places)
 
-    def contest(
-        self, scores: torch.Tensor, sequences: torch.Tensor, indices: torch.Tensor, slack: float = 0.0
-    ) -> torch.Tensor:
+    def contest(self, scores: torch.Tensor, noise: NoiseKey, slack: float = 0.0) -> torch.Tensor:
         """What the choice is the argmax of. `slack` moves every truncation boundary outwards by that much."""
         if self.is_greedy:
             return scores
-        noise = gumbel(self.options.seed, sequences, indices, scores.shape[-1])
-        return self.warp(scores, slack).double() + noise
+        return self.warp(scores, slack).double() + gumbel(noise, scores.shape[-1])
 
     def warp(self, scores: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
         """Temperature, top-k, top-p, min-p, in this order; what is dropped becomes -inf."""
@@ -231,8 +225,7 @@ class Sampler:
 
 def as_far_as_it_chooses(options: GenerateOptions) -> GenerateOptions:
     """Without what does not tell which token is chosen: texts that differ in nothing else choose alike."""
-    seed = options.seed if options.temperature else 0
-    return replace(options, max_new_tokens=max(1, options.min_new_tokens), stop=(), cancel=None, sequence=0, seed=seed)
+    return replace(options, max_new_tokens=max(1, options.min_new_tokens), stop=(), cancel=None, sequence=0, seed=0)
 
 
 def make_sampler(options: GenerateOptions, eos_tokens: Iterable[int], vocab_size: int) -> Sampler:

@@ -12,24 +12,32 @@ from typing import Any
 from ..errors import OptionError
 from ..protocols import Runner
 from ..types import FinishReason, Generation
+from .beginnings import Beginnings
 from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
-from .state import DRAFT_SLOTS, State
+from .room import Room
+from .state import State
 from .worth import Worth
 
 
 class Rows:
-    """Texts wait for one of `max_rows` rows, are decoded together, and leave when they end.
+    """Texts wait until there is room for them, are decoded together, and leave when they end.
 
     The cache is made where the rounds run, which is the thread of the first `step`. Engines on one device take turns,
     round by round: recordings share what they read and write.
     """
 
     def __init__(
-        self, runner: Runner, max_rows: int, worth: Worth | None, max_stall_seconds: float | None = None
+        self,
+        runner: Runner,
+        room: Room,
+        beginnings: Beginnings,
+        worth: Worth | None,
+        max_stall_seconds: float | None = None,
     ) -> None:
-        self._runner, self._max_rows, self._worth, self._max_stall_seconds = runner, max_rows, worth, max_stall_seconds
+        self._runner, self._room, self._beginnings, self._worth = runner, room, beginnings, worth
+        self._max_stall_seconds = max_stall_seconds
         self._waiting: deque[tuple[LiveText, Cohort]] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
@@ -39,6 +47,8 @@ class Rows:
         return bool(self._waiting or self._live)
 
     def put(self, text: LiveText, cohort: Cohort) -> None:
+        """Raise for a text that can never have room."""
+        self._room.check(text.sequence)
         self._waiting.append((text, cohort))
 
     def step(self) -> list[LiveText]:
@@ -76,17 +86,21 @@ class Rows:
         return gone
 
     def _admit(self) -> None:
-        """As many as there are rows for, in the order in which they came; neighbours of one cohort join together."""
-        count = min(self._max_rows - len(self._live), len(self._waiting))
+        """As many as there is room for, in the order in which they came."""
+        if not self._waiting:
+            return
+        needs = [text.sequence.num_slots for text, _ in itertools.islice(self._waiting, self._room.max_rows)]
+        count = self._room.make(needs, [text.sequence for text in self._live])
         joining = [self._waiting.popleft() for _ in range(count)]
-        if joining and self._rounds is None:
-            longest = max(len(text.sequence.tokens) + text.sequence.max_new_tokens for text, _ in joining)
-            cache = self._runner.new_cache(self._max_rows, longest + DRAFT_SLOTS)
-            self._rounds = Rounds(self._runner, State(cache), self._worth, self._max_stall_seconds)
+        if not joining:
+            return
+        if self._rounds is None:
+            assert self._room.cache is not None
+            state = State(self._room.cache)
+            self._rounds = Rounds(self._runner, state, self._beginnings, self._worth, self._max_stall_seconds)
         for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
             texts = [text for text, _ in group]
             self._live = [*self._live, *texts]
-            assert self._rounds is not None
             self._rounds.join([text.sequence for text in texts], cohort)
 
     def close(self) -> None:
@@ -94,6 +108,7 @@ class Rows:
         for text in [*self._live, *(text for text, _ in self._waiting)]:
             text.cancel()
         self._live, self._waiting = [], deque()
+        self._room.close()
         if self._rounds is not None:
             rounds, self._rounds = self._rounds, None
             with self._runner.lock:
@@ -137,8 +152,8 @@ class Session:
         if self._is_closed:
             raise OptionError("this session is closed; open another one with engine.session()")
         text, cohort = self._read(prompt, emitted, options)
-        self._texts[text.sequence.sequence_id] = text
         self._rows.put(text, cohort)
+        self._texts[text.sequence.sequence_id] = text
         return text.sequence.sequence_id
 
     def step(self) -> list[Event]:

@@ -45,9 +45,9 @@ class TextSequence:
     `sequence_id` is the engine's own and unique among its texts; `noise_sequence` is the caller's number of the row.
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
     what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
-    elsewhere: the text goes on from there. `row` is its row of the cache, from `State.join` to its end. `num_read` of
-    its tokens were there when its first round began, or are by now. `prefill_seconds` is its share, by tokens, of the
-    passes that read them.
+    elsewhere: the text goes on from there. `request` is the same number for texts of one prompt and call. `row` is its
+    row of the cache, from `State.join` to its end; `num_known` tokens were there before its prompt was read, `num_read`
+    are by now. `prefill_seconds` is its share, by tokens, of the passes that read them.
     """
 
     sequence_id: int
@@ -55,11 +55,14 @@ class TextSequence:
     max_new_tokens: int
     ends_at: Limit = "length"
     noise_sequence: int = 0
+    seed: int = 0
     eos_tokens: frozenset[int] = frozenset()
     stops_behind: Callable[[int], bool] = never_stops
     lead: tuple[int, ...] = ()
     emitted: Sequence[int] = ()
+    request: int = -1
     row: int = 0
+    num_known: int = 0
     num_read: int = 0
     sources: list[Source] = field(default_factory=list)
     rounds: list[KeptRound] = field(default_factory=list)
@@ -72,6 +75,7 @@ class TextSequence:
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
         self._end = len(self.tokens) + self.max_new_tokens
+        self.request = self.sequence_id if self.request < 0 else self.request
         self.tokens.extend(self.emitted)
         self.sources.extend("target" for _ in self.emitted)
 
@@ -90,8 +94,17 @@ class TextSequence:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
+    def is_read(self) -> bool:
+        return self.num_read >= self.num_cached
+
+    @property
     def num_cached(self) -> int:
         return len(self.tokens) - 1
+
+    @property
+    def num_slots(self) -> int:
+        """Of the cache, at most."""
+        return self.num_prompt_tokens + self.max_new_tokens + DRAFT_SLOTS
 
     @property
     def max_draft_tokens(self) -> int:
@@ -154,11 +167,10 @@ class State:
     def sites(self) -> Sequence[Site]:
         """Where each row chooses its next token."""
         counts = [(len(item.tokens) - item.num_prompt_tokens, len(item.rounds)) for item in self.active]
-        numbers = [item.noise_sequence for item in self.active]
-        return Made(lambda: [(number, *count) for number, count in zip(numbers, counts, strict=True)])
+        texts = [(item.noise_sequence, item.seed) for item in self.active]
+        return Made(lambda: [Site(number, *count, seed) for (number, seed), count in zip(texts, counts, strict=True)])
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        self.cache.reserve(max(len(one.tokens) + one.max_new_tokens for one in sequences) + DRAFT_SLOTS)
         self.seat(sequences)
         self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
 

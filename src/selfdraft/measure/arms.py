@@ -51,7 +51,7 @@ class Ours:
         self.must_be_told = is_bound(method)
         self._oracle = Oracle([[]], room=max_new_tokens)
         self._method = {**method, "lookahead": self._oracle} if self.must_be_told else method
-        self.engine = engine.fork(engine.knowledge.profile)
+        self.engine = engine.fork(engine.knowledge.profile, prefix_cache=False)
 
     def tell(self, plain: Sequence[int]) -> None:
         self._oracle.tell([plain])
@@ -73,7 +73,8 @@ class Ours:
         return skips
 
     def generate(self, prompt: Sequence[int], call: Mapping[str, Any]) -> Generation:
-        return self.engine.generate(prompt, **{**self._method, **call})
+        found: Generation = self.engine.generate(prompt, **{**self._method, **call})
+        return found
 
     def run(self, text: Record, prompt: Sequence[int], call: Mapping[str, Any]) -> Output:
         """`text`: the record as far as it tells which text it is."""

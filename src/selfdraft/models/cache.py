@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .free_memory import free_bytes
 from .placement import Placement
 
 BLOCK = 64
@@ -56,7 +58,7 @@ class SlotCache:
         allocate: Allocate = allocate_zeros,
     ) -> None:
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
-        self.num_slots = _round_up(num_slots)
+        self.num_slots = round_up(num_slots)
         self.num_freed = 0  # how often rows were
         self._freed: dict[int, int] = {}  # of each row: which time was the last
         self._shapes, self._allocate = tuple(shapes), allocate
@@ -93,6 +95,10 @@ class SlotCache:
     def num_rows_allocated(self) -> int:
         return self.keys[0].shape[0]
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(store.nbytes for store in self.stores)
+
     def without_lease(self) -> SlotCache:
         """The same tensors, for a recording that must not keep the storage from its next user."""
         twin = copy.copy(self)
@@ -102,15 +108,32 @@ class SlotCache:
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""
         if num_slots > self.num_slots:
-            self._grow(num_slots)
+            self.resize(self.num_rows_allocated, max(num_slots, self.num_slots + self.num_slots // 2))
 
     @torch.inference_mode(False)
-    def _grow(self, num_slots: int) -> None:
-        self.num_slots = _round_up(max(num_slots, self.num_slots + self.num_slots // 2))
-        old_stores, old = self.stores, self.keys[0]
-        self._place(old.shape[0], old.dtype, old.device)
-        for new_store, old_store in zip(self.stores, old_stores, strict=True):
-            new_store.narrow(-2, 0, old_store.shape[-2]).copy_(old_store)
+    def resize(self, num_rows: int, num_slots: int, is_empty: bool = False) -> None:
+        """Have this many rows of this many slots. What is stored stays, unless `is_empty`: then it makes room first."""
+        dtype, device, (old_rows, _, old_slots, _) = self.keys[0].dtype, self.keys[0].device, self.keys[0].shape
+        old_stores = [] if is_empty else self.stores
+        if num_rows != old_rows:
+            self.history = None
+        if is_empty:
+            self.storage, self.lease, self.keys, self.values = None, None, [], []
+        self.num_slots = round_up(num_slots)
+        self._place(num_rows, dtype, device)
+        rows, slots = min(num_rows, old_rows), min(self.num_slots, old_slots)
+        for new_store, old_store in zip(self.stores, old_stores, strict=False):
+            kept = old_store.narrow(-4, 0, rows).narrow(-2, 0, slots)
+            new_store.narrow(-4, 0, rows).narrow(-2, 0, slots).copy_(kept)
+
+    def beginning(self, row: int, length: int) -> list[torch.Tensor]:
+        """The first slots of a row: views [..., heads, length, dim], for `begin`."""
+        return [store.select(-4, row).narrow(-2, 0, length) for store in self.stores]
+
+    def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
+        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        for store, part in zip(self.stores, parts, strict=True):
+            store.select(-4, row).narrow(-2, 0, length).copy_(part.narrow(-2, 0, length))
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there."""
@@ -193,7 +216,7 @@ def _runs_to_move(sources: Sequence[int], target: int) -> Iterator[tuple[int, in
         slot += length
 
 
-def _round_up(num_slots: int) -> int:
+def round_up(num_slots: int) -> int:
     return -(-num_slots // BLOCK) * BLOCK
 
 
@@ -213,10 +236,16 @@ class StoragePool:
                 storage.zero_()
                 break
         else:
+            if math.prod(shape) * dtype.itemsize > free_bytes(device):
+                self._free.clear()
             storage = torch.zeros(shape, dtype=dtype, device=device)
         lease = Lease()
         weakref.finalize(lease, self._free.append, storage).atexit = False
         return storage, lease
+
+    @property
+    def num_free_bytes(self) -> int:
+        return sum(storage.nbytes for storage in self._free)
 
     def trim(self) -> list[int]:
         """Give up the oldest beyond the limit; their addresses."""

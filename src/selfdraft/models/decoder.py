@@ -300,6 +300,15 @@ class Decoder:
         apart = [state["_hf_hook"] for state in self._states if "_hf_hook" in state]
         return [*_members(self._states, "_forward_pre_hooks"), *_members(self._states, "_forward_hooks"), *apart]
 
+    @property
+    def num_writes(self) -> int:
+        """How often weights were changed where they are; what goes through `.data` leaves no trace."""
+        return sum(
+            weight._version
+            for weight in _members(self._states, "_parameters")
+            if weight is not None and not weight.is_inference()
+        )
+
     def _fingerprint(self) -> list[Any]:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
         weights = [weight is not None and weight.data_ptr() for weight in _members(self._states, "_parameters")]

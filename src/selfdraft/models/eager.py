@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,9 +11,10 @@ import torch
 
 from ..chains import DraftedChain, DraftTask
 from ..passes import PassOutput, PassRequest
-from .cache import SlotCache
+from .cache import SlotCache, round_up
 from .checks import check_ready
 from .decoder import Decoder
+from .free_memory import free_bytes
 from .placement import Placement
 from .probe import Probe
 from .prompts import read_prompts
@@ -26,6 +27,7 @@ class EagerRunner:
     recorded_widths: Sequence[int] = ()
     fallback_reason: str | None = None
     lock: Any = nullcontext()
+    _num_begun = 0
 
     def __init__(self, model: Any) -> None:
         self.decoder = Decoder(model)
@@ -33,6 +35,7 @@ class EagerRunner:
 
     def _begin(self) -> None:
         """With the decoder as it is attached now."""
+        self._num_begun += 1
         self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
 
     def another(self, model: Any) -> EagerRunner:
@@ -82,6 +85,22 @@ class EagerRunner:
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         return ()
 
+    @property
+    def weights_version(self) -> Hashable | None:
+        return None if not all(map(is_transformers, self.decoder.hooks)) else (self._num_begun, self.decoder.num_writes)
+
+    @property
+    def free_bytes(self) -> int:
+        return free_bytes(self.device)
+
+    @property
+    def slot_bytes(self) -> int:
+        numbers = sum(shape.num_heads * (shape.key_dim + shape.value_dim) for shape in self.decoder.shapes)
+        return numbers * self.decoder.dtype.itemsize
+
+    def cache_slots(self, num_slots: int) -> int:
+        return round_up(num_slots)
+
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return self.decoder.new_cache(num_rows, num_slots)
 
@@ -123,3 +142,8 @@ class EagerRunner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def is_transformers(hook: Any) -> bool:
+    """Its own hooks do nothing unless a call asks for hidden states."""
+    return str(getattr(hook, "__module__", "")).startswith("transformers.")

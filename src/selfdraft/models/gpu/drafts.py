@@ -58,7 +58,7 @@ class Asked:
         is_known = choosing is not None and rule.num_changes is not None and bool(task.rooms)
         if choosing is None or not is_known or len(request.tokens[0]) > 1 or min(task.caps) < 1:
             return None
-        place, ids = (cache.address, *request.cache_rows), (task.sequence_ids, [number for number, _, _ in task.sites])
+        place, ids = (cache.address, *request.cache_rows), (task.sequence_ids, [site.sequence for site in task.sites])
         numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
         return cls(spec, weakref.ref(cache), place, ids, rule.num_changes, *numbers)
 

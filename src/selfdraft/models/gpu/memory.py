@@ -309,13 +309,13 @@ class DraftBuffers(PassBuffers):
         numbers: list[int] = []
         padding = [0] * (self.rows - len(request.starts))
         active = [int(cap > 0) for cap in task.caps]
-        sequences = [sequence for sequence, _, _ in task.sites]
+        sequences = [site.sequence for site in task.sites]
         for column in (sequences, task.sequence_ids, task.caps, task.rooms or task.caps, active):
             numbers += [*column, *padding]
         numbers += [1] * (2 * self.rows)  # depth, on_path
         numbers += [0] * self.rows  # nothing
-        for (token,), (_, index, _) in zip(request.tokens, task.sites, strict=True):
-            numbers += [token if index > 0 else -1, *self._blank_path]  # a prompt's last token is not generated
+        for (token,), site in zip(request.tokens, task.sites, strict=True):
+            numbers += [token if site.position > 0 else -1, *self._blank_path]  # a prompt's last token is not generated
         self.fill(request._replace(choosing=task.choosing), cache, numbers)
         self.send()
 

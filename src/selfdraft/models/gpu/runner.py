@@ -20,7 +20,7 @@ from ...kernels.top import runs_triton
 from ...passes import PassOutput, PassRequest
 from ..cache import SlotCache, StoragePool
 from ..decoder import Decoder
-from ..eager import EagerRunner
+from ..eager import EagerRunner, is_transformers
 from ..probe import Probe
 from .drafts import Drafts
 from .forward import Forward, ModuleForward, PassSize, prove
@@ -132,7 +132,7 @@ class GraphRunner(EagerRunner):
         parts = (self._device, self.graphs, self._launches, histories, self._drafts)
         self._passes = Passes(*parts, self.context_length)
         self._is_settled = True
-        if not all(map(_is_transformers, self.decoder.hooks)):
+        if not all(map(is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
 
     # ---------------------------------------------------------------------------------------------------- routes
@@ -208,6 +208,13 @@ class GraphRunner(EagerRunner):
 
     # ----------------------------------------------------------------------------------------- memory and the clock
 
+    @property
+    def free_bytes(self) -> int:
+        return super().free_bytes + self._storages.num_free_bytes
+
+    def cache_slots(self, num_slots: int) -> int:
+        return bucket(num_slots)
+
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         self._drafts.leave()
         if self.fallback_reason is not None:
@@ -263,8 +270,3 @@ class GraphRunner(EagerRunner):
     def drafts_ahead(self) -> tuple[int, int]:
         """Drafts that had been begun when they were asked for, and those begun in vain."""
         return self._drafts.num_hits, self._drafts.num_begun - self._drafts.num_hits
-
-
-def _is_transformers(hook: Any) -> bool:
-    """Its own hooks do nothing unless a call asks for hidden states."""
-    return str(getattr(hook, "__module__", "")).startswith("transformers.")
