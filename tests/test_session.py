@@ -250,7 +250,7 @@ def test_a_long_prompt_is_read_beside_rounds(kind: str, monkeypatch: pytest.Monk
 
 
 def test_where_nothing_decodes_prompts_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of("llama")
+    engine = Engine(pico("llama"), strategy="off", prefix_cache=False)
     passes = Passes(engine, monkeypatch)
     found = engine.generate([LONG, LONG[:21], LONG[:3]], max_new_tokens=4)
     assert passes.new() == [{0: 40}, {0: 40}, {0: 9, 1: 20, 2: 2}]
