@@ -21,7 +21,7 @@ from .worth import Worth
 
 T = TypeVar("T")
 STALL_ROUNDS = 1.5
-"""A round beside which prompts are read takes this many times longer, unless told otherwise."""
+"""What is read of prompts beside a round takes as long as this many rounds, unless told otherwise."""
 
 
 class Rounds:
