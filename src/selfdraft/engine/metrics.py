@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from ..passes import NoiseKey, Site
-from ..types import Stats
+from ..types import NO_DRAFT, Stats
 from .sampling import Sampler
 from .state import TextSequence
 
@@ -20,10 +20,11 @@ TIE_EPS = 4
 
 def stats_of(sequence: TextSequence) -> Stats:
     rounds, num_tokens = sequence.rounds, sequence.num_generated
-    seconds = [sum(part) for part in zip(*(seconds for *_, seconds in rounds), strict=True)] or [0.0] * 4
+    seconds = [sum(part) for part in zip(*[kept[-1] for kept in rounds], strict=True)] or [0.0] * 4
+    drafted = [(draft, len(verdict.nodes)) for _, draft, verdict, _, _ in rounds if draft is not NO_DRAFT]
     # One step is one draft pass. Tokens kept from a branch that took no pass count as steps: the rate is a share.
-    num_draft_steps = sum([max(draft.num_draft_steps, len(verdict.nodes)) for _, draft, verdict, *_ in rounds])
-    num_accepted = sum([len(verdict.nodes) for _, _, verdict, *_ in rounds])
+    num_draft_steps = sum(max(draft.num_draft_steps, num_kept) for draft, num_kept in drafted)
+    num_accepted = sum(num_kept for _, num_kept in drafted)
     return Stats(
         num_tokens=num_tokens,
         num_rounds=len(rounds),
