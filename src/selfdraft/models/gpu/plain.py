@@ -119,7 +119,7 @@ class PassGraph:
 
     def _part(self, lines: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         """[rows, width, ...]: a view, unless rows are packed."""
-        if not is_even(*self.buffers.tokens.shape, len(lines)):
+        if not is_even(self.buffers.rows, self.buffers.width, len(lines)):
             return lines[lines_of(self.buffers.columns)[:rows, :width]]
         return lines.view(-1, self.buffers.width, lines.shape[-1])[:rows, :width]
 
