@@ -130,12 +130,10 @@ def _attend(
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     split, row = tl.program_id(0), first_row + tl.program_id(2)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
-    start, first = tl.load(starts_ptr + row), split * SPLIT
-    line = tl.load(first_ptr + row)
+    start, line, first = tl.load(starts_ptr + row), tl.load(first_ptr + row), split * SPLIT
     num_tokens = (tl.load(first_ptr + row + 1) - line).to(tl.int32)
     depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + line * QKV
-    is_shared = first + SPLIT <= start
-    own_depth = tl.load(depths_ptr + block)
+    is_shared, own_depth = first + SPLIT <= start, tl.load(depths_ptr + block)
     is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, first > start + own_depth)
     is_needless |= block >= num_tokens  # each row has as many blocks as the widest one
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)

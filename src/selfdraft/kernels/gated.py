@@ -21,19 +21,9 @@ from .quick import quick
 @quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _gated(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    num_tokens,
-    num_rows,
-    SIZE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_token = tokens < num_tokens
@@ -68,12 +58,7 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
     tile, num_tile_tokens = gated_tile(num_rows, num_tokens), token_tile(num_tokens)
     kernel: Any = _gated
     kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, tile.rows))](
-        x,
-        weight,
-        x if bias is None else bias,
-        out,
-        num_tokens,
-        num_rows,
+        *(x, weight, x if bias is None else bias, out, num_tokens, num_rows),
         SIZE=size,
         HAS_BIAS=bias is not None,
         TOKENS=num_tile_tokens,

@@ -50,10 +50,7 @@ class Work(Hashable, Protocol):
 
 
 class GraphKey(NamedTuple):
-    """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row.
-
-    `tokens`: those that are computed, if they are fewer than rows x width.
-    """
+    """What a recording freezes. `cache`: what it is bound to, if anything: addresses, slots, rows, the first row."""
 
     kind: Hashable
     forward: Work | None
@@ -63,7 +60,7 @@ class GraphKey(NamedTuple):
     skip: SkipSet
     capture: tuple[str, ...] = ()
     cache: tuple[int, ...] = ()
-    tokens: int = 0
+    tokens: int = 0  # that are computed
 
     @property
     def work(self) -> Hashable:

@@ -161,15 +161,19 @@ class Rooms:
         return self._rooms[key][:size].view(*shape)
 
 
+def is_even(rows: int, width: int, num_tokens: int) -> bool:
+    """Whether all rows have as many of these tokens, so that none is packed."""
+    return width == 1 or num_tokens == rows * width
+
+
 class PassBuffers(Packed):
     """The numbers of one pass of `rows` x `width` tokens.
 
     `header` [8 + rows]: the cache's address, its slots a row, its rows allocated, 0 (free), the number of rows of the
     pass, the first one's start, 0, 0; then the cache row of each, and 0 of what only pads.
     `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
-    the rows choose, see `passes.Choosing`. `first` and `places`: see `passes.Columns`; of all columns those that only
-    pad come last, so that a pass may compute its first `num_tokens` alone. The pass is `even` where each row has as
-    many of them.
+    the rows choose, see `passes.Choosing`. `first` and `places`: see `passes.Columns`; columns that only pad come last,
+    so that a pass may compute its first `num_tokens` alone.
     """
 
     def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
@@ -193,10 +197,6 @@ class PassBuffers(Packed):
         """Of what is computed."""
         return self.tensors["places"][: self.num_tokens]
 
-    @property
-    def is_even(self) -> bool:
-        return self.width == 1 or self.num_tokens == self.rows * self.width
-
     def fill(
         self, request: PassRequest, cache: SlotCache, more: Sequence[int] = (), num_tokens: int | None = None
     ) -> None:
@@ -210,7 +210,7 @@ class PassBuffers(Packed):
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
         numbers = [*_header(request, cache, self.rows), *starts, *[0] * (self.rows - rows)]
-        numbers += self._packing([self.width] * rows if self.is_even else request.row_widths)
+        numbers += self._packing(request, is_even(self.rows, self.width, self.num_tokens))
         for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
@@ -220,16 +220,16 @@ class PassBuffers(Packed):
         numbers += more
         self.write(numbers)
 
-    def _packing(self, widths: Sequence[int]) -> list[int]:
+    def _packing(self, request: PassRequest, is_even: bool) -> list[int]:
         """`first` and `places`."""
-        first = [0, *itertools.accumulate(widths)]
-        places, end = self._places, len(widths) * self.width
-        if first[-1] < end:
-            begins = range(0, end, self.width)
+        widths = [self.width] * len(request.starts) if is_even else request.row_widths
+        first, places = [0, *itertools.accumulate(widths)], self._places
+        if not is_even:
+            begins = range(0, len(widths) * self.width, self.width)
             rows = list(zip(begins, widths, strict=True))
             places = [place for begin, width in rows for place in range(begin, begin + width)]
             places += [place for begin, width in rows for place in range(begin + width, begin + self.width)]
-            places += self._places[end:]
+            places += self._places[begins.stop :]
         return [*first, *[first[-1]] * (len(self.host["first"]) - len(first)), *places]
 
     def _choosing_numbers(self, choosing: Choosing | None) -> list[int]:

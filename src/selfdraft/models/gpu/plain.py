@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,12 +24,12 @@ from .drafts import Drafts
 from .forward import Forward, PassSize, cache_key
 from .graphs import GraphKey, Graphs, Recorder, Recording, bucket
 from .history import Histories, History
-from .memory import Device, PassBuffers, Rooms, power_of_two
+from .memory import Device, PassBuffers, Rooms, is_even, power_of_two
 from .outbox import Launches, Mail, Outbox, Sent
 
 MIN_DEPTHS = 4
 """Room for the scores of that many drafted tokens at least: for each size there are other recordings."""
-Results = tuple[torch.Tensor | Callable[[], torch.Tensor], Mapping[str, torch.Tensor]]
+Results = tuple[Callable[[], torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,17 @@ class PassGraph:
     outbox: Outbox
     scores: torch.Tensor
     captured: Mapping[str, torch.Tensor]
-    _parts: dict[tuple[int, int], Results] = field(default_factory=dict)
 
     def results(self, rows: int, width: int) -> Results:
-        """Scores and captured states without padding: views, made once, unless the rows are packed."""
-        if not self.buffers.is_even:
-            captured = {name: states[self._lines(rows, width)] for name, states in self.captured.items()}
-            return lambda: self.scores[self._lines(rows, width)], captured
-        if (rows, width) not in self._parts:
-            captured = {name: self._square(states)[:rows, :width] for name, states in self.captured.items()}
-            self._parts[rows, width] = self._square(self.scores)[:rows, :width], captured
-        return self._parts[rows, width]
+        """Scores, if somebody asks, and captured states, without padding."""
+        captured = {name: self._part(states, rows, width) for name, states in self.captured.items()}
+        return lambda: self._part(self.scores, rows, width), captured
 
-    def _lines(self, rows: int, width: int) -> torch.Tensor:
-        return lines_of(self.buffers.columns)[:rows, :width]
-
-    def _square(self, lines: torch.Tensor) -> torch.Tensor:
-        return lines.view(-1, self.buffers.width, lines.shape[-1])
+    def _part(self, lines: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        """[rows, width, ...]: a view, unless rows are packed."""
+        if not is_even(self.buffers.rows, self.buffers.width, len(lines)):
+            return lines[lines_of(self.buffers.columns)[:rows, :width]]
+        return lines.view(-1, self.buffers.width, lines.shape[-1])[:rows, :width]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """GraphRunner: finds the route of a pass or a draft. The map of what follows is in the folder's docstring.
 
-A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (long
+A recording belongs to one skip set, width, number of rows and tokens, and cache bucket. What cannot be recorded (long
 prompts, passes that resume from known states, models that read values while they run) takes the eager path.
 """
 
