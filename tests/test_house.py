@@ -64,7 +64,7 @@ BUDGETS = {
     "bench/papers": 4400,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3600,
+    "cli": 3665,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

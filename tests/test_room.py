@@ -38,7 +38,7 @@ def run(session: Session) -> tuple[dict[int, Generation], list[int]]:
 
 
 def slots(engine: Engine, count: int) -> int:
-    """Bytes of so many slots."""
+    """Bytes of that many slots."""
     return engine.runner.slot_bytes * count
 
 

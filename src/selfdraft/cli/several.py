@@ -19,7 +19,7 @@ def check_several(options: argparse.Namespace) -> bool:
     """Whether there are several."""
     check_value("-n", options.n, int, minimum=1)
     if options.n > 1 and options.compare:
-        raise OptionError("--compare writes a single text in two ways; leave it or -n out")
+        raise OptionError("--compare compares a single text with another one; leave it or -n out")
     return bool(options.n > 1)
 
 
@@ -37,10 +37,8 @@ def write_several(
     if not options.json:
         color = terminal.wants_color(options.color, sys.stdout)
         for number, text in enumerate(texts, start=1):
-            print(
-                terminal.paint(f"--- {number} of {len(texts)}, ended by {text.finish_reason}", terminal.TARGET, color)
-            )
-            print(text.text)
+            title = f"--- {number} of {len(texts)}, ended by {text.finish_reason}"
+            print(f"{terminal.paint(title, terminal.TARGET, color)}\n{text.text}")
         num_tokens = sum(len(text.tokens) for text in texts)
         told = f"{len(texts)} texts, {num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tokens/s"
         terminal.say(f"{told}; the prompt was read once")
