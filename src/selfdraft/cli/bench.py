@@ -109,7 +109,7 @@ def _methods(options: argparse.Namespace) -> Methods:
     preset = PRESETS.get(options.preset)
     methods: Methods = preset.methods(base) if preset else {}
     methods |= crossed(chosen, base)
-    methods |= _variants(options, base)
+    methods |= read_variants(options, base)
     if not (methods or any(chosen.values())):
         named = ", ".join(base[axis] for axis in AXES if axis in base)
         methods = {named: base} if names_drafts(base) else PRESETS["quick"].methods(base)
@@ -121,7 +121,7 @@ def _methods(options: argparse.Namespace) -> Methods:
     return {name: {**method, **bounds.get(name, {})} for name, method in checked_methods(known, options).items()}
 
 
-def _variants(options: argparse.Namespace, base: Mapping[str, Any]) -> Methods:
+def read_variants(options: argparse.Namespace, base: Mapping[str, Any]) -> Methods:
     """`NAME: strategy=fixed fixed.skip=a4,m1-3` each; what a variant leaves open is as in `base`."""
     variants: Methods = {}
     example = "skip: strategy=fixed fixed.skip=a4,m1-3 tree=siblings"

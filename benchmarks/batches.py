@@ -1,0 +1,234 @@
+"""Batches: tokens per second of many texts at a time, plain and drafting, beside transformers' own batches.
+
+    python benchmarks/batches.py MODEL --rows 1 8 32 --variant "tree: strategy=fixed ..." --output result.json
+
+For each number of rows the arms take turns, --repeats times, on the same prompts; shown are whole calls of
+`engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of each. Every text is held
+against that of a single plain call: equal, a tie of scores, or different. --stall asks for a long prompt while others
+are being decoded: how long do they wait for a token? --queue N asks for N texts at once, transformers with padding of
+neighbours in length. Without --eos texts go on after their end, so that each has all its tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+import selfdraft
+from selfdraft.cli.bench import read_variants
+from selfdraft.cli.inputs import write_file
+from selfdraft.engine.device import device_seconds
+from selfdraft.measure.circumstances import circumstances
+from selfdraft.prompts.sets import select_prompts
+from selfdraft.prompts.tokens import encode
+
+LONG, BESIDE, BEFORE = 4096, 8, 64
+"""Of --stall: tokens of the long prompt, texts that are being decoded, rounds before it comes."""
+Call = Callable[[list[list[int]]], tuple[list[tuple[int, ...]], float | None]]
+
+
+@dataclass
+class Row:
+    """One arm at one number of rows; seconds are the best of all repeats."""
+
+    rows: int
+    arm: str
+    num_tokens: int
+    seconds: float  # of the whole call
+    decode_seconds: float | None  # None: not told
+    verdicts: dict[str, int]
+
+    @property
+    def per_second(self) -> float:
+        return self.num_tokens / self.seconds
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.engine = selfdraft.Engine.from_pretrained(options.model, device=options.device, strategy="off")
+        files = [(path, Path(path).read_text(encoding="utf-8")) for path in options.prompts]
+        prompts = select_prompts([], files, [], None)
+        tokens = [encode(prompt, self.engine) for prompt in prompts]
+        limit = (self.engine.context_length or 1 << 30) - options.max_new_tokens
+        self.prompts = [one for one in tokens if len(one) <= min(limit, options.max_prompt)]
+        if not options.eos:
+            self.engine.model.generation_config.eos_token_id = [-1]
+        self.alone: dict[int, tuple[int, ...]] = {}
+
+    def arms(self) -> dict[str, Call]:
+        methods = {"off": {"strategy": "off"}, **read_variants(self.options, {})}
+        own: dict[str, Call] = {name: self._ours(method) for name, method in methods.items()}
+        return own | ({"transformers generate_batch": self._theirs} if self.options.peer else {})
+
+    def _ours(self, method: dict[str, Any]) -> Call:
+        engine = self.engine.fork()
+
+        def call(prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], float | None]:
+            found = engine.generate(prompts, max_new_tokens=self.options.max_new_tokens, **method)
+            return [one.tokens for one in found], max(one.stats.decode_seconds for one in found)
+
+        return call
+
+    def _theirs(self, prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], None]:
+        found = self.engine.model.generate_batch(prompts, generation_config=self._greedy(), persistent_manager=True)
+        by_prompt = {tuple(one.prompt_ids): tuple(one.generated_tokens) for one in found.values()}
+        return [by_prompt[tuple(prompt)] for prompt in prompts], None
+
+    def _greedy(self) -> GenerationConfig:
+        end = None if not self.options.eos else self.engine.model.generation_config.eos_token_id
+        return GenerationConfig(max_new_tokens=self.options.max_new_tokens, do_sample=False, eos_token_id=end)
+
+    # ------------------------------------------------------------------------------------------------ numbers of rows
+
+    def by_rows(self) -> list[Row]:
+        rows, arms = [], self.arms()
+        for number in self.options.rows:
+            prompts = [self.prompts[place % len(self.prompts)] for place in range(number)]
+            best: dict[str, Row] = {}
+            for repeat in range(self.options.repeats + 1):  # the first one records
+                for name in random.Random(repeat).sample(list(arms), len(arms)):
+                    row = self._time(number, name, arms[name], prompts, judges=repeat == 0)
+                    if repeat == 1 or (repeat and row.seconds < best[name].seconds):
+                        best[name] = Row(**{**asdict(row), "verdicts": best[name].verdicts})
+                    elif repeat == 0:
+                        best[name] = row
+            for name in arms:
+                rows.append(best[name])
+                print(line_of(best[name], best["off"]), flush=True)
+        return rows
+
+    def _time(self, number: int, name: str, call: Call, prompts: list[list[int]], judges: bool) -> Row:
+        began = device_seconds(self.engine.device)
+        texts, decode_seconds = call(prompts)
+        seconds = device_seconds(self.engine.device) - began
+        verdicts = Counter(map(self._judge, range(number), prompts, texts)) if judges and not self.options.blind else {}
+        return Row(number, name, sum(map(len, texts)), seconds, decode_seconds, dict(verdicts))
+
+    def _judge(self, place: int, prompt: list[int], text: tuple[int, ...]) -> str:
+        place %= len(self.prompts)
+        if place not in self.alone:
+            options = {"max_new_tokens": self.options.max_new_tokens, "strategy": "off"}
+            self.alone[place] = self.engine.generate(prompt, **options).tokens
+        return self.engine.compare(prompt, self.alone[place], text).verdict
+
+    # ------------------------------------------------------------------------------------------- a long prompt, a queue
+
+    def stall(self) -> dict[str, float]:
+        """Milliseconds between the rounds of texts while a long prompt is read beside them."""
+        long = [token for prompt in self.prompts for token in prompt][:LONG]
+        options = {"max_new_tokens": 4 * BEFORE, "strategy": "off"}
+        with self.engine.session(max_rows=BESIDE + 1) as session:
+            for _ in range(2):  # the first time records
+                ids = [session.add(prompt, **options) for prompt in self.prompts[:BESIDE]]
+                gaps, first, number = [], None, None
+                while number is None or first is None:
+                    began = time.perf_counter()
+                    events = session.step()
+                    gaps.append(1e3 * (time.perf_counter() - began))
+                    if len(gaps) == BEFORE:
+                        number = session.add(long, max_new_tokens=2, strategy="off")
+                    if number is not None and any(event.id == number for event in events):
+                        first = len(gaps)
+                for one in (*ids, number):
+                    session.cancel(one)
+                while session.num_open:
+                    session.step()
+        usual, during = gaps[8:BEFORE], gaps[BEFORE:first]
+        all_gaps = sorted(gaps[8:first])
+        return {
+            "prompt_tokens": len(long),
+            "beside": BESIDE,
+            "median_ms": statistics.median(usual),
+            "median_during_ms": statistics.median(during),
+            "p99_ms": all_gaps[int(0.99 * (len(all_gaps) - 1))],
+            "longest_ms": max(during),
+            "rounds": len(during),
+        }
+
+    def queue(self, number: int) -> dict[str, float]:
+        """Seconds of many texts asked for at once."""
+        prompts = [self.prompts[place % len(self.prompts)] for place in range(number)]
+        found: dict[str, float] = {"texts": number}
+        for _ in range(2):
+            began = device_seconds(self.engine.device)
+            texts = self.engine.generate(prompts, max_new_tokens=self.options.max_new_tokens, strategy="off")
+            found["seconds"] = device_seconds(self.engine.device) - began
+        found["num_tokens"] = sum(len(text.tokens) for text in texts)
+        began = device_seconds(self.engine.device)
+        ordered = sorted(prompts, key=len)
+        for first in range(0, number, self.options.padded_rows):
+            self._padded(ordered[first : first + self.options.padded_rows])
+        found["transformers_seconds"] = device_seconds(self.engine.device) - began
+        return found
+
+    def _padded(self, prompts: Sequence[list[int]]) -> None:
+        longest, device = max(map(len, prompts)), self.engine.device
+        ids = torch.tensor([[0] * (longest - len(one)) + one for one in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts], device=device)
+        config = self._greedy()
+        config.pad_token_id = 0
+        self.engine.model.generate(ids, attention_mask=mask, generation_config=config)
+
+
+def line_of(row: Row, plain: Row) -> str:
+    decode = f"{row.num_tokens / row.decode_seconds:9.0f}" if row.decode_seconds else f"{'':9}"
+    share = f"{plain.seconds * row.num_tokens / (row.seconds * plain.num_tokens):5.2f}x"
+    verdicts = ", ".join(f"{count} {name}" for name, count in sorted(row.verdicts.items()))
+    return f"{row.rows:4} rows  {row.arm:28} {row.per_second:9.0f} tokens/s, decoding {decode}  {share}  {verdicts}"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("model", nargs="?", help="hub id, folder or catalogue name (default: the default model)")
+    made.add_argument("--device", help="cpu, cuda (default: cuda where there is one)")
+    made.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16], metavar="N", help="texts at a time")
+    made.add_argument("--variant", action="append", default=[], metavar="TEXT", help="as for selfdraft bench")
+    made.add_argument("--prompts", nargs="*", default=[], metavar="FILE", help="JSON lines (default: our own prompts)")
+    made.add_argument("--max-prompt", type=int, default=1500, metavar="N", help="leave longer prompts out")
+    made.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    made.add_argument("--repeats", type=int, default=3, metavar="N")
+    made.add_argument("--eos", action="store_true", help="texts end where the model ends them")
+    made.add_argument("--peer", action="store_true", help="also transformers' generate_batch")
+    made.add_argument("--blind", action="store_true", help="compare no texts")
+    made.add_argument("--stall", action="store_true", help="also a long prompt beside texts")
+    made.add_argument("--queue", type=int, metavar="N", help="also N texts at once, and transformers padded")
+    made.add_argument("--padded-rows", type=int, default=64, metavar="N", help="of transformers' padded batches")
+    made.add_argument("--output", metavar="FILE", help="keep the JSON document here")
+    made.add_argument("--commit", metavar="TEXT", help="what was measured, where git does not know")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    bench = Bench(options)
+    where = circumstances(bench.engine.runner)
+    asked = {name: value for name, value in vars(options).items() if name not in ("output", "commit", "device")}
+    document: dict[str, Any] = {"benchmark": "batches", "selfdraft": selfdraft.__version__, **where, "options": asked}
+    document["commit"] = options.commit or where["commit"]
+    document["rows"] = [asdict(row) for row in bench.by_rows()]
+    if options.stall:
+        document["stall"] = bench.stall()
+        print("stall", json.dumps(document["stall"]), flush=True)
+    if options.queue:
+        document["queue"] = bench.queue(options.queue)
+        print("queue", json.dumps(document["queue"]), flush=True)
+    if options.output:
+        write_file(options.output, (json.dumps(document, indent=1) + "\n").encode())
+    return 1 if any(row["verdicts"].get("different") for row in document["rows"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
