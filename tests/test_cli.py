@@ -137,6 +137,20 @@ class TestGenerate:
         assert document["first_difference"] is None
         assert set(generate("--json", "--max-new-tokens", "3", "abc").document) == alone
 
+    def test_several_texts_of_a_prompt(self, generate: Generate) -> None:
+        options = ("--temperature", "0.9", "--max-new-tokens", "6", "abc")
+        document = generate("-n", "3", "--json", *options).document
+        texts = [text["text"] for text in document["texts"]]
+        assert len(set(texts)) == 3
+        assert texts[0] == generate("--json", *options).document["text"]
+        assert [text["stats"]["cached_prompt_tokens"] > 0 for text in document["texts"]] == [False, True, True]
+        output, told = generate("-n", "3", *options)
+        assert all(f"--- {number} of 3, ended by length\n" in output for number in (1, 2, 3))
+        assert all(text in output for text in texts)
+        assert "3 texts, 18 tokens" in told
+        assert "-n must be at least 1" in generate("-n", "0", *options, status=2).error
+        assert "leave it or -n out" in generate("-n", "2", "--compare", *options, status=2).error
+
     def test_logprobs_are_for_json(self, generate: Generate) -> None:
         document = generate("--json", "--logprobs", "2", "--max-new-tokens", "3", "abc").document
         assert [one["token"] for one in document["logprobs"]] == document["tokens"]

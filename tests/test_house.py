@@ -45,10 +45,10 @@ LEVELS = (
 
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
-    "economics": 150,
+    "economics": 155,
     "kernels": 2550,
-    "models": 1960,
-    "models/gpu": 2660,
+    "models": 2070,
+    "models/gpu": 2665,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,
@@ -56,15 +56,15 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 3900,
+    "engine": 4380,
     "prompts": 480,
-    "measure": 1360,
-    "calibrate": 1650,
+    "measure": 1365,
+    "calibrate": 1655,
     "bench": 1760,
     "bench/papers": 4400,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3600,
+    "cli": 3665,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 
@@ -219,7 +219,8 @@ def test_the_public_names():
         (
             Stats,
             "num_tokens num_rounds num_target_passes num_draft_steps num_accepted acceptance_rate "
-            "mean_generated_length prefill_seconds decode_seconds optimise_seconds record_seconds draft_seconds "
+            "mean_generated_length cached_prompt_tokens prefill_seconds decode_seconds optimise_seconds record_seconds "
+            "draft_seconds "
             "verify_seconds tokens_per_second",
         ),
     ],

@@ -28,27 +28,21 @@ class Cache(Protocol):
 
     def resize(self, num_rows: int, num_slots: int, is_empty: bool = False) -> None:
         """Have this many rows of this many slots. What is stored stays, unless `is_empty`: then it makes room first."""
-        ...
 
     def beginning(self, row: int, length: int) -> Sequence[torch.Tensor]:
         """The first slots of a row, as they are now and as long as the cache is not resized."""
-        ...
 
     def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
-        ...
 
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""
-        ...
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there. Nothing moves."""
-        ...
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Copy the slots `sources` of a row to the slots from `target` on: what a tree kept becomes a chain."""
-        ...
 
 
 class Runner(Protocol):
@@ -78,57 +72,45 @@ class Runner(Protocol):
     @property
     def recorded_prompts(self) -> Sequence[int]:
         """Tokens, ascending, of a recorded pass of prompts, all rows together; other numbers take the next."""
-        ...
 
     @property
     def is_recording(self) -> bool:
         """Whether passes are recorded and replayed."""
-        ...
 
     @property
     def record_seconds(self) -> float:
         """What recording has taken so far."""
-        ...
 
     @property
     def graph_keys(self) -> Sequence[Any]:
         """Of what is recorded now."""
-        ...
 
     def graph_figures(self) -> Mapping[str, Any]:
         """What recordings take, and `fallback_reason`; empty where nothing is ever recorded."""
-        ...
 
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""
-        ...
 
     def another(self, model: Any) -> Runner:
         """One of the same kind for another model on this device; its work counts in `seconds` and `record_seconds`."""
-        ...
 
     def refresh(self) -> None:
         """Attach again where the model was moved, cast, hooked or given new weights since."""
-        ...
 
     @property
     def weights_version(self) -> Hashable | None:
         """Keys and values depend on the tokens alone as long as this stays; None: on more than that."""
-        ...
 
     @property
     def free_bytes(self) -> int:
         """Memory of the device that caches could take."""
-        ...
 
     @property
     def slot_bytes(self) -> int:
         """What a slot of a row takes in a cache."""
-        ...
 
     def cache_slots(self, num_slots: int) -> int:
         """Slots of each row of a cache that needs this many."""
-        ...
 
     def new_cache(self, num_rows: int, num_slots: int) -> Cache: ...
 

@@ -26,6 +26,7 @@ from .inputs import checked_method, heading, load_engine, read_method
 from .interrupt import INTERRUPTED
 from .parsers.use import SHAPING
 from .prompt import as_prompt, read_prompt
+from .several import check_several, write_several
 
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
@@ -47,11 +48,14 @@ def run(options: argparse.Namespace) -> int:
     settings = make(GenerateOptions, call, "generate")
     if settings.logprobs is not None and not options.json:
         raise OptionError("--logprobs are part of the JSON document; add --json")
+    is_several = check_several(options)
     asked = read_prompt(options)
     engine = load_engine(options, **method)
     is_named = names_drafts(method)
     _say_profile(engine, is_named)
     prompt = as_prompt(asked, engine, options.raw)
+    if is_several:
+        return _several(engine, prompt, call, options, settings)
     baseline = Baseline(engine, prompt, call) if options.compare else None
     if baseline:
         baseline.warm_up()
@@ -63,9 +67,7 @@ def run(options: argparse.Namespace) -> int:
         compared = baseline.compare(generation, other)
     if options.json:
         document = _document(engine, options, generation, compared) | ({"busy": busy} if busy else {})
-        (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
-        shaping = {name: getattr(settings, name) for name in SHAPING}
-        print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
+        _print_document(engine, prompt, settings, document)
     elif generation.finish_reason != "cancelled":
         notes = [*_notes(engine, busy, is_named), *([AS_MESSAGE] if isinstance(asked, str) and prompt != asked else [])]
         is_plain = engine.names()["strategy"] == "off"
@@ -74,6 +76,25 @@ def run(options: argparse.Namespace) -> int:
         terminal.say(f"interrupted after {terminal.number(len(generation.tokens), 'token')}")
         return INTERRUPTED
     return 1 if compared and compared.is_different else 0
+
+
+def _several(
+    engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace, settings: GenerateOptions
+) -> int:
+    texts = write_several(engine, prompt, call, options)
+    if options.json:
+        one = _document(engine, options, texts[0], None)
+        shared = {name: value for name, value in one.items() if name in ("version", "model", "device", "dtype", "seed")}
+        shared |= {axis: one[axis] for axis in AXES}
+        own = [{**_output(text), "finish_reason": text.finish_reason} for text in texts]
+        _print_document(engine, prompt, settings, {**shared, "texts": own})
+    return INTERRUPTED if any(text.finish_reason == "cancelled" for text in texts) else 0
+
+
+def _print_document(engine: Engine, prompt: OnePrompt, settings: GenerateOptions, document: dict[str, Any]) -> None:
+    (prompt_tokens,), _ = encode_prompts(prompt, engine.tokenizer)
+    shaping = {name: getattr(settings, name) for name in SHAPING}
+    print(json.dumps({**document, "prompt_tokens": prompt_tokens, "options": shaping}, ensure_ascii=False))
 
 
 def _draw_seed(options: argparse.Namespace) -> None:

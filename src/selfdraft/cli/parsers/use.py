@@ -28,6 +28,7 @@ examples:
   selfdraft generate --compare --drafter lookup "Say this twice: The cat sat."
   cat report.txt | selfdraft generate --drafter lookup "Summarise:" > out.txt
   selfdraft generate --system "Answer in French." --seed random "Who are you?"
+  selfdraft generate -n 3 --temperature 0.8 "A name for a grey cat."
   selfdraft generate --temperature 0.8 --seed 7 --json "A story." | jq .stats
 """
 
@@ -43,6 +44,7 @@ def add_generate(commands: Any) -> None:
     add_model(parser, "--model", nargs=None)
     add("--raw", action="store_true", help="the prompt as it is, without the chat template")
     add("--compare", action="store_true", help="also decode plainly: speeds, and whether both agree")
+    add("-n", type=int, default=1, metavar="N", help="texts of the prompt, which is read once")
     add("--json", action="store_true", help="print one JSON document instead of text")
     add("--color", choices=colors, metavar="WHEN", default="auto", help=", ".join(colors))
     add_method_options(parser)
