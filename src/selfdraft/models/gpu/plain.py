@@ -171,6 +171,7 @@ class Passes:
             self._run_ahead(graph, chooser, request)
             place = (weakref.ref(cache), cache.address, num_freed, all_rows, [start + 1 for start in starts])
             self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
+        scores: torch.Tensor | Callable[[], torch.Tensor]
         scores, captured = graph.results(len(all_rows), 1)
         if rows < len(all_rows) and not request.run_ahead:  # else choices must do
             scores = PassOutput(scores).of_rows(places).scores
