@@ -345,3 +345,24 @@ def test_a_prompt_in_the_row_of_a_pass_that_runs_ahead() -> None:
         whole = [5, 6, 7, 8, token] if row else [50, 60, 70, 8, token]
         expected = runner.forward(PassRequest([whole], [0], [0]), runner.new_cache(1, 64)).scores
         torch.testing.assert_close(scores[0, -1], expected[0, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_known_beginning_in_a_row_that_runs_along() -> None:
+    """A row whose text has ended takes part in passes that run ahead: they must not write into what begins there."""
+    engine = new_engine(pico("llama"))
+    known = [(7 * place) % 90 + 5 for place in range(60)]
+    expected = engine.generate(known, max_new_tokens=20, strategy="off").tokens
+    with engine.session(max_rows=4) as session:
+        for number in range(4):
+            session.add([5 + number, 6, 7], strategy="off", max_new_tokens=5 if number == 1 else 40)
+        while session.num_open == 4:
+            session.step()
+        runner: Any = engine.runner
+        hits = runner.num_hits
+        session.step()
+        assert runner.num_hits > hits, "the others keep their pass"
+        number, found = session.add(known, strategy="off", max_new_tokens=20), None
+        while found is None:
+            found = next((event.generation for event in session.step() if event.id == number), None)
+    assert found.stats.cached_prompt_tokens == 59
+    assert found.tokens == expected

@@ -59,7 +59,7 @@ class SlotCache:
     ) -> None:
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = round_up(num_slots)
-        self.num_freed = 0  # how often rows were
+        self.num_freed, self.num_begun = 0, 0  # how often rows were
         self._freed: dict[int, int] = {}  # of each row: which time was the last
         self._shapes, self._allocate = tuple(shapes), allocate
         self._place(num_rows, dtype, device)
@@ -132,6 +132,7 @@ class SlotCache:
 
     def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        self.num_begun += 1
         for store, part in zip(self.stores, parts, strict=True):
             store.select(-4, row).narrow(-2, 0, length).copy_(part.narrow(-2, 0, length))
 

@@ -77,14 +77,15 @@ class Ahead:
     choices: Sent
     cache: weakref.ref[SlotCache]
     address: int
-    num_freed: int  # of the cache's rows, when these began to run
+    num_begun: int  # of the cache's rows, when it was launched: it may run along in one that has begun since
+    num_freed: int  # when these began to run
     rows: tuple[int, ...]
     starts: list[int]
     kind: ChoiceKind
 
     def places(self, cache: SlotCache, rows: tuple[int, ...], starts: Sequence[int]) -> Sequence[int] | None:
         """Of these rows in it, where it runs them from there on."""
-        if self.cache() is not cache or self.address != cache.address:
+        if self.cache() is not cache or (self.address, self.num_begun) != (cache.address, cache.num_begun):
             return None
         if rows == self.rows:
             places: Sequence[int] = range(len(rows))
@@ -169,8 +170,8 @@ class Passes:
         if request.run_ahead and max(starts) + 2 <= min(graph.end, self._context_length or graph.end):
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            place = (weakref.ref(cache), cache.address, num_freed, all_rows, [start + 1 for start in starts])
-            self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
+            place = (weakref.ref(cache), cache.address, cache.num_begun, num_freed, all_rows)
+            self._ahead = Ahead(graph, chooser, choices, *place, [start + 1 for start in starts], request.kind)
         scores: torch.Tensor | Callable[[], torch.Tensor]
         scores, captured = graph.results(len(all_rows), 1)
         if rows < len(all_rows) and not request.run_ahead:  # else choices must do
