@@ -58,7 +58,9 @@ class Row:
 class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.engine = selfdraft.Engine.from_pretrained(options.model, device=options.device, strategy="off")
+        self.engine = selfdraft.Engine.from_pretrained(
+            options.model, device=options.device, strategy="off", prefix_cache=False
+        )
         files = [(path, Path(path).read_text(encoding="utf-8")) for path in options.prompts]
         prompts = select_prompts([], files, [], None)
         tokens = [encode(prompt, self.engine) for prompt in prompts]

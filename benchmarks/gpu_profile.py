@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this profiles a CUDA device, and there is none")
-    engine = selfdraft.Engine.from_pretrained(options.model, device="cuda", dtype="bfloat16")
+    engine = selfdraft.Engine.from_pretrained(options.model, device="cuda", dtype="bfloat16", prefix_cache=False)
     methods = {"off": {"strategy": "off"}, "drafting": read_method(options)}
     results = {name: profiled(engine, options.max_new_tokens, method) for name, method in methods.items()}
     kinds = sorted(set(KINDS.values()) | {OTHER, BETWEEN, WAITING}, key=lambda kind: -results["off"][0][kind])

@@ -171,7 +171,7 @@ def engine_of(model: Any) -> Engine:
     """
     kept = model.__dict__.get(_HOME)
     if kept is None or kept.engine.model is not model:
-        kept = model.__dict__[_HOME] = _Kept(Engine(model))
+        kept = model.__dict__[_HOME] = _Kept(Engine(model, prefix_cache=False))
     engine: Engine = kept.engine
     return engine
 

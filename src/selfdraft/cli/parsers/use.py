@@ -20,15 +20,13 @@ _NOT_ON_THE_COMMAND_LINE = ("processors", "cancel", "stop", "sequence")
 GENERATE = """\
 The prompt is one user message where the tokenizer has a chat template; what is
 piped in follows it. The text goes to standard output, all else to standard
-error. Drafted tokens are green, the target's own cyan. --seed random draws a
-seed and names it. More: docs/commands.md, docs/methods.md.
+error. --seed random draws a seed and names it. More: docs/commands.md.
 
 examples:
   selfdraft generate "Write a haiku about rain."
   selfdraft generate --compare --drafter lookup "Say this twice: The cat sat."
   cat report.txt | selfdraft generate --drafter lookup "Summarise:" > out.txt
-  selfdraft generate --system "Answer in French." --seed random "Who are you?"
-  selfdraft generate -n 3 --temperature 0.8 "A name for a grey cat."
+  selfdraft generate -n 3 --temperature 0.8 --seed random "Name a grey cat."
   selfdraft generate --temperature 0.8 --seed 7 --json "A story." | jq .stats
 """
 
