@@ -43,6 +43,8 @@ NARROW = 64
 H200, products of a layer of 1536 and 8960 in us, ours and the vendor's: 8 tokens 36 and 41, 64 tokens 44 and 44, 96
 tokens 65 and 45, 256 tokens 97 and 57, 512 tokens 172 and 93.
 """
+MANY_ROWS = 16
+"""Of one token each: with more of them, no row is cut into splits."""
 _SETTLING_TOKENS = 64
 
 
@@ -168,7 +170,7 @@ def _mlp(part: JoinedMLP, normed: torch.Tensor, place: Place, room: Room) -> tor
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    has_many_rows = len(normed) > NARROW and place.depths.shape[1] == 1
+    has_many_rows = len(normed) > MANY_ROWS and place.depths.shape[1] == 1
     qkv = _product(normed, part.qkv, part.qkv_bias, room)
     mixed = (attend_rows if has_many_rows else attend)(qkv, place, heads, part.layer, room)
     return _branch_product(mixed, part.out, part.out_bias, room)
