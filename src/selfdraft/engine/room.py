@@ -50,8 +50,8 @@ class Room:
             given = "cache_bytes allows" if self._max_bytes else "the memory that is free allows"
             raise OptionError(
                 f"a prompt of {sequence.num_prompt_tokens} tokens with max_new_tokens={sequence.max_new_tokens} needs "
-                f"{needed / _GIB:.3g} GiB of cache, and {given} {self._allowed / _GIB:.3g} GiB; lower max_new_tokens, shorten "
-                "the prompt, or free memory"
+                f"{needed / _GIB:.3g} GiB of cache, and {given} {self._allowed / _GIB:.3g} GiB; lower "
+                "max_new_tokens, shorten the prompt, or free memory"
             )
 
     def make(self, waiting: Sequence[int], live: Sequence[TextSequence]) -> int:
