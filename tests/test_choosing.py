@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
-from on_device import DEVICE, HAS_GPU, VOCAB, by_path
+from on_device import DEVICE, HAS_GPU, VOCAB, by_path, even_columns
 from selfdraft import GenerateOptions
 from selfdraft.engine.sampling import Sampler
 from selfdraft.kernels import choose_reference, top
@@ -40,7 +41,7 @@ def columns_of(samplers: Sequence[Sampler], sites: Sequence[Site], **more: Any) 
     sees = torch.tensor([[1, 3, 5]] * len(rows), device=DEVICE)
     indices = torch.tensor([site.position for site in sites], device=DEVICE)
     cache_rows = torch.arange(len(rows), device=DEVICE)
-    return Columns(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
+    return even_columns(settings, indices, square, torch.zeros_like(square), sees, cache_rows, **more)
 
 
 def drawn_by(path: str, scores: torch.Tensor, samplers: Sequence[Sampler], count: int, salt: int = 0) -> Drawn:
@@ -195,7 +196,7 @@ def test_rules_are_the_samplers(path, has_biases, is_masked):
     path_tokens = torch.tensor([[20, 4, 30], [5, 6, 7]], device=DEVICE)
     more = {"words": words, "biases": biases if has_biases else None, "allowed": allowed.to(DEVICE)}
     columns = columns_of([sampler] * 2, [Site(0, 9, 0), Site(1, 0, 0)], **more)
-    columns = Columns(**{**vars(columns), "path": path_tokens, "rows": cache_rows})
+    columns = replace(columns, path=path_tokens, rows=cache_rows)
     scores = random_scores(6, torch.float32)
     found = chooser(path).processed(scores, columns, ChoiceKind(has_rules=True, is_masked=is_masked))
     token = torch.arange(VOCAB)
@@ -208,6 +209,28 @@ def test_rules_are_the_samplers(path, has_biases, is_masked):
             is_allowed = (allowed[row, column % 3][token // 32] >> (token % 32) & 1) == 1
             expected = expected.masked_fill(~is_allowed.to(DEVICE), -torch.inf)
         assert torch.allclose(found[column], expected, rtol=1e-6, atol=1e-6)
+
+
+@by_path
+def test_packed_lines_choose_as_their_columns_do(path):
+    """Rows of several sizes, and a line that only pads."""
+    options = {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2}
+    samplers = [Sampler(GenerateOptions(**options, seed=3)), Sampler(GenerateOptions(temperature=1.4))]
+    words = torch.randint(0, 3, (2, VOCAB), generator=torch.Generator().manual_seed(4)).int().to(DEVICE)
+    allowed = torch.randint(-(2**31), 2**31, (2, 3, 66), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    columns = columns_of(samplers, SITES, words=words, allowed=allowed.to(DEVICE))
+    columns = replace(columns, path=torch.tensor([[20, 4, 30], [5, 6, 7]], device=DEVICE))
+    kind, scores = (
+        ChoiceKind(True, 3, True, True, True, has_rules=True, is_masked=True),
+        random_scores(6, torch.float32),
+    )
+    first, places = (torch.tensor(numbers, device=DEVICE) for numbers in ([0, 2, 5], [0, 1, 3, 4, 5, 2]))
+    packed = replace(columns, first=first, places=places)
+    whole, lines = (chooser(path).processed(*each, kind) for each in ((scores, columns), (scores[places], packed)))
+    assert torch.equal(lines, whole[places])
+    drawn = [chooser(path).draw(*each, kind, 2) for each in ((whole, columns), (lines, packed))]
+    for expected, found in zip(*drawn, strict=True):
+        assert torch.equal(found, expected[places])
 
 
 @by_path

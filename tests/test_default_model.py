@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import functools
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from selfdraft import Engine, Generation
+from selfdraft import Engine, GenerateOptions, Generation
 
 pytestmark = pytest.mark.model
 greedy, sampled = pytest.mark.xdist_group("greedy"), pytest.mark.xdist_group("sampled")  # each shares its plain runs
@@ -103,6 +104,22 @@ def test_one_prompt_alone_sampled_and_streamed() -> None:
 
 
 @greedy
+def test_a_text_read_at_once_is_the_text_read_token_by_token() -> None:
+    """Characters of several tokens, unfinished ones, and special tokens, too."""
+    tokenizer, requests = engine().tokenizer, engine()._requests
+    text = " ".join((*PROMPTS, "naïve café 日本語 🙂👩‍👩‍👧 \n\n\tdef f(x):", "<|im_end|> again"))
+    tokens, num_at_once = tokenizer(text).input_ids, 0
+    for first, last in itertools.combinations(range(0, len(tokens), 7), 2):
+        _, tail = requests.sequence([1], GenerateOptions())
+        found = tail.at_once(tokens[first:last])
+        for token in tokens[first:last]:
+            tail.push(token)
+        tail.flush()
+        num_at_once += found is not None
+        assert found in (None, tail.text)
+    assert num_at_once > 50
+
+
 def test_its_tokenizer_is_repaired() -> None:
     tokenizer, model = engine().tokenizer, engine().model
     assert tokenizer.tokenize("12345") == list("12345")

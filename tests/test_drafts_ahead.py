@@ -13,6 +13,7 @@ import pytest
 from pico import letter_tokenizer, pico
 from selfdraft import Engine, SkipSet
 from selfdraft.engine.accept import Coupled
+from selfdraft.engine.state import State
 from selfdraft.lookahead.fixed import Fixed
 from selfdraft.models.cache import SlotCache
 from selfdraft.models.gpu import accept as gpu_accept
@@ -21,7 +22,7 @@ from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu.draft import DraftOutputs
 from selfdraft.models.gpu.runner import GraphRunner, make_runner
-from selfdraft.types import Plan
+from selfdraft.types import Plan, Verdict
 from test_graphs import DRAWN, RULES, drafts_of, loose_runner, new_engine, new_runner, tokens_of
 from test_lossless import PROMPTS
 
@@ -190,14 +191,26 @@ def test_what_the_device_cannot_foresee_is_not_begun() -> None:
 def test_kept_slots_are_moved_once() -> None:
     """By the device where the next draft was begun, else by the host."""
     engine, waiting = new_engine(pico("llama")), waiting_engine()
-    counts = []
+    counts: list[int] = []
+    kept: list[list[bool]] = []
+    commit = State.commit
+
+    def watched(state: State, verdicts: list[Verdict], is_compact: bool) -> list[Verdict]:
+        kept[-1] += [bool(verdict.nodes) for verdict in verdicts if not is_compact]
+        return commit(state, verdicts, is_compact)
+
     for one in (engine, waiting):
-        with mock.patch.object(SlotCache, "move", autospec=True, side_effect=SlotCache.move) as move:
+        kept.append([])
+        with (
+            mock.patch.object(SlotCache, "move", autospec=True, side_effect=SlotCache.move) as move,
+            mock.patch.object(State, "commit", watched),
+        ):
             found = one.generate(PROMPTS[0], max_new_tokens=40, **TREE)
         counts.append(move.call_count)
     num_rounds = len(found.steps)
     assert any(node != place for step in found.steps for place, node in enumerate(step.verdict.nodes))
-    assert counts == [num_rounds - sum(hits_of(engine)), num_rounds]
+    assert list(map(len, kept)) == [num_rounds - sum(hits_of(engine)), num_rounds]
+    assert counts == list(map(sum, kept))
 
 
 def test_texts_in_turn() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,14 @@ from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import SelfTestError
 from selfdraft.kernels import accept as accept_kernels
-from selfdraft.kernels import attention, gated, linear, norm, quick
+from selfdraft.kernels import attention, embed, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
 from selfdraft.models.checks import relative_error, tolerance_of
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import fused_prefill
+from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
 from selfdraft.models.gpu import runner as gpu_runner
 from selfdraft.models.gpu.forward import ModuleForward, prove
@@ -62,7 +63,7 @@ def prefills_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes 10 ms and more for every token of every kernel."""
     if not HAS_GPU:
         monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 4)
-        monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", (18, 3))
+        monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", ((18, 2), (1, 3)))
 
 
 class Again:
@@ -156,6 +157,28 @@ def test_passes_are_the_eager_runners(runners):
     assert fused.graphs.num_captures > 0
 
 
+def test_rows_of_several_sizes_are_single_rows(monkeypatch):
+    """Bit by bit: a tree, no draft and a chain in the rows of one cache; a row that only pads is not computed."""
+    monkeypatch.setattr(gpu_graphs, "MIN_TOKENS", 1)
+    monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 64)
+    runner = runner_of(model_of("qwen2"))
+    together, alone = (runner.new_cache(4, 64) for _ in range(2))
+    together.storage.normal_()
+    alone.storage.copy_(together.storage)
+    tree = TreeMask([[0, 1, 2, 1], [0] * 4, [0, 1, 0, 0]], [[0b1, 0b11, 0b111, 0b1001], [1] * 4, [1, 3, 1, 1]])
+    tokens, starts, rows, widths = [[5, 6, 7, 8], [9, 0, 0, 0], [2, 3, 0, 0]], [33, 7, 20], [0, 1, 3], [4, 1, 2]
+    output = runner.forward(PassRequest(tokens, starts, rows, tree=tree, widths=widths), together)
+    choices, scores = output.choices(), output.scores.clone()
+    key = next(key for key in runner.graph_keys if key.kind == "pass")
+    assert (key.rows, key.width, key.tokens) == (4, 4, 8)
+    for number, (start, row, width) in enumerate(zip(starts, rows, widths, strict=True)):
+        own = TreeMask(*([part[number][:width]] for part in (tree.depths, tree.sees)))
+        expected = runner.forward(PassRequest([tokens[number][:width]], [start], [row], tree=own), alone)
+        assert torch.equal(scores[number, :width], expected.scores[0])
+        assert choices[number][:width] == expected.choices()[0]
+    assert torch.equal(together.storage, alone.storage)
+
+
 class Collecting:
     """Stands for a quick kernel where there is an interpreter alone: launches are collected and run again."""
 
@@ -182,7 +205,10 @@ def collects(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, Collecting(getattr(module, name)))
 
 
-KERNELS = ((attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear"), (norm, "_add_norm"))
+KERNELS = (
+    *((embed, "_embed"), (attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear")),
+    (norm, "_add_norm"),
+)
 
 
 @torch.inference_mode()
@@ -202,9 +228,9 @@ def test_fixed_places_and_kept_launches_change_no_bit(kind):
     for start, skip in enumerate(sets, start=3):
         expected = scores(start, skip, ("norm",))
         assert torch.equal(scores(start, skip), expected), skip
-        ready.append(len(fused._spaces[buffers][64]._ready))
-    num_branches = 2 if ready[0] == 6 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
-    assert ready == [6 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
+        ready.append(len(fused._spaces[buffers][64, 4]._ready))
+    num_branches = 2 if ready[0] == 7 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
+    assert ready == [7 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
 
 
 @pytest.mark.parametrize("tree", ["chain", "siblings"])
@@ -268,36 +294,36 @@ def test_a_forward_is_proven_before_it_is_used():
 
 
 CHUNKS = {
-    "one row": (1, [0], (5,), SkipSet()),
-    "a second and a third chunk": (1, [0], (12, 3, 6), SkipSet()),
-    "rows in the middle": (4, [1, 2], (9, 3), SkipSet()),
-    "rows with one between them": (4, [1, 3], (9, 3, 5), SkipSet()),
-    "skipped": (2, [0, 1], (4, 3), SkipSet.of([1], [0, 2])),
-    "nothing but the embedding": (1, [0], (3,), SkipSet.of([0, 1, 2], [0, 1, 2])),
+    "one row": (1, [{0: 5}], SkipSet()),
+    "a second and a third chunk": (1, [{0: 12}, {0: 3}, {0: 6}], SkipSet()),
+    "rows in the middle": (4, [{1: 9, 2: 9}, {1: 3, 2: 3}], SkipSet()),
+    "rows with others between them": (5, [{1: 9, 4: 2}, {1: 3, 2: 7, 4: 1}, {2: 4}], SkipSet()),
+    "skipped": (2, [{0: 4, 1: 3}, {1: 3}], SkipSet.of([1], [0, 2])),
+    "nothing but the embedding": (1, [{0: 3}], SkipSet.of([0, 1, 2], [0, 1, 2])),
 }
 
 
 @pytest.mark.parametrize("name", CHUNKS)
 def test_a_prefill_is_the_eager_runners(runners, name):
-    """Keys, values and captured states, of every chunk; other rows stay as they are."""
-    num_rows, rows, widths, skip = CHUNKS[name]
-    count = len(rows)
+    """Keys, values and captured states, of every chunk; all else stays as it is: nothing of what pads is stored."""
+    num_rows, passes, skip = CHUNKS[name]
     caches = [runner.new_cache(num_rows, 256) for runner in runners]
-    capture = ("embedding", "a0", "a1", "m1", "m2", "norm")
-    start, outputs = 0, []
-    for width in widths:
-        tokens = (torch.arange(count * width).view(count, width) * 37 + start) % 112
-        request = PassRequest(tokens.tolist(), [start] * count, rows, skip, capture, needs_scores=False)
-        outputs.append([runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True)])
-        start += width
-    for width, (expected, found) in zip(widths, outputs, strict=True):  # later chunks leave what was captured before
-        check_captured(found, expected, (count, width, SIZES["hidden_size"]))
+    capture, ends = ("embedding", "a0", "a1", "m1", "m2", "norm"), dict.fromkeys(range(num_rows), 0)
+    for lengths in passes:
+        starts = [ends[row] for row in lengths]
+        tokens = [
+            [(37 * slot + 5 * row) % 112 for slot in range(ends[row], ends[row] + lengths[row])] for row in lengths
+        ]
+        request = PassRequest(tokens, starts, list(lengths), skip, capture, needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        check_captured(found, expected, (1, sum(lengths.values()), SIZES["hidden_size"]))
         assert set(found.captured) == set(capture)
-    check_stored(caches, rows, start)
+        ends.update((row, ends[row] + length) for row, length in lengths.items())
+    check_stored(caches, ends)
     is_attended = any(part.name.startswith("a") for part in runners[0].decoder.active_sublayers(skip))
     assert bool(caches[0].storage.any()) is is_attended
-    fused = runners[1]
-    assert (fused.fallback_reason, fused.graphs.num_captures) == (None, 1), "the first chunk is recorded"
+    sizes = {gpu_prefill.prefill_width(sum(lengths.values())) for lengths in passes}
+    assert (runners[1].fallback_reason, runners[1].graphs.num_captures) == (None, len(sizes))
 
 
 def check_captured(found: Any, expected: Any, shape: tuple[int, ...]) -> None:
@@ -307,14 +333,15 @@ def check_captured(found: Any, expected: Any, shape: tuple[int, ...]) -> None:
         assert error(found.captured[point], states) < PROMPT_TOLERANCE, point
 
 
-def check_stored(caches: Any, rows: Sequence[int], num_tokens: int) -> None:
-    """Keys and values of each layer and row; nothing in other rows. Single numbers differ more: their sums cancel."""
-    expected, found = (cache.storage[..., :num_tokens, :] for cache in caches)
-    for layer, kind, row in itertools.product(range(len(found)), range(2), rows):
-        planes = found[layer, kind, row], expected[layer, kind, row]
-        assert relative_error(*planes) < PROMPT_TOLERANCE, (layer, kind, row)
-    others = [row for row in range(found.shape[2]) if row not in rows]
-    assert not caches[1].storage[:, :, others].any()
+def check_stored(caches: Any, ends: Mapping[int, int]) -> None:
+    """Keys and values of each layer and row; nothing elsewhere. Single numbers differ more: their sums cancel."""
+    expected, found = (cache.storage for cache in caches)
+    for layer, kind, (row, end) in itertools.product(range(len(found)), range(2), ends.items()):
+        planes = found[layer, kind, row, :, :end], expected[layer, kind, row, :, :end]
+        assert not end or relative_error(*planes) < PROMPT_TOLERANCE, (layer, kind, row)
+        assert not found[layer, kind, row, :, end:].any()
+    others = [row for row in range(found.shape[2]) if row not in ends]
+    assert not found[:, :, others].any()
 
 
 @pytest.fixture
@@ -322,7 +349,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of graphs or tapes, where nothing but the contents of tensors can change."""
     if HAS_GPU:
         return CudaRecorder
-    for module, name in ((kernels_prefill, "_rotate_and_store"), (kernels_prefill, "_gate"), (norm, "_add_norm")):
+    own = ((kernels_prefill, name) for name in ("_rotate_and_store", "_attend_chunks", "_gate"))
+    for module, name in (*own, (norm, "_add_norm")):
         monkeypatch.setattr(module, name, NotedKernel(getattr(module, name)))
     return TapeRecorder
 
@@ -335,34 +363,39 @@ def prompt_runners(recorder: Any) -> tuple[EagerRunner, GraphRunner]:
     )
 
 
-def read_prompt(
-    runners: Any, num_rows: int, rows: Sequence[int], width: int, capture: Sequence[str] = ("a1", "norm")
+def read_prompts(
+    runners: Any, num_rows: int, lengths: Mapping[int, int], capture: Sequence[str] = ("a1", "norm"), num_turns: int = 1
 ) -> None:
-    """Two texts into rows of new caches, and what became of them."""
-    tokens = [[(37 * column + 5 * row + width) % 112 for column in range(width)] for row in range(2)]
-    caches = [runner.new_cache(num_rows, 40 * num_rows) for runner in runners]
-    request = PassRequest(tokens, [0, 0], rows, capture=capture, needs_scores=False)
-    expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
-    check_captured(found, expected, (2, width, SIZES["hidden_size"]))
-    check_stored(caches, rows, width)
+    """Texts into rows of new caches, and on, and what became of them."""
+    caches, hidden = [runner.new_cache(num_rows, 40 * num_rows) for runner in runners], SIZES["hidden_size"]
+    for turn in range(num_turns):
+        starts = [turn * length for length in lengths.values()]
+        tokens = [[(37 * slot + 5 * row + turn) % 112 for slot in range(lengths[row])] for row in lengths]
+        request = PassRequest(tokens, starts, list(lengths), capture=capture, needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        check_captured(found, expected, (1, sum(lengths.values()), hidden))
+    check_stored(caches, {row: num_turns * length for row, length in lengths.items()})
 
 
-def test_one_recording_reads_all_prompts_of_a_width(recorder, monkeypatch):
-    """Whatever the cache, its rows and the prompt's length; what is too large is not recorded."""
+def test_one_recording_reads_all_prompts_of_a_size(recorder, monkeypatch):
+    """Whatever the cache, its rows, and what each has of the tokens; what is too large is not recorded."""
+    monkeypatch.setattr(fused_prefill, "FEW_ROWS", 3)
     runners = prompt_runners(recorder)
     graphs = runners[1].graphs
-    for num_rows, rows, width in ((2, [0, 1], 6), (5, [2, 3], 8), (3, [0, 2], 5)):
-        read_prompt(runners, num_rows, rows, width)
+    for num_rows, lengths, num_turns in ((2, {0: 6, 1: 6}, 1), (5, {2: 1, 3: 3, 4: 8}, 2), (3, {2: 11}, 1)):
+        read_prompts(runners, num_rows, lengths, num_turns=num_turns)
         assert graphs.num_captures == 1
     assert graphs.record_seconds > 0
-    read_prompt(runners, 2, [0, 1], 6, ("norm",))
-    assert graphs.num_captures == 2
-    padded = gpu_prefill.prefill_width(6)
-    for name, size in (("MAX_TOKENS", 2 * padded - 1), ("MAX_KEPT", 2 * 2 * padded - 1)):
+    read_prompts(runners, 4, dict.fromkeys(range(4), 3))
+    assert graphs.num_captures == 2, "more rows"
+    read_prompts(runners, 2, {0: 6, 1: 6}, ("norm",))
+    assert graphs.num_captures == 3
+    padded = gpu_prefill.prefill_width(12)
+    for name, size in (("MAX_TOKENS", padded - 1), ("MAX_KEPT", 2 * padded - 1)):
         with monkeypatch.context() as patched:
             patched.setattr(fused_prefill, name, size)
-            read_prompt(runners, 2, [0, 1], 6, ("a0", "m1"))
-    assert graphs.num_captures == 2
+            read_prompts(runners, 2, {0: 6, 1: 6}, ("a0", "m1"))
+    assert graphs.num_captures == 3
     assert runners[1].fallback_reason is None
 
 
@@ -372,10 +405,13 @@ def test_a_prompt_that_cannot_be_recorded_is_read_by_the_modules(recorder):
 
     runners = prompt_runners(lambda device: fail)
     assert runners[1].recorded_prompts[-1] == fused_prefill.MAX_TOKENS
-    read_prompt(runners, 2, [0, 1], 6)
-    assert runners[1].fallback_reason == "RuntimeError: no room"
-    assert not runners[1].recorded_prompts
-    read_prompt(runners, 2, [0, 1], 6)
+    for turn in range(2):
+        caches = [runner.new_cache(2, 64) for runner in runners]
+        request = PassRequest([[1, 2, 3], [4, 5, 6, 7, 8]], [turn, 0], capture=("norm",), needs_scores=False)
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        check_captured(found, expected, (1, 8, SIZES["hidden_size"]))
+        assert runners[1].fallback_reason == "RuntimeError: no room"
+        assert not runners[1].recorded_prompts
 
 
 @pytest.mark.parametrize(
@@ -387,14 +423,6 @@ def test_widths_are_padded_by_an_eighth_at_most(monkeypatch, width, padded):
     assert gpu_prefill.prefill_width(width) == padded
 
 
-def test_rows_that_start_apart_are_read_by_the_modules(runners):
-    caches = [runner.new_cache(2, 128) for runner in runners]
-    for starts in ([0, 0], [6, 4]):
-        request = PassRequest(torch.arange(12).view(2, 6), starts, capture=("norm",), needs_scores=False)
-        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
-        assert error(found.captured["norm"], expected.captured["norm"]) < PROMPT_TOLERANCE
-
-
 def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
     decoder = EagerRunner(model_of("qwen2")).decoder
     prefill = FusedPrefill(decoder)
@@ -403,7 +431,7 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         patched.setattr(fused_prefill, "attend", without_window)
         with pytest.raises(SelfTestError, match="differ from the model's"):
             prefill.prove()
-        patched.setattr(fused_prefill, "_PROOF_WIDTHS", (5, 3))  # shorter than the model's window
+        patched.setattr(fused_prefill, "_PROOF_WIDTHS", ((5, 3), (3, 1)))  # shorter than the model's window
         with pytest.raises(SelfTestError, match="differ from the model's"):
             prefill.prove()
     prefill._table = prefill._table[0] * 0.5, prefill._table[1]
@@ -411,12 +439,12 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         prefill.prove()
 
 
-def without_window(query, keys, values, heads):
-    return fused_prefill.attend_masked(query, keys, values, replace(heads, window=None))
+def without_window(qkv, header, blocks, heads, layer):
+    return kernels_prefill.attend(qkv, header, blocks, replace(heads, window=None), layer)
 
 
 def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):
-    decoder = EagerRunner(model_of("llama").to(torch.bfloat16)).decoder
+    decoder = EagerRunner(model_of("llama").to(torch.float16)).decoder  # the interpreter has no products of bfloat16
     monkeypatch.setattr(gpu_runner, "runs_triton", lambda device: True)
     graphs = Graphs(record_again(decoder.device))
     assert isinstance(gpu_runner.prefill_for(decoder, graphs), FusedPrefill)

@@ -24,8 +24,9 @@ from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
 from selfdraft.drafters.model import Model
-from selfdraft.engine import accept, logprobs, state
+from selfdraft.engine import accept, logprobs
 from selfdraft.engine import engine as engine_module
+from selfdraft.engine import prefill as engine_prefill
 from selfdraft.engine.draft import Rule, grow
 from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
@@ -237,24 +238,29 @@ def test_a_forward_settles_after_every_prefill() -> None:
             assert settle.call_count == 1
 
 
-def test_a_prompt_that_may_be_recorded_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless many rows or captured points make it large."""
+def test_prompts_are_packed_into_the_largest_recorded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are smaller where states are captured."""
 
     class Recorded(Prefill):
         recorded_widths = (8, 24)
 
         def run(self, request: PassRequest, cache: Any) -> PassOutput:
-            widths.append(len(request.tokens[0]))
+            widths.append([len(row) for row in request.tokens])
             return super().run(request, cache)
 
-    widths: list[int] = []
+    widths: list[list[int]] = []
     make = functools.partial(new_runner, make_prefill=lambda decoder, graphs: Recorded(decoder))
     engine = new_engine(pico("llama"), make, prefix_cache=False)
-    monkeypatch.setattr(state, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(engine_prefill, "PREFILL_CHUNK", 8)
     plain = new_engine(pico("llama"))
     prompt = [token * 7 % 90 for token in range(21)]
-    for prompts, expected in (([prompt], [20]), ([prompt, prompt[::-1]], [12, 8]), ([prompt] * 6, [8, 8, 4])):
+    for prompts, needs, expected in (
+        ([prompt], (), [[20]]),
+        ([prompt, prompt[:9], prompt[::-1]], (), [[20, 4], [4, 20]]),
+        ([prompt, prompt[::-1]], ("m0", "norm"), [[12], [8, 4], [12], [4]]),
+    ):
         widths.clear()
+        monkeypatch.setattr(engine._method({}).strategy, "prefill_needs", needs)
         found = engine.generate(prompts, max_new_tokens=3)
         assert widths == expected
         assert [one.tokens for one in found] == [one.tokens for one in plain.generate(prompts, max_new_tokens=3)]
@@ -274,6 +280,12 @@ def test_the_first_forward_that_is_large_enough_runs_a_pass() -> None:
     assert runner.graphs.num_captures == 2
 
 
+def test_packed_tokens_are_padded_by_a_half_at_most() -> None:
+    sizes = sorted({gpu_graphs.padded_tokens(number) for number in range(1, 513)})
+    assert sizes == [16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    assert all(number <= gpu_graphs.padded_tokens(number) for number in range(1, 1000))
+
+
 def test_buffers_hold_what_a_pass_needs() -> None:
     buffers, cache = PassBuffers(Device(CPU), 2, 4), EagerRunner(pico("llama")).new_cache(3, 64)
     buffers.fill(PassRequest([[8, 9, 7]], [5], [1]), cache)
@@ -284,9 +296,16 @@ def test_buffers_hold_what_a_pass_needs() -> None:
     assert buffers.tokens.tolist() == [[8, 9, 7, 0], [0] * 4]
     assert buffers.depths.tolist() == [[0, 1, 2, 0], [0] * 4]
     assert buffers.sees.tolist() == [[0b1, 0b11, 0b111, 0b1001], [0b1, 0b11, 0b101, 0b1001]]
+    assert (buffers.first.tolist(), buffers.places.tolist()) == ([0, 4, 4, 4], [*range(8)])
     buffers.fill(PassRequest([[8, 9, 7]], [5], tree=tree_mask([grow([[4, 0]], [], 1)], 3)), cache)
     assert buffers.host["sees"][0].tolist() == [0b1, 0b11, 0b101, 0b1001]
     assert buffers.host["depths"][0].tolist() == [0, 1, 1, 0]
+    buffers = PassBuffers(Device(CPU), 4, 4)
+    buffers.fill(PassRequest([[8, 9, 7], [1, 0, 0], [2, 3, 0]], [5, 6, 7], widths=[3, 1, 2]), cache, num_tokens=8)
+    buffers.send()
+    assert buffers.first.tolist() == [0, 3, 4, 6, 6, 6]
+    assert buffers.places.tolist() == [0, 1, 2, 4, 8, 9, 3, 5], "what pads comes last"
+    assert sorted(buffers.tensors["places"].tolist()) == [*range(16)]
     wide = PassBuffers(Device(CPU), 1, 63)
     wide.fill(PassRequest([[0] * 63], [0]), cache)
     assert wide.host["sees"][0, -1] == 2**63 - 1
@@ -754,6 +773,82 @@ def test_a_pass_ahead_is_not_taken_for_another_caches(short_buckets: None) -> No
     pair.check([[5]])
     pair.check([token], [4])
     assert runner.num_hits == 0
+
+
+def test_a_pass_ahead_serves_those_of_its_rows_that_go_on() -> None:
+    """One row leaves, then another, then they are too few; each of them is what it is in an eager pass."""
+    pair = Pair("llama", ([5], [6, 7], [8, 9, 4], [3], [2]))
+    runner, tokens = pair.runners[1], [[5], [7], [4], [3], [2]]
+    rows, starts, hits = [0, 1, 2, 3, 4], pair.starts, []
+    for leaves in (None, 1, None, 4, 3, 0, None):
+        kept = [place for place, row in enumerate(rows) if row != leaves]
+        rows, starts, tokens = ([part[place] for place in kept] for part in (rows, starts, tokens))
+        before = runner.num_hits
+        tokens = pair.check(tokens, starts, rows=rows, run_ahead=True).choices()
+        starts = [start + 1 for start in starts]
+        hits.append(runner.num_hits - before)
+    assert hits == [0, 0, 1, 1, 0, 0, 1]  # 5 run as 8, 4 and 3 as 4, 2 as 2
+
+
+def test_scores_of_rows_that_ran_ahead_with_others() -> None:
+    pair = Pair("llama", ([5], [6], [7], [8]))
+    tokens = pair.check([[5], [6], [7], [8]], [0] * 4, run_ahead=True).choices()
+    pair.check([tokens[row] for row in (0, 1, 3)], [1] * 3, rows=[0, 1, 3])  # compares scores
+    assert pair.runners[1].num_hits == 1
+
+
+def test_a_row_that_was_freed_is_not_taken_for_the_text_before() -> None:
+    """Whatever begins there, be it the very same token at the very same place."""
+    pair = Pair("llama", ([5], [6], [7], [8]))
+    runner = pair.runners[1]
+    tokens = pair.check([[5], [6], [7], [8]], [0] * 4, run_ahead=True).choices()
+    pair.caches[1].free_rows([2])
+    left = [tokens[row] for row in (0, 1, 3)]
+    left = pair.check(left, [1] * 3, rows=[0, 1, 3], run_ahead=True).choices()
+    assert runner.num_hits == 1
+    assert not runner.is_under_way(pair.caches[1], [0, 1, 2, 3], [2] * 4)
+    assert runner.is_under_way(pair.caches[1], [0, 1, 3], [2] * 3)
+    pair.caches[0].move(2, [0], 1)
+    pair.caches[1].move(2, [0], 1)
+    pair.check([left[0], left[1], [9], left[2]], [2] * 4, run_ahead=True)
+    assert runner.num_hits == 1
+
+
+RULED: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "logprobs": 1}, {"temperature": 0.9, "top_p": 0.9}]
+
+
+@pytest.mark.parametrize("options", RULED, ids=["greedy", "ruled", "sampled"])
+def test_texts_that_end_do_not_stop_the_passes_ahead(options: dict[str, Any]) -> None:
+    engine, alone = new_engine(pico("llama"), strategy="off"), Engine(pico("llama"), strategy="off")
+    sizes = {(5, 6, 7): 25, (8, 9): 10, (3,): 25, (4, 4, 4): 17, (1, 2): 25, (2, 1): 25}
+    with engine.session(max_rows=6) as session:
+        for prompt, size in sizes.items():
+            session.add(list(prompt), max_new_tokens=size, **options)
+        ended = []
+        while session.num_open:
+            ended += [event for event in session.step() if event.generation]
+            if len(ended) == 1 and session.num_open == 5:
+                session.add([9, 9, 9], max_new_tokens=9, **options)  # in the row that is free
+    assert engine._runner.num_hits >= 18  # 25 rounds: begun, a text joined, and fewer rows than a pass of 8 is for
+    found = {tuple(one.generation.tokens) for one in ended if one.generation}
+    sizes[9, 9, 9] = 9
+    assert found == {alone.generate(list(one), max_new_tokens=size, **options).tokens for one, size in sizes.items()}
+
+
+def test_a_row_that_runs_along_stays_within_the_context() -> None:
+    """A model with a table of positions has none after them."""
+    model = pico("gpt2", n_positions=100)
+    engine, alone = new_engine(model, strategy="off"), Engine(model, strategy="off")
+    long = [5 + number % 90 for number in range(94)]
+    prompts, sizes = [long, [7, 7], [8], [9, 9]], [3, 30, 30, 30]
+    with engine.session(max_rows=4) as session:
+        numbers = [session.add(one, max_new_tokens=size) for one, size in zip(prompts, sizes, strict=True)]
+        found = {}
+        while session.num_open:
+            found.update({event.id: event.generation.tokens for event in session.step() if event.generation})
+    expected = [alone.generate(one, max_new_tokens=size).tokens for one, size in zip(prompts, sizes, strict=True)]
+    assert [found[number] for number in numbers] == expected
+    assert engine._runner.num_hits == 28  # of 30: not the first, nor one without the row that must not go on
 
 
 def test_choices_outlive_the_pass_that_runs_ahead() -> None:

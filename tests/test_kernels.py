@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,16 +13,18 @@ import pytest
 import torch
 
 from needs_triton import DEVICE, HAS_GPU
+from on_device import even_columns
 from selfdraft.chains import Choice, DraftTask
 from selfdraft.engine.accept import Coupled, _follow
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
 from selfdraft.kernels import accept as accept_kernels
+from selfdraft.kernels import attention, launch, top
 from selfdraft.kernels import gated as gated_module
-from selfdraft.kernels import launch, top
 from selfdraft.kernels import linear as linear_module
 from selfdraft.kernels.attention import Heads, Place, attend
+from selfdraft.kernels.attention_rows import attend_rows
 from selfdraft.kernels.feed import feed as feed_at_once
 from selfdraft.kernels.gated import gated, gated_tile
 from selfdraft.kernels.launch import Tile
@@ -107,7 +110,7 @@ TILES = [
     Tile(64, 64, 4, 5, 2),
     Tile(128, 128, 8, 3),
     Tile(128, 128, 8, 4, 10),
-    Tile(64, 128, 4, 3, 3, ahead=64),
+    Tile(64, 128, 4, 3, 3),
 ]
 
 
@@ -194,7 +197,8 @@ class Layers:
     def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
         rows = self.cache_rows
         header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 0, len(rows), 0, 0, 0, *rows]
-        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts))
+        first = [self.width * row for row in range(len(rows) + 1)]
+        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts, first, [*range(first[-1])]))
         end = max(self.starts) + self.width
         return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
 
@@ -263,6 +267,28 @@ def test_attention(dtype, shape, starts, width, kind):
 
 
 @by_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_padding", [0, 1])
+def test_attention_of_many_rows(dtype, shape, num_padding):
+    """Rows shorter and longer than what is read at once; the last one may only pad."""
+    starts = [0, 1, 127, 128, 200, 5]
+    layers = Layers(SHAPES[shape], starts, 1, dtype)
+    depths, sees = chain(len(starts), 1)
+    expected, cache = layers.expected(depths, sees, layer=1)
+    untouched, last = layers.cache[0].clone(), layers.cache[1, :, -1].clone()
+    place = layers.place(depths, sees)
+    place.header[4] -= num_padding
+    found = attend_rows(layers.qkv, place, layers.heads, layer=1)
+    end = len(starts) - num_padding
+    assert error(found[:end], expected[:end]) < TOLERANCE[dtype]
+    assert error(layers.cache[1, :, : 1 + end], cache[:, : 1 + end]) < TOLERANCE[dtype]
+    assert torch.equal(layers.cache[0], untouched)
+    if num_padding:
+        assert not found[-1].any()
+        assert torch.equal(layers.cache[1, :, -1], last)
+
+
+@by_dtype
 @pytest.mark.parametrize("kind", ["chain", "tree"])
 def test_rows_with_one_between_them_are_single_rows(dtype, kind):
     """Bit by bit, and what stands between them stays."""
@@ -279,6 +305,30 @@ def test_rows_with_one_between_them_are_single_rows(dtype, kind):
     assert torch.equal(together.cache, alone)
     assert torch.equal(together.cache[:, :, 1], before[:, :, 1])
     assert not torch.equal(together.cache, before)
+
+
+@by_dtype
+@pytest.mark.parametrize("max_bytes", [1 << 28, 1], ids=["together", "one by one"])
+def test_rows_of_several_sizes_are_single_rows(dtype, max_bytes, monkeypatch):
+    """Bit by bit, whatever pads them: a chain, a tree, one token, a row that only pads."""
+    monkeypatch.setattr(attention, "MAX_PARTIAL_BYTES", max_bytes)
+    heads, starts, widths = SHAPES["grouped"], [63, 5, 31], [4, 6, 1]
+    packed = Layers(heads, [*starts, 0], 6, dtype)
+    alone = packed.cache.clone()
+    (depths, sees), trees = chain(4, 6), tree(1)
+    depths[1], sees[1] = trees[0][0], trees[1][0]
+    places = [6 * row + column for row, width in enumerate(widths) for column in range(width)]
+    first = [0, *itertools.accumulate(widths), sum(widths)]
+    tables = (torch.tensor(numbers, device=DEVICE) for numbers in (first, [*places, 4, 19]))
+    place = replace(packed.place(depths, sees), **dict(zip(("first", "places"), tables, strict=True)))
+    found = attend(packed.qkv[: len(places) + 2], place, heads, layer=1)
+    assert not found[len(places) :].any(), "what pads is a number"
+    for row, (start, width) in enumerate(zip(starts, widths, strict=True)):
+        single = Layers(heads, [start], width, dtype, [1 + row])
+        single.cache, single.qkv = alone, packed.qkv[first[row] : first[row + 1]].contiguous()
+        own = single.place(depths[row : row + 1, :width], sees[row : row + 1, :width])
+        assert torch.equal(found[first[row] : first[row + 1]], attend(single.qkv, own, heads, layer=1)), row
+    assert torch.equal(packed.cache, alone)
 
 
 @by_dtype
@@ -405,7 +455,7 @@ def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
     choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
     settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
     nothing = torch.zeros_like(places)[:, None]
-    return Columns(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
+    return even_columns(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
 
 
 def drafted(num_rows: int, depth: int, seed: int) -> DraftStats:

@@ -27,7 +27,7 @@ from selfdraft import Engine, OptionError
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.fit_session import EngineKit, FitSession
 from selfdraft.cli.main import main
-from selfdraft.engine.state import PREFILL_CHUNK
+from selfdraft.engine.prefill import PREFILL_CHUNK
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store

@@ -16,8 +16,8 @@ from cases import MODES, SAMPLED, SETTINGS, Case, groups, matrix, name, pairwise
 from learned import profile
 from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
-from selfdraft.engine import decode
-from selfdraft.engine.state import State, prefill
+from selfdraft.engine import decode, session
+from selfdraft.engine.state import State
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES, find
 
 NUM_TOKENS = 28
@@ -163,11 +163,12 @@ def test_what_is_verified_is_never_written_again(strategy: str, monkeypatch: pyt
 
         monkeypatch.setattr(owner, attribute, watched)
 
-    def remember(runner: Any, state: State, strategy: Any, joined: Any) -> float:
-        states.append(state)
-        return prefill(runner, state, strategy, joined)
+    class Remembered(State):
+        def __init__(self, cache: Any) -> None:
+            super().__init__(cache)
+            states.append(self)
 
-    monkeypatch.setattr(decode, "prefill", remember)
+    monkeypatch.setattr(session, "State", Remembered)
     watch(decode, "run_drafts")
     for attribute in ("plan", "observe"):
         watch(find("strategy", strategy), attribute)

@@ -10,6 +10,7 @@ import html
 import inspect
 import itertools
 import json
+import pickle
 import pydoc
 import re
 import threading
@@ -18,6 +19,7 @@ import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -209,6 +211,23 @@ def test_pieces_are_the_text_token_by_token() -> None:
     stopped = engine().generate(PROMPT, max_new_tokens=30, stop=found.text[10:12])
     assert "".join(found.pieces) == found.text
     assert "".join(stopped.pieces) == stopped.text == found.text[: found.text.index(found.text[10:12])]
+
+
+def test_pieces_and_rounds_are_made_when_they_are_first_read() -> None:
+    """Nobody notices: equal, copied, pickled and streamed generations are the same."""
+    tokenizer = letter_tokenizer()
+    with mock.patch.object(type(tokenizer), "decode", autospec=True, side_effect=type(tokenizer).decode) as decode:
+        found = Engine(pico("llama"), tokenizer, strategy="uniform").generate(PROMPT, max_new_tokens=20)
+        assert decode.call_count == 1
+        restored, copied = pickle.loads(pickle.dumps(found)), copy.copy(found)
+        assert restored == copied == dataclasses.replace(found) == found
+        assert decode.call_count > 20
+    with Engine(pico("llama"), tokenizer, strategy="uniform").stream(PROMPT, max_new_tokens=20) as stream:
+        pieces = [piece.text for chunk in stream for piece in chunk.pieces]
+    assert tuple(pieces) == stream.generation.pieces == found.pieces
+    assert stream.generation.text == found.text
+    assert len(restored.steps) == found.stats.num_rounds
+    assert dataclasses.replace(found, pieces=("a",)) != found
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "swift", "knn"])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
 
-from on_device import DEVICE, HAS_GPU, VOCAB, by_path
+from on_device import DEVICE, HAS_GPU, VOCAB, by_path, even_columns
 from selfdraft import GenerateOptions
 from selfdraft.engine.draft import grow
 from selfdraft.engine.sampling import Sampler
 from selfdraft.engine.verify import tree_mask
 from selfdraft.kernels import reject_reference, top
 from selfdraft.noise import DRAW, REST, TEST, gumbel, keys_of, mixed, uniform_at
-from selfdraft.passes import Columns, NoiseKey, Site
+from selfdraft.passes import NoiseKey, Site
 from selfdraft.types import ROOT, Draft
 
 SEED = 2**40 + 7
@@ -67,14 +68,20 @@ class Case:
         branches = [*guesses, [levels[0][0], *guesses[0]], [int(self.drawn_from[row, 0].argmax())]] if guesses else []
         return replace(grow(levels, branches, 4), scores=self.drawn_from[row, :depths])
 
-    def judged_by(self, path: str) -> list[list[int]]:
+    def judged_by(self, path: str, is_packed: bool = False) -> list[list[int]]:
         choosing = self.sampler.choosing(self.sites, (), REST).over(self.drafts, is_tested=True)
         padding = [[0] * (self.width - 1 - len(draft.tokens)) for draft in self.drafts]
         mask = tree_mask(self.drafts, self.width)
         tokens = [[7, *draft.tokens, *more] for draft, more in zip(self.drafts, padding, strict=True)]
         numbers = (choosing.settings, choosing.indices, mask.depths, tokens, mask.sees, [0] * len(tokens))
-        columns = Columns(*(torch.tensor(part, device=DEVICE) for part in numbers))
-        found = rejecter(path)(self.scores.flatten(0, 1), self.drawn_from.clone(), columns, choosing.kind)
+        columns = even_columns(*(torch.tensor(part, device=DEVICE) for part in numbers))
+        scores = self.scores.flatten(0, 1)
+        if is_packed:
+            widths = [1 + len(draft.tokens) for draft in self.drafts]
+            places = [self.width * row + column for row, width in enumerate(widths) for column in range(width)]
+            first, lines = (torch.tensor(part, device=DEVICE) for part in ([0, *accumulate(widths)], places))
+            scores, columns = scores[lines], replace(columns, first=first, places=lines)
+        found = rejecter(path)(scores, self.drawn_from.clone(), columns, choosing.kind)
         return found.tolist()
 
     def expected(self, row: int) -> tuple[list[int], int]:
@@ -118,12 +125,12 @@ def kept_by(numbers: Sequence[int]) -> tuple[list[int], int]:
 @by_path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_verdicts_are_those_of_the_walk_level_by_level(path: str, dtype: torch.dtype) -> None:
-    """Chains and trees, with branches that come from no distribution; rows of several sizes."""
+    """Chains and trees, with branches that come from no distribution; rows of several sizes, packed or padded."""
     num_kept, num_refused = set(), set()
     is_slow = path == "triton" and not HAS_GPU  # Triton's interpreter is
-    for number in ([1] if dtype == torch.bfloat16 else [4, 5]) if is_slow else range(40):
+    for number in ([1] if dtype == torch.bfloat16 else [4, 6]) if is_slow else range(40):
         case = Case(WARPINGS[number % len(WARPINGS)], number, dtype)
-        found = [kept_by(numbers) for numbers in case.judged_by(path)]
+        found = [kept_by(numbers) for numbers in case.judged_by(path, is_packed=number % 4 > 1)]
         assert found == [case.expected(row) for row in range(3)], number
         for draft, (nodes, _) in zip(case.drafts, found, strict=True):
             num_kept.add(len(nodes))

@@ -11,8 +11,12 @@ import torch
 
 from pico import pico
 from selfdraft import Engine, Generation, OptionError
+from selfdraft.engine import prefill
 from selfdraft.engine.draft import GroupDraft
+from selfdraft.engine.prefill import Prompts
 from selfdraft.engine.state import State, TextSequence
+from selfdraft.passes import PassOutput, PassRequest
+from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import Draft
 from test_graphs import new_engine
 
@@ -37,6 +41,12 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"presence_penalty": 0.6, "min_new_tokens": 5, "temperature": 0.9},
     {"logit_bias": {30: 2.0, 27: -3.0}, "logprobs": 2},
 )
+
+
+@pytest.fixture(autouse=True)
+def prompts_are_read_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("PREFILL_CHUNK", 40), ("FIRST_CHUNK", 16), ("CHUNK_STEP", 8)):
+        monkeypatch.setattr(prefill, name, size)
 
 
 @functools.cache
@@ -192,3 +202,170 @@ def test_a_request_that_is_cancelled_leaves_before_the_next_round() -> None:
         events = session.step()
         assert [(event.id, event.finish_reason) for event in events] == [(first, "cancelled"), (second, None)]
         assert session.num_open == 1
+
+
+LONG = [5 + place * 7 % 90 for place in range(90)]
+
+
+class Passes:
+    """Of prompts, as a runner sees them: tokens of each row."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[dict[int, int]] = []
+        forward = engine.runner.forward
+
+        def watched(request: PassRequest, cache: Any) -> PassOutput:
+            if request.is_prompt:
+                self.seen.append({row: len(tokens) for row, tokens in zip(request.rows, request.tokens, strict=True)})
+            return forward(request, cache)
+
+        monkeypatch.setattr(engine.runner, "forward", watched)
+
+    def new(self) -> list[dict[int, int]]:
+        seen, self.seen = self.seen, []
+        return seen
+
+
+@pytest.mark.parametrize("kind", ["llama", "recorded"])
+def test_a_long_prompt_is_read_beside_rounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part a round, first come first read; whoever decodes gets a token in each of them."""
+    engine = engine_of(kind)
+    passes = Passes(engine, monkeypatch)
+    with engine.session(max_rows=4, max_stall_seconds=0.0) as session:
+        first = session.add([5, 6, 7, 8], max_new_tokens=40)
+        session.step()
+        assert passes.new() == [{0: 3}]
+        numbers = [session.add(LONG, max_new_tokens=3), session.add([9, 8, 7], max_new_tokens=3)]
+        parts, found = [], {}
+        while session.num_open:
+            events = session.step()
+            assert len(passes.seen) <= 1
+            parts += passes.new()
+            found |= {event.id: event.generation for event in events if event.generation}
+            assert parts[-1:] != [{1: 16}] or first in [event.id for event in events]
+    assert parts[:2] == [{1: 16}, {1: 8}]
+    assert sum(part.get(1, 0) for part in parts) == 89
+    assert parts[-1] == {1: 1, 2: 2}
+    for number, prompt in zip([first, *numbers], ([5, 6, 7, 8], LONG, [9, 8, 7]), strict=True):
+        tokens = engine.generate(prompt, max_new_tokens=40, strategy="off").tokens
+        assert found[number].tokens == tokens[: len(found[number].tokens)]
+        assert found[number].stats.prefill_seconds > 0
+
+
+def test_where_nothing_decodes_prompts_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pico("llama"), strategy="off", prefix_cache=False)
+    passes = Passes(engine, monkeypatch)
+    found = engine.generate([LONG, LONG[:21], LONG[:3]], max_new_tokens=4)
+    assert passes.new() == [{0: 40}, {0: 40}, {0: 9, 1: 20, 2: 2}]
+    assert found[0].stats.prefill_seconds > found[1].stats.prefill_seconds > found[2].stats.prefill_seconds > 0
+
+
+def test_a_text_is_cancelled_while_its_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is free at once; no strategy hears of it."""
+    engine, ended = engine_of("llama"), []
+    with engine.session(max_rows=2) as session:
+        first = session.add([5, 6], max_new_tokens=30)
+        session.step()
+        cancelled = session.add(LONG, max_new_tokens=5)
+        session.step()
+        session.cancel(cancelled)
+        monkeypatch.setattr(engine._method({}).strategy, "end", lambda number: ended.append(number))
+        other = session.add([7, 8, 9], max_new_tokens=3)
+        passes = Passes(engine, monkeypatch)
+        events = session.step()
+        assert (events[0].id, events[0].finish_reason) == (cancelled, "cancelled")
+        assert events[0].generation is not None
+        assert events[0].generation.tokens == ()
+        assert passes.new() == [{1: 2}], "the row of the one that has gone"
+        done = {event.id: event.generation for _ in range(40) for event in session.step() if event.generation}
+    assert ended == [other, first]
+    for number, prompt in ((first, [5, 6]), (other, [7, 8, 9])):
+        assert done[number].tokens == engine.generate(prompt, max_new_tokens=len(done[number].tokens)).tokens
+
+
+class Clock:
+    """A runner whose passes of prompts take 1 ms and 10 us a token."""
+
+    recorded_prompts, record_seconds, now = (2048,), 0.0, 0.0
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def seconds(self) -> float:
+        return self.now
+
+    def forward(self, request: PassRequest, cache: Any) -> PassOutput:
+        self.sizes.append(sum(map(len, request.tokens)))
+        self.now += 1e-3 + 1e-5 * self.sizes[-1]
+        return PassOutput(torch.empty(0))
+
+
+@pytest.mark.parametrize(("max_seconds", "size"), [(3e-3, 192), (1.5e-3, 64), (5e-3, 320), (None, 256), (9.0, 2048)])
+def test_parts_are_as_large_as_time_allows(max_seconds: float, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    runner: Any = Clock()
+    state = State(None)  # type: ignore[arg-type]
+    state.seat([TextSequence(0, [1] * 100_000, 1)])
+    prompts = Prompts(runner, state, lambda _: PlainStrategy())  # type: ignore[arg-type,return-value]
+    for _ in range(12):
+        prompts.read_some(max_seconds)
+    assert runner.sizes[0] == 256
+    assert runner.sizes[-1] == size
+
+
+def test_reading_beside_a_round_loses_no_pass_that_runs_ahead() -> None:
+    """Only when the text joins is the pass under way another one than is asked for."""
+    engine = engine_of("recorded")
+    runner: Any = engine.runner
+    with engine.session(max_rows=2, max_stall_seconds=0.0) as session:
+        session.add([5, 6, 7], strategy="off", max_new_tokens=40)
+        for _ in range(3):
+            session.step()
+        session.add(LONG, strategy="off", max_new_tokens=9)
+        hits, num_rounds = runner.num_hits, 0
+        while session.num_open:
+            session.step()
+            num_rounds += 1
+    assert num_rounds > 20
+    assert runner.num_hits - hits >= num_rounds - 4, "but those in which a text joins or leaves"
+
+
+def test_a_prompt_in_the_row_of_a_pass_that_runs_ahead() -> None:
+    """It is not what that pass has read, even where places and tokens are the same."""
+    runner: Any = engine_of("recorded").runner
+    cache = runner.new_cache(2, 64)
+
+    def read(row: int, tokens: list[int]) -> None:
+        runner.forward(PassRequest([tokens], [0], [row], needs_scores=False), cache)
+
+    for row, hits in ((1, 1), (0, 0)):
+        read(0, [5, 6, 7])
+        token = runner.forward(PassRequest([[8]], [3], [0], run_ahead=True), cache).choices()[0][0]
+        before = runner.num_hits
+        read(row, [50, 60, 70, 8])
+        scores = runner.forward(PassRequest([[token]], [4], [0]), cache).scores.clone()
+        assert runner.num_hits - before == hits
+        whole = [5, 6, 7, 8, token] if row else [50, 60, 70, 8, token]
+        expected = runner.forward(PassRequest([whole], [0], [0]), runner.new_cache(1, 64)).scores
+        torch.testing.assert_close(scores[0, -1], expected[0, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_known_beginning_in_a_row_that_runs_along() -> None:
+    """A row whose text has ended takes part in passes that run ahead: they must not write into what begins there."""
+    engine = new_engine(pico("llama"))
+    known = [(7 * place) % 90 + 5 for place in range(60)]
+    expected = engine.generate(known, max_new_tokens=20, strategy="off").tokens
+    with engine.session(max_rows=4) as session:
+        for number in range(4):
+            session.add([5 + number, 6, 7], strategy="off", max_new_tokens=5 if number == 1 else 40)
+        while session.num_open == 4:
+            session.step()
+        runner: Any = engine.runner
+        hits = runner.num_hits
+        session.step()
+        assert runner.num_hits > hits, "the others keep their pass"
+        number, found = session.add(known, strategy="off", max_new_tokens=20), None
+        while found is None:
+            found = next((event.generation for event in session.step() if event.id == number), None)
+    assert found.stats.cached_prompt_tokens == 59
+    assert found.tokens == expected

@@ -14,7 +14,7 @@ import torch
 import learned
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Plan, ProfileError, SkipSet, StepRecord
-from selfdraft.engine.state import PREFILL_CHUNK
+from selfdraft.engine.prefill import PREFILL_CHUNK
 from selfdraft.models.eager import EagerRunner
 from selfdraft.options import NoOptions
 from selfdraft.passes import PassRequest
@@ -144,16 +144,20 @@ def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.Mon
 
 
 def test_an_error_while_prefilling_is_not_hidden(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward, calls = EagerRunner.forward, itertools.count()
+    forward = EagerRunner.forward
 
-    def breaks(*arguments: Any, **keywords: Any) -> Any:
-        if next(calls) == 1:
+    def breaks(runner: Any, request: PassRequest, cache: Any) -> Any:
+        if request.is_prompt and 1 in request.rows:
             raise MemoryError("full")
-        return forward(*arguments, **keywords)
+        return forward(runner, request, cache)
 
     monkeypatch.setattr(EagerRunner, "forward", breaks)
-    with pytest.raises(MemoryError, match="full"):
-        engine.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=5)
+    with engine.session() as session:
+        session.add(PROMPTS[0], max_new_tokens=50)
+        session.step()
+        session.add(PROMPTS[2], max_new_tokens=50)
+        with pytest.raises(MemoryError, match="full"):
+            session.step()
     assert Restless.last.ended == Counter([0]), "only what had begun may end"
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pico import pico_tokenizer
@@ -112,6 +113,61 @@ def test_special_tokens_have_no_text():
     assert tail_of([*encode("the"), pico_tokenizer().eos_token_id]).pieces == ["the", ""]
 
 
+# ------------------------------------------------------------------------------------------------------ at once
+
+
+def tokenizer_of(words, decoder):
+    """Its last token is special."""
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[-1])
+
+
+BYTES = ("<0xC3>", "<0xA9>", "<0x41>", "<0xFF>")
+SENTENCE_PIECE = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+TOKENIZERS = {
+    "byte-level": pico_tokenizer(),
+    "byte-fallback": tokenizer_of(["▁the", "▁", "s", "▁rain", *BYTES, "</s>"], SENTENCE_PIECE),
+    "metaspace": tokenizer_of(["▁the", "▁", "s", "▁rain", "</s>"], decoders.Metaspace()),
+    "word-piece": tokenizer_of(["the", "##re", "s", "##in", ".", "[SEP]"], decoders.WordPiece()),
+    "bpe": tokenizer_of(["the</w>", "r", "ain</w>", "</s>"], decoders.BPEDecoder()),
+}
+
+
+def tail_for(tokenizer) -> TextTail:
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    return TextTail(lambda tokens: tokenizer.decode(tokens, **options), (), frozenset(tokenizer.added_tokens_decoder))
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=150)
+def test_a_text_read_at_once_is_the_text_read_token_by_token(kind, data):
+    """Whatever the tokens are: where it could be another text, it is not read at once."""
+    tokenizer = TOKENIZERS[kind]
+    tokens = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=12))
+    tail = tail_for(tokenizer)
+    found = tail.at_once(tokens)
+    for token in tokens:
+        tail.push(token)
+    tail.flush()
+    has_mark = any(token in tokenizer.all_special_ids for token in tokens[:-1])
+    assert found is None if has_mark or "�" in tail.text else found == tail.text
+
+
+def test_what_is_not_read_at_once():
+    """Where it would make a difference: a byte that is no text takes its neighbours along, a space after a mark."""
+    tokenizer = TOKENIZERS["byte-fallback"]
+    for words, whole, pieces in (("s <0x41> <0xFF> s", "s��s", "sA�s"), ("s </s> ▁rain", "s rain", "srain")):
+        tokens, tail = tokenizer.convert_tokens_to_ids(words.split()), tail_for(tokenizer)
+        assert tail.at_once(tokens) is None
+        for token in tokens:
+            tail.push(token)
+        assert (tokenizer.decode(tokens, skip_special_tokens=True), tail.text) == (whole, pieces)
+
+
 # -------------------------------------------------------------------------------------------------- stop strings
 
 
@@ -208,6 +264,13 @@ AS_TEXT = "<user>the rain<bot>"
 def test_every_form_of_a_prompt(prompt, expected, is_batch):
     tokens = [encode(item) if isinstance(item, str) else item for item in expected]
     assert encode_prompts(prompt, chat_tokenizer()) == (tokens, is_batch)
+
+
+@given(st.lists(st.one_of(texts, st.text(max_size=200)), min_size=1, max_size=6))
+@settings(max_examples=50)
+def test_a_list_of_texts_is_encoded_as_one_by_one(batch):
+    filled = [text or "the" for text in batch]
+    assert encode_prompts(filled, pico_tokenizer()) == ([encode(text) for text in filled], True)
 
 
 EMPTY = "the prompt is empty; pass some text, token ids or messages"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .lazy import Made
 from .types import Draft, SkipSet
 
 T = TypeVar("T")
@@ -118,10 +119,17 @@ def joined(parts: Sequence[Choosing], places: Sequence[Sequence[int]]) -> Choosi
         return None
     flags = {name: any(getattr(kind, name) for kind in kinds) for name in ChoiceKind._fields if name.startswith("has_")}
     kind = kinds[0]._replace(is_drawn=any(kind.is_drawn for kind in kinds), **flags)
-    found = {place: (part, row) for part, own in zip(parts, places, strict=True) for row, place in enumerate(own)}
-    rows = [found[place] for place in range(len(found))]
-    settings, indices = [part.settings[row] for part, row in rows], [part.indices[row] for part, row in rows]
-    return Choosing(kind, settings, indices, [part.texts[row] for part, row in rows] if kind.has_rules else ())
+
+    def merged(columns: Sequence[Sequence[T]]) -> Made[T]:
+        return Made(lambda: [value for _, value in sorted(_placed(columns, places), key=lambda one: one[0])])
+
+    settings, indices = merged([part.settings for part in parts]), merged([part.indices for part in parts])
+    return Choosing(kind, settings, indices, merged([part.texts for part in parts]) if kind.has_rules else ())
+
+
+def _placed(columns: Sequence[Sequence[T]], places: Sequence[Sequence[int]]) -> Iterator[tuple[int, T]]:
+    for column, own in zip(columns, places, strict=True):
+        yield from zip(own, column, strict=True)
 
 
 def of_drafts(settings: Sequence[Sequence[int]], drafts: Sequence[Draft]) -> list[list[int]]:
@@ -140,7 +148,8 @@ class Columns:
     """Where and how the columns of a pass choose, on the device: tensors that stay where they are.
 
     A column stands `depths` tokens after its row's index; the tokens before it that `words` does not know yet are
-    those of `path` whose bit is set in `on_path`.
+    those of `path` whose bit is set in `on_path`. Scores come in lines, row by row: `places` says which column a line
+    belongs to, `first` with which line a row begins. Columns that only pad need not have one.
     """
 
     settings: torch.Tensor  # [rows, SETTINGS]
@@ -149,6 +158,8 @@ class Columns:
     path: torch.Tensor  # [rows, up to 63] tokens
     on_path: torch.Tensor  # [rows, width] bits
     rows: torch.Tensor  # [rows] of `words` and `biases`
+    first: torch.Tensor  # [rows + 1 or more]
+    places: torch.Tensor  # [lines] row * width + column
     words: torch.Tensor | None = None  # [cache rows, vocabulary] int32; see `WORD_COUNT`
     biases: torch.Tensor | None = None  # [cache rows, vocabulary]
     allowed: torch.Tensor | None = None  # [rows, width, vocabulary / 32]
@@ -167,7 +178,10 @@ class Drawn(NamedTuple):
 
 
 class PassRequest(NamedTuple):
-    """One pass: `tokens` [rows, width], row i in the slots from `starts[i]` on of the cache row `rows[i]`."""
+    """One pass: `tokens` [rows, width], row i in the slots from `starts[i]` on of the cache row `rows[i]`.
+
+    Rows that are prompts may differ in width: on the host, one list each.
+    """
 
     tokens: Tokens
     starts: Sequence[int]
@@ -179,6 +193,12 @@ class PassRequest(NamedTuple):
     resume: Resume | None = None
     run_ahead: bool = False  # the caller goes by `choices()` alone and will probably ask for what follows from them
     choosing: Choosing | None = None  # None: the best
+    widths: Sequence[int] = ()  # [row] columns that are not padding; empty: all
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether its rows are chains that only go into the cache."""
+        return not (self.needs_scores or self.tree or self.resume)
 
     @property
     def numbers(self) -> Sequence[Sequence[int]]:
@@ -194,16 +214,27 @@ class PassRequest(NamedTuple):
         return tuple(self.rows) or tuple(range(len(self.starts)))
 
     @property
+    def row_widths(self) -> Sequence[int]:
+        """`widths`, spelled out."""
+        return self.widths or [len(self.tokens[0])] * len(self.starts)
+
+    @property
     def kind(self) -> ChoiceKind:
         return ChoiceKind() if self.choosing is None else self.choosing.kind
+
+
+def serves(num_running: int, num_rows: int) -> bool:
+    """Whether a pass of `num_running` rows is worth running for `num_rows` of them: theirs would be of that size."""
+    return num_rows > 0 and (num_running - 1).bit_length() == (num_rows - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class PassOutput:
     """What one pass through the model returns. Read it before the next pass: a runner may write that over it."""
 
-    scores: torch.Tensor  # [rows, width, vocabulary]; width 0 where no head was asked for
-    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)  # point -> [rows, width, hidden]
+    found: torch.Tensor | Callable[[], torch.Tensor]  # the scores, or what puts them together
+    captured: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Point -> [rows, width, hidden]; of prompts row after row, [1, tokens, hidden]."""
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
@@ -215,7 +246,12 @@ class PassOutput:
         def part(read: Callable[[], Sequence[T]] | None) -> Callable[[], list[T]] | None:
             return None if read is None else lambda: [read()[row] for row in rows]
 
-        return PassOutput(self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
+        return PassOutput(lambda: self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
+
+    @cached_property
+    def scores(self) -> torch.Tensor:
+        """[rows, width, vocabulary]; width 0 where no head was asked for. Of columns that only pad, anything."""
+        return self.found if isinstance(self.found, torch.Tensor) else self.found()
 
     def choices(self) -> list[list[int]]:
         """The best token after each column of each row, on the host."""

@@ -71,7 +71,7 @@ class Runner(Protocol):
 
     @property
     def recorded_prompts(self) -> Sequence[int]:
-        """Widths, ascending, of a text's first tokens in one recorded pass without scores; others take the next."""
+        """Tokens, ascending, of a recorded pass of prompts, all rows together; other numbers take the next."""
 
     @property
     def is_recording(self) -> bool:
@@ -116,7 +116,7 @@ class Runner(Protocol):
 
     def forward(self, request: PassRequest, cache: Any) -> PassOutput: ...
 
-    def is_under_way(self, cache: Any, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: Any, rows: Sequence[int], starts: Sequence[int]) -> bool:
         """Whether the pass of the next token of each row, at these places, was launched before it was asked for."""
         ...
 
@@ -137,8 +137,8 @@ class Runner(Protocol):
         """Whether a pass that starts after `point` still comes by all of `capture`."""
         ...
 
-    def seconds(self) -> float:
-        """A clock that has waited for the device."""
+    def seconds(self, is_idle: bool = False) -> float:
+        """A clock that has waited for the device; with `is_idle` also for what was launched before it is asked for."""
         ...
 
 

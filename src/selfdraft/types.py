@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import OptionError
+from .lazy import Later
 
 if TYPE_CHECKING:
     import torch
@@ -217,6 +218,9 @@ class Draft:
         return node
 
 
+NO_DRAFT = Draft()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a round emits: the tokens of the accepted `nodes`, a path down the draft, then one of the target's own."""
@@ -232,10 +236,6 @@ class Verdict:
     def columns(self) -> list[int]:
         """Of the verification pass: those after which the tokens stand."""
         return [0, *(node + 1 for node in self.nodes)][: len(self.tokens)]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return tuple("draft" if index < self.num_accepted else "target" for index in range(len(self.tokens)))
 
     def cut(self, num_tokens: int) -> Verdict:
         """The first `num_tokens` of it: a stop rule struck there."""
@@ -323,11 +323,15 @@ class Generation:
     num_prompt_tokens: int
     finish_reason: FinishReason
     stats: Stats
-    steps: tuple[StepRecord, ...] = field(default=(), repr=False)
+    steps: Later[tuple[StepRecord, ...]] = Later(())
     report: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    pieces: tuple[str, ...] = field(default=(), repr=False)
+    pieces: Later[tuple[str, ...]] = Later(())
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: what is made later is made now."""
+        return {name: getattr(self, name) for name in vars(self)}
 
     def __str__(self) -> str:
         return self.text

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..engine.engine import Engine
-from ..engine.state import State, TextSequence, prefill
+from ..engine.prefill import read_prompt
 from ..engine.writing import Text, probe_text, write_texts
 from ..fitting import Condense
 from ..options import Settings
@@ -171,8 +171,7 @@ class EngineKit:
 
     def hidden(self, prompt: Prompt, points: Sequence[str], condense: Condense) -> Mapping[str, torch.Tensor]:
         runner, caught = self._session.engine.runner, _Caught(points, condense)
-        state = State([TextSequence(0, list(prompt.tokens), 1)], runner.new_cache(1, len(prompt.tokens)))
-        prefill(runner, state, caught, state.active)
+        read_prompt(runner, caught, 0, prompt.tokens)
         return caught.found
 
     def tokens_per_second(self, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> float:

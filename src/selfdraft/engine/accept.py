@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -89,7 +89,10 @@ class Coupled:
     @staticmethod
     def accept(targets: Targets, sampler: Sampler) -> list[Verdict]:
         if targets.are_chosen:
-            return [_follow(draft, choices) for draft, choices in zip(targets.drafts, targets.choices, strict=True)]
+            return [
+                _follow(draft, choices) if draft.tokens else alone(choices[0])
+                for draft, choices in zip(targets.drafts, targets.choices, strict=True)
+            ]
         walks = [Walk(draft) for draft in targets.drafts]
         rows = list(range(len(walks)))
         while rows:
@@ -126,6 +129,12 @@ class Rejection:
         return [_verdict(draft, numbers) for draft, numbers in zip(targets.drafts, found, strict=True)]
 
 
+@lru_cache(maxsize=1 << 14)
+def alone(token: int) -> Verdict:
+    """Nothing was drafted. Rounds that emit the same token share it."""
+    return Verdict((token,))
+
+
 def _follow(draft: Draft, choices: Sequence[int]) -> Verdict:
     """Down the tree along what the target would choose after each node; `choices[0]`: after the text."""
     tokens, nodes, node = [choices[0]], [], draft.child(ROOT, choices[0])
@@ -153,7 +162,7 @@ def _tested(targets: Targets, sampler: Sampler) -> list[list[int]]:
         numbers.append([[0, *part, *padding] for part in (draft.depths, draft.tokens, columns_before)])
     depths, tokens, parents = torch.tensor(numbers, device=scores.device).unbind(1)
     settings = torch.tensor(of_drafts(sampler.settings(targets.sites), drafts), device=scores.device)
-    columns = Columns(settings, targets.noise.indices, depths, tokens, parents, depths[:, 0])
+    columns = Columns(settings, targets.noise.indices, depths, tokens, parents, *[depths[:, 0]] * 3)  # not read
     num_depths = max(1, *(draft.chain_length for draft in drafts))
     drawn_from = torch.zeros(rows, num_depths, vocab_size, device=scores.device)
     for row, draft in enumerate(drafts):

@@ -20,8 +20,9 @@ from ..progress import Progress
 from ..protocols import Runner
 from ..types import FinishReason, Generation
 from .metrics import contest_for
+from .prefill import PREFILL_CHUNK
 from .sampling import Sampler
-from .state import PREFILL_CHUNK, TextSequence
+from .state import TextSequence
 from .text import TextTail, read_tokens
 
 Rule = Literal["choice", "possible"]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ..protocols import Cache, Runner
-from .state import State, TextSequence
+from .state import TextSequence
 
 MIN_SHARED, MIN_SHARED_CPU = 64, 16
 """Tokens that are worth copying instead of reading."""
@@ -123,14 +123,14 @@ class Beginnings:
         with self._lock:
             self._segments = Segments()
 
-    def fill(self, state: State, joined: Sequence[TextSequence]) -> None:
-        """Copy what is known of these texts into their rows, but never the last token."""
+    def fill(self, cache: Cache, joined: Sequence[TextSequence], live: Sequence[TextSequence]) -> None:
+        """Copy what is known of these texts into their rows, but never the last token; `live` are in the cache."""
         for sequence in joined:
-            source, length = self._longest(sequence, list(state.begun.values()))
+            source, length = self._longest(sequence, live)
             if source is not None:
-                parts = source.parts if isinstance(source, Segment) else state.cache.beginning(source.row, length)
-                state.cache.begin(sequence.row, parts, length)
-                sequence.num_known = length
+                parts = source.parts if isinstance(source, Segment) else cache.beginning(source.row, length)
+                cache.begin(sequence.row, parts, length)
+                sequence.num_known = sequence.num_read = length
 
     def who_waits(self, joining: Sequence[TextSequence], live: Sequence[TextSequence]) -> set[int]:
         """The ids of those that share much more with another one of `joining` than with anything known so far."""

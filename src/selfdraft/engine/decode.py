@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import OFF, Plan, StepRecord, Verdict
+from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
 from .beginnings import Beginnings
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
 from .method import Cohort, Method
-from .state import State, TextSequence, prefill, prefill_needs
+from .prefill import Prompts
+from .state import KeptRound, State, TextSequence
 from .verify import Judged, TargetPass
 from .worth import Worth
 
 T = TypeVar("T")
+STALL_ROUNDS = 1.5
+"""What is read of prompts beside a round takes as long as this many rounds, unless told otherwise."""
 
 
 class Rounds:
-    """Texts join between rounds and leave when they end. After a failure it is over for all of them."""
+    """Texts join between rounds and leave when they end. After a failure it is over for all of them.
 
-    def __init__(self, runner: Runner, state: State, beginnings: Beginnings, worth: Worth | None = None) -> None:
+    Where nothing decodes, the prompts of all that have joined are read at once; else a part of them beside each round,
+    which takes no longer than `max_stall_seconds` (None: one and a half rounds).
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        state: State,
+        beginnings: Beginnings,
+        worth: Worth | None = None,
+        max_stall_seconds: float | None = None,
+    ) -> None:
         self._runner, self._state, self._beginnings, self._worth = runner, state, beginnings, worth
+        self._prompts = Prompts(runner, state, lambda one: state.cohorts[one.sequence_id].method.strategy, beginnings)
+        self._max_stall_seconds = max_stall_seconds
+        self._round_seconds: float | None = None  # of the last one
         self._optimise_seconds = 0.0  # since the last round was planned
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        """Read these prompts, as far as they are not known. A strategy that needs their states needs them whole."""
         self._state.join(sequences, cohort)
-        if not prefill_needs(cohort.method.strategy):
-            self._beginnings.fill(self._state, sequences)
-        self._optimise_seconds += prefill(self._runner, self._state, cohort.method.strategy, sequences)
 
-    @property
-    def read(self) -> list[TextSequence]:
-        """Those whose prompts are in the cache."""
-        return list(self._state.begun.values())
-
-    def step(self) -> list[StepRecord]:
-        """One round: a record of each sequence that takes part."""
+    def step(self) -> None:
+        """One round."""
         runner, state = self._runner, self._state
+        if not state.active:
+            self._prompts.read_all()
+        self._optimise_seconds += self._prompts.begin()
+        if not state.active:
+            return
         watch = Stopwatch(runner)
         switch = self._worth.of(state) if self._worth else None
         plans = make_plans(runner, state, switch is None or switch.is_drafting)
@@ -49,6 +63,7 @@ class Rounds:
         target_pass = TargetPass(runner, state)
         drafts = run_drafts(runner, state, plans)
         draft_seconds = watch.lap()
+        self._read_beside(watch)
         judged, output = target_pass(drafts)
         verdicts = by_row(judged, lambda one: one.cohort.method.accept.accept(one.targets, one.cohort.sampler))
         verdicts = state.commit(verdicts, output.is_compact)
@@ -56,31 +71,44 @@ class Rounds:
 
         recorded = watch.record_seconds
         seconds = (draft_seconds, verify_seconds, self._optimise_seconds + recorded, recorded)
-        steps = by_row(judged, lambda one: make_records(state, one, plans, verdicts, output.captured, seconds))
+        verified = by_row(judged, lambda one: one.targets.drafts)
+        logprobs = by_row(judged, lambda one: logprobs_of(one, verdicts))
+        rounds = [(*row, seconds) for row in zip(plans, verified, verdicts, logprobs, strict=True)]
+        steps = make_records(state, judged, rounds, output.captured)
         watch.lap()
         observe(state, steps)
         self._optimise_seconds = watch.lap()
-        for sequence, step in zip(state.active, steps, strict=True):
-            sequence.record(step, watch.seconds)
+        state.record(rounds, watch.seconds)
+        self._round_seconds = watch.seconds - recorded
         if switch is not None and not recorded:
             switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
         self.drop_finished()
-        return steps
+
+    def _read_beside(self, watch: Stopwatch) -> None:
+        """Here, nothing that was begun ahead of time is lost: a draft has been taken, and a pass goes by other rows."""
+        if self._state.reading:
+            allowed = self._max_stall_seconds
+            if allowed is None and self._round_seconds is not None:
+                allowed = STALL_ROUNDS * self._round_seconds
+            with watch.paused():
+                self._prompts.read_some(allowed)
 
     def drop_finished(self) -> None:
         """Those that have ended leave, for whatever reason; what was read and written stays known."""
         finished = self._state.drop_finished()
         for sequence in finished:
-            self._beginnings.keep(self._state.cache, sequence)
+            if sequence.sequence_id in self._state.begun:  # else not all of it is in its row
+                self._beginnings.keep(self._state.cache, sequence)
         end(self._state, finished)
 
     def close(self) -> None:
-        self._state.cancel()
-        end(self._state, list(self._state.begun.values()))
+        end(self._state, self._state.cancel())
 
 
-def by_row(judged: Sequence[Judged], function: Callable[[Judged], Sequence[T]]) -> list[T]:
+def by_row(judged: Sequence[Judged], function: Callable[[Judged], Iterable[T]]) -> list[T]:
     """What the function finds for the rows of each cohort, in the order of all rows."""
+    if len(judged) == 1:
+        return list(function(judged[0]))
     found = {row: value for one in judged for row, value in zip(one.rows, function(one), strict=True)}
     return [found[row] for row in range(len(found))]
 
@@ -99,6 +127,15 @@ class Stopwatch:
         self._last, self._recorded = self._runner.seconds(), self._runner.record_seconds
         return self._last - last - (self._recorded - recorded)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count; what is under way belongs to the lap."""
+        began, recorded = self._runner.seconds(is_idle=True), self._runner.record_seconds
+        yield
+        seconds, recorded = self._runner.seconds() - began, self._runner.record_seconds - recorded
+        self._began, self._last = self._began + seconds, self._last + seconds
+        self._recorded_before, self._recorded = self._recorded_before + recorded, self._recorded + recorded
+
     @property
     def seconds(self) -> float:
         """Of all laps, recording included."""
@@ -116,13 +153,15 @@ def mean_tokens(verdicts: Sequence[Verdict]) -> float:
 
 def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
     """What each row drafts with; if not `drafts`, nothing where the text does not depend on it."""
-    plans = []
-    for row, sequence in enumerate(state.active):
-        cohort = state.cohort(row)
-        is_asked = drafts or not cohort.may_do_without
-        context = context_of(runner, state, sequence)
-        plans.append(cohort.method.strategy.plan(sequence.sequence_id, context) if is_asked else OFF)
-    return plans
+
+    def known(cohort: Cohort) -> Plan | None:
+        return cohort.method.only_plan if drafts or not cohort.may_do_without else OFF
+
+    same = {cohort: known(cohort) for cohort, _ in state.groups}
+    return [
+        same[cohort] or cohort.method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
+        for sequence, cohort in zip(state.active, state.row_cohorts, strict=True)
+    ]
 
 
 def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanContext:
@@ -134,26 +173,29 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
     return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, len(state.active))
 
 
-def make_records(
-    state: State,
-    judged: Judged,
-    plans: Sequence[Plan],
-    verdicts: Sequence[Verdict],
-    captured: Mapping[str, torch.Tensor],
-    seconds: tuple[float, float, float, float],
-) -> list[StepRecord]:
-    """What happened to the rows of a cohort."""
-    (method, sampler), targets, records = (judged.cohort.method, judged.cohort.sampler), judged.targets, []
+def logprobs_of(judged: Judged, verdicts: Sequence[Verdict]) -> list[tuple[TokenLogprobs, ...]]:
+    """Of what the rows of a cohort emitted, where they were asked for."""
     own = [verdicts[row] for row in judged.rows]
-    logprobs = emitted_logprobs(targets, own, sampler.options.logprobs)
-    for place, (row, verdict) in enumerate(zip(judged.rows, own, strict=True)):
-        plan, draft = plans[row], targets.drafts[place]
-        states = states_of(verdict, row, {name: captured[name] for name in method.strategy.needs})
-        wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
-        choices = tuple(targets.choices[place]) if wants_choices else ()
-        sequence_id = state.active[row].sequence_id
-        records.append(StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs[place]))
-    return records
+    return emitted_logprobs(judged.targets, own, judged.cohort.sampler.options.logprobs)
+
+
+def make_records(
+    state: State, judged: Sequence[Judged], rounds: Sequence[KeptRound], captured: Mapping[str, torch.Tensor]
+) -> list[StepRecord]:
+    """What happened to the rows, for the methods' parts to learn from; nothing where none of them does."""
+
+    def of_cohort(one: Judged) -> Iterator[StepRecord]:
+        method = one.cohort.method
+        for place, row in enumerate(one.rows):
+            plan, draft, verdict, logprobs, seconds = rounds[row]
+            states = states_of(verdict, row, {name: captured[name] for name in method.strategy.needs})
+            wants_choices = bool(draft.tokens) and method.drafter_of(plan).needs_choices
+            choices = tuple(one.targets.choices[place]) if wants_choices else ()
+            sequence_id = state.active[row].sequence_id
+            yield StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs)
+
+    is_asked = any(one.cohort.method.learns or any(draft.tokens for draft in one.targets.drafts) for one in judged)
+    return by_row(judged, of_cohort) if is_asked else []
 
 
 def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -162,8 +204,8 @@ def states_of(verdict: Verdict, row: int, captured: Mapping[str, torch.Tensor]) 
 
 
 def observe(state: State, steps: Sequence[StepRecord]) -> None:
-    for row, step in enumerate(steps):
-        method = state.cohort(row).method
+    for cohort, step in zip(state.row_cohorts, steps, strict=False):
+        method = cohort.method
         method.strategy.observe(step.sequence_id, step)
         method.lookahead.observe(step)
         if step.draft.tokens:
@@ -173,8 +215,9 @@ def observe(state: State, steps: Sequence[StepRecord]) -> None:
 def end(state: State, sequences: Sequence[TextSequence]) -> None:
     """Let go of what the methods' parts remember of these texts."""
     for sequence in sequences:
-        del state.begun[sequence.sequence_id]
         method: Method = state.cohorts.pop(sequence.sequence_id).method
+        if state.begun.pop(sequence.sequence_id, None) is None:  # its prompt was still being read
+            continue
         sequence.report = method.strategy.report(sequence.sequence_id)
         method.strategy.end(sequence.sequence_id)
         method.lookahead.end(sequence.sequence_id)

@@ -16,7 +16,7 @@ from ..chains import Choice, DraftedChain, DraftTask, Draw
 from ..kernels.top import distribution, top
 from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site
 from ..protocols import DraftRows, DraftSession, Lookahead, Path, Runner, Tree
-from ..types import PAD, ROOT, Draft, Plan
+from ..types import NO_DRAFT, PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method
 from .sampling import Sampler
 from .state import State, TextSequence
@@ -24,9 +24,10 @@ from .state import State, TextSequence
 
 def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draft]:
     """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together."""
-    drafts, groups, sites = [Draft()] * len(plans), _groups(state, plans), state.sites
+    drafts, groups = [NO_DRAFT] * len(plans), _groups(state, plans)
+    sites = state.sites if groups else []
     for members in groups:
-        method, sampler = state.cohort(members[0]).method, state.cohort(members[0]).sampler
+        method, sampler = state.row_cohorts[members[0]].method, state.row_cohorts[members[0]].sampler
         plan, sequences = plans[members[0]], [state.active[row] for row in members]
         caps = [_cap(plans[row], state.active[row]) for row in members]
         ids = tuple(sequence.sequence_id for sequence in sequences)
@@ -46,9 +47,9 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
 def _groups(state: State, plans: Sequence[Plan]) -> list[list[int]]:
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
-        if _cap(plan, state.active[row]) > 0:
-            method = state.cohort(row).method
-            key = (state.cohort(row), plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
+        if plan.max_draft_tokens != 0 and _cap(plan, state.active[row]) > 0:
+            cohort, method = state.row_cohorts[row], state.row_cohorts[row].method
+            key = (cohort, plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
             groups.setdefault(key, []).append(row)
     return list(groups.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -272,11 +273,19 @@ class Engine:
         prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
         return self._start(prompts, is_batch or n > 1, method, call.settings, n)
 
-    def session(self, max_rows: int | None = None, cache_bytes: int | None = None) -> Session:
+    def session(
+        self,
+        max_rows: int | None = None,
+        cache_bytes: int | None = None,
+        max_stall_seconds: float | None = None,
+    ) -> Session:
         """Texts that join and leave between rounds, each with its own options.
 
         At most `max_rows` are decoded at a time (None: 256, on a CPU 16), in a cache of at most `cache_bytes` (None: a
-        share of the memory that is free). The others wait. For servers and jobs that ask for texts as they come:
+        share of the memory that is free). The others wait. Beside texts that are decoded, prompts are read in parts,
+        one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds).
+
+        For servers and jobs that ask for texts as they come:
 
             with engine.session() as session:
                 number = session.add("Once upon a time", max_new_tokens=50)
@@ -284,10 +293,11 @@ class Engine:
                     for event in session.step():
                         print(event.id, event.text, event.finish_reason)
         """
-        for name, value in (("max_rows", max_rows), ("cache_bytes", cache_bytes)):
-            if value is not None:
-                check_value(name, value, int, minimum=1)
-        return Session(self._rows(max_rows or FIRST_ROWS, max_rows, cache_bytes), partial(self._read_request, {}))
+        check_value("max_rows", max_rows, int | None, minimum=1)
+        check_value("cache_bytes", cache_bytes, int | None, minimum=1)
+        check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
+        room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
+        return Session(self._rows(room, max_stall_seconds), partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -380,14 +390,14 @@ class Engine:
     ) -> Stream:
         self._refresh()
         texts = self._requests.texts(prompts, settings, n, rules)
-        rows, cohort = self._rows(first_rows=len(texts)), Cohort(method, self._requests.sampler(settings, rules))
+        room = Room(self._runner, self._beginnings, first_rows=len(texts))
+        rows, cohort = self._rows(room, math.inf), Cohort(method, self._requests.sampler(settings, rules))
         for text in texts:
             rows.put(text, cohort)
         return Stream(texts, rows, settings.cancel, is_batch, self._worker)
 
-    def _rows(self, first_rows: int, max_rows: int | None = None, max_bytes: int | None = None) -> Rows:
-        room = Room(self._runner, self._beginnings, max_rows, max_bytes, first_rows)
-        return Rows(self._runner, room, self._beginnings, self._worth)
+    def _rows(self, room: Room, max_stall_seconds: float | None) -> Rows:
+        return Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
 
     def _refresh(self) -> None:
         with self._runner.lock:

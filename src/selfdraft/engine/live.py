@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ..options import GenerateOptions
 from ..types import Generation, Source, TokenLogprobs
 from .metrics import stats_of
-from .state import TextSequence
+from .state import TextSequence, steps_of
 from .text import TextTail
 
 
@@ -32,7 +33,8 @@ class LiveText:
         options: GenerateOptions,
         is_unwanted: Callable[[], bool] | None = None,
     ) -> None:
-        self.sequence, self._tail, self._asked = sequence, tail, is_unwanted
+        self.sequence, self._tail = sequence, tail
+        self.is_unwanted = is_unwanted  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
         self._num_shown = len(sequence.emitted)
         for token in sequence.emitted[tail.num_tokens :]:
@@ -41,11 +43,6 @@ class LiveText:
     @property
     def has_ended(self) -> bool:
         return self.sequence.finish_reason is not None
-
-    @property
-    def is_unwanted(self) -> bool:
-        """By the caller's own function, which is asked once a round."""
-        return self._asked is not None and self._asked()
 
     def cancel(self) -> None:
         if not self.has_ended:
@@ -62,20 +59,27 @@ class LiveText:
     @property
     def generation(self) -> Generation:
         sequence = self.sequence
-        self._read()
+        tokens = tuple(sequence.tokens[sequence.num_prompt_tokens :])
+        text = self._tail.at_once(tokens) if self.has_ended else None
+        if text is None:
+            self._read()
         return Generation(
-            text=self._tail.text,
-            tokens=tuple(sequence.tokens[sequence.num_prompt_tokens :]),
+            text=self._tail.text if text is None else text,
+            tokens=tokens,
             sources=tuple(sequence.sources),
             num_prompt_tokens=sequence.num_prompt_tokens,
             finish_reason=sequence.finish_reason or "cancelled",
             stats=stats_of(sequence),
-            steps=tuple(sequence.steps),
+            steps=partial(steps_of, sequence.sequence_id, tuple(sequence.rounds)),
             report=sequence.report,
             seed=self._seed,
-            pieces=tuple(self._tail.pieces),
+            pieces=tuple(self._tail.pieces) if text is None else self._pieces,
             logprobs=tuple(sequence.logprobs) if self._has_logprobs else None,
         )
+
+    def _pieces(self) -> tuple[str, ...]:
+        self._read()
+        return tuple(self._tail.pieces)
 
     def _read(self) -> None:
         """Bring the tail up to date; with stop strings it already is."""

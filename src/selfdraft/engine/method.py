@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ..lookahead.base import PlainLookahead
 from ..passes import NoiseKey
 from ..protocols import Drafter, Lookahead, Strategy, Tree
+from ..strategies.base import ConstantStrategy, PlainStrategy
 from ..types import OFF, Plan, Verdict
 from .sampling import Ranked, Sampler
 
@@ -43,6 +45,19 @@ class Method:
     trees: Mapping[str, Tree]
     tree: str
     accept: Acceptance
+
+    @property
+    def only_plan(self) -> Plan | None:
+        """Of every text and round, where the strategy has but one."""
+        strategy = self.strategy
+        is_constant = getattr(strategy.plan, "__func__", None) is ConstantStrategy.plan
+        return strategy.known_plans[0] if is_constant else None
+
+    @property
+    def learns(self) -> bool:
+        """Whether its strategy or lookahead makes something of rounds without a draft, too."""
+        observed = (getattr(part.observe, "__func__", None) for part in (self.strategy, self.lookahead))
+        return not all(function in (PlainStrategy.observe, PlainLookahead.observe) for function in observed)
 
     @property
     def parts(self) -> Hashable:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from ..passes import NoiseKey, Site
-from ..types import Stats
+from ..types import NO_DRAFT, Stats
 from .sampling import Sampler
 from .state import TextSequence
 
@@ -19,26 +19,27 @@ TIE_EPS = 4
 
 
 def stats_of(sequence: TextSequence) -> Stats:
-    steps = sequence.steps
-    num_tokens = sequence.num_generated
+    rounds, num_tokens = sequence.rounds, sequence.num_generated
+    seconds = [sum(part) for part in zip(*[kept[-1] for kept in rounds], strict=True)] or [0.0] * 4
+    drafted = [(draft, len(verdict.nodes)) for _, draft, verdict, _, _ in rounds if draft is not NO_DRAFT]
     # One step is one draft pass. Tokens kept from a branch that took no pass count as steps: the rate is a share.
-    num_draft_steps = sum(max(step.draft.num_draft_steps, step.verdict.num_accepted) for step in steps)
-    num_accepted = sum(step.verdict.num_accepted for step in steps)
+    num_draft_steps = sum(max(draft.num_draft_steps, num_kept) for draft, num_kept in drafted)
+    num_accepted = sum(num_kept for _, num_kept in drafted)
     return Stats(
         num_tokens=num_tokens,
-        num_rounds=len(steps),
-        num_target_passes=len(steps),  # one verification a round; prefill is not counted
+        num_rounds=len(rounds),
+        num_target_passes=len(rounds),  # one verification a round; prefill is not counted
         num_draft_steps=num_draft_steps,
         num_accepted=num_accepted,
         acceptance_rate=_ratio(num_accepted, num_draft_steps),  # accepted draft tokens per draft step
-        mean_generated_length=_ratio(num_tokens, len(steps)),  # emitted tokens per target pass, bonus included
+        mean_generated_length=_ratio(num_tokens, len(rounds)),  # emitted tokens per target pass, bonus included
         cached_prompt_tokens=min(sequence.num_known, sequence.num_prompt_tokens),  # not read again
         prefill_seconds=sequence.prefill_seconds,
         decode_seconds=sequence.decode_seconds,
-        optimise_seconds=sum(step.optimise_seconds for step in steps),
-        record_seconds=sum(step.record_seconds for step in steps),  # a part of optimising
-        draft_seconds=sum(step.draft_seconds for step in steps),
-        verify_seconds=sum(step.verify_seconds for step in steps),
+        optimise_seconds=seconds[2],
+        record_seconds=seconds[3],  # a part of optimising
+        draft_seconds=seconds[0],
+        verify_seconds=seconds[1],
         tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded
     )
 

@@ -16,8 +16,9 @@ from ..protocols import DraftRows, Runner
 from ..types import Plan
 from .draft import Rule
 from .method import Method
+from .prefill import prefill_needs, prompt_chunk
 from .sampling import Sampler
-from .state import DRAFT_SLOTS, prefill_needs, prompt_chunk
+from .state import DRAFT_SLOTS
 
 CHAIN_NODES, TREE_NODES = 15, 31
 """Drafted tokens to be ready for where a method does not say how many there may be."""
@@ -62,7 +63,7 @@ class _Scratch:
     def record_prompts(self) -> None:
         """All but the last token of each: that one's pass has scores."""
         needs = prefill_needs(self.method.strategy)
-        longest = min(self.num_tokens - 1, prompt_chunk(self.runner, 1, needs))
+        longest = min(self.num_tokens - 1, prompt_chunk(self.runner, needs))
         for narrower, width in pairwise((0, *self.runner.recorded_prompts)):
             if narrower < longest and width <= self.num_slots:
                 tokens = [[0] * min(width, longest)]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import OptionError
+from ..lazy import Made
 from ..models.gpu.memory import reads_are_free
 from ..noise import gumbel, keys_of
 from ..options import GenerateOptions, check_function
@@ -117,12 +118,13 @@ class Sampler:
         kind = self.kind
         if kind is None:
             return None
-        indices = [site.position for site in sites]
-        if kind.has_rules:
-            biases, eos_tokens = self.options.logit_bias, self.eos_tokens
-            texts = [text._replace(biases=biases, eos_tokens=eos_tokens) for text in texts]
+        ruled = Made(lambda: list(map(self._ruled, texts))) if kind.has_rules else texts
         kind = kind._replace(salt=salt if kind.is_drawn else 0, num_logprobs=num_logprobs)
-        return Choosing(kind, self.settings(sites), indices, texts)
+        indices = Made(lambda: [site.position for site in sites])
+        return Choosing(kind, Made(lambda: self.settings(sites)), indices, ruled)
+
+    def _ruled(self, text: Text) -> Text:
+        return text._replace(biases=self.options.logit_bias, eos_tokens=self.eos_tokens)
 
     def settings(self, sites: Sequence[Site]) -> list[list[int]]:
         """[row] in the order of `SETTINGS`."""

@@ -17,7 +17,7 @@ from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
 from .room import Room
-from .state import State, prefill_needs
+from .state import State
 from .worth import Worth
 
 
@@ -28,8 +28,16 @@ class Rows:
     round by round: recordings share what they read and write.
     """
 
-    def __init__(self, runner: Runner, room: Room, beginnings: Beginnings, worth: Worth | None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        room: Room,
+        beginnings: Beginnings,
+        worth: Worth | None,
+        max_stall_seconds: float | None = None,
+    ) -> None:
         self._runner, self._room, self._beginnings, self._worth = runner, room, beginnings, worth
+        self._max_stall_seconds = max_stall_seconds
         self._waiting: deque[tuple[LiveText, Cohort]] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
@@ -58,17 +66,18 @@ class Rows:
         changed = self._live
         if self._rounds is not None and changed:
             for text in changed:
-                if text.is_unwanted:
+                if text.is_unwanted is not None and text.is_unwanted():
                     text.cancel()
             self._rounds.drop_finished()
             if any(not text.has_ended for text in changed):
                 self._rounds.step()
-        self._live = [text for text in changed if not text.has_ended]
+        self._live = [text for text in changed if text.sequence.finish_reason is None]
         return [*gone, *changed]
 
     def _let_go(self) -> list[LiveText]:
         """Cancelled since the last round."""
-        gone = [text for text in self._live if text.has_ended] + [text for text, _ in self._waiting if text.has_ended]
+        texts = [*self._live, *(text for text, _ in self._waiting)]
+        gone = [text for text in texts if text.sequence.finish_reason is not None]
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
             self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)
@@ -83,17 +92,12 @@ class Rows:
         needs = [text.sequence.num_slots for text, _ in itertools.islice(self._waiting, self._room.max_rows)]
         count = self._room.make(needs, [text.sequence for text in self._live])
         joining = [self._waiting.popleft() for _ in range(count)]
-        while joining:
-            sequences = [text.sequence for text, cohort in joining if not prefill_needs(cohort.method.strategy)]
-            waits = self._beginnings.who_waits(sequences, self._rounds.read if self._rounds else ())
-            self._join([one for one in joining if one[0].sequence.sequence_id not in waits])
-            joining = [one for one in joining if one[0].sequence.sequence_id in waits]
-
-    def _join(self, joining: Sequence[tuple[LiveText, Cohort]]) -> None:
-        """Neighbours of one cohort join together."""
+        if not joining:
+            return
         if self._rounds is None:
             assert self._room.cache is not None
-            self._rounds = Rounds(self._runner, State([], self._room.cache), self._beginnings, self._worth)
+            state = State(self._room.cache)
+            self._rounds = Rounds(self._runner, state, self._beginnings, self._worth, self._max_stall_seconds)
         for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
             texts = [text for text, _ in group]
             self._live = [*self._live, *texts]

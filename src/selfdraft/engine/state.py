@@ -6,20 +6,22 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
-import torch
-
-from ..passes import PassRequest, Site, Text
-from ..protocols import Cache, Runner, Strategy
-from ..types import FinishReason, Source, StepRecord, TokenLogprobs, Verdict
+from ..lazy import Made
+from ..passes import Site, Text
+from ..protocols import Cache
+from ..types import Draft, FinishReason, Plan, Source, StepRecord, TokenLogprobs, Verdict
 from .method import Cohort
 
-PREFILL_CHUNK = 512
-"""Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 Limit = Literal["length", "context"]
 DRAFT_SLOTS = 64
 """Cache slots after the longest text, for what is drafted and not kept."""
+Seconds = tuple[float, float, float, float]
+"""Of a round: drafting, verification, optimising, and what recording has of that."""
+KeptRound = tuple[Plan, Draft, Verdict, tuple[TokenLogprobs, ...], Seconds]
+"""What is remembered of a text's round: a tuple costs a twentieth of the `StepRecord` that a reader gets."""
 
 
 def never_stops(token: int) -> bool:
@@ -44,7 +46,8 @@ class TextSequence:
     `lead` is what processors alone see before the text (a caller's padding); it never meets the model. `ends_at` says
     what `max_new_tokens` is: the caller's limit, or all that the model's context has room for. `emitted` was generated
     elsewhere: the text goes on from there. `request` is the same number for texts of one prompt and call. `row` is its
-    row of the cache, from `State.join` to its end; `num_known` tokens were there before its prompt was read.
+    row of the cache, from `State.join` to its end; `num_known` tokens were there before its prompt was read, `num_read`
+    are by now. `prefill_seconds` is its share, by tokens, of the passes that read them.
     """
 
     sequence_id: int
@@ -60,8 +63,9 @@ class TextSequence:
     request: int = -1
     row: int = 0
     num_known: int = 0
+    num_read: int = 0
     sources: list[Source] = field(default_factory=list)
-    steps: list[StepRecord] = field(default_factory=list)
+    rounds: list[KeptRound] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # empty where not asked for
     finish_reason: FinishReason | None = None
     prefill_seconds: float = 0.0
@@ -70,6 +74,7 @@ class TextSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+        self._end = len(self.tokens) + self.max_new_tokens
         self.request = self.sequence_id if self.request < 0 else self.request
         self.tokens.extend(self.emitted)
         self.sources.extend("target" for _ in self.emitted)
@@ -79,7 +84,7 @@ class TextSequence:
         """The text as processors see it."""
         return [*self.lead, *self.tokens]
 
-    @property
+    @cached_property
     def text(self) -> Text:
         """As rules see it; it grows."""
         return Text(self.lead, self.tokens, self.num_prompt_tokens)
@@ -87,6 +92,10 @@ class TextSequence:
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def is_read(self) -> bool:
+        return self.num_read >= self.num_cached
 
     @property
     def num_cached(self) -> int:
@@ -100,27 +109,18 @@ class TextSequence:
     @property
     def max_draft_tokens(self) -> int:
         """A round emits one token more than it drafts, so the last token needs no draft."""
-        return self.max_new_tokens - self.num_generated - 1
+        return self._end - len(self.tokens) - 1
 
     def append(self, verdict: Verdict) -> Verdict:
         """Commit token by token; the first stop rule that strikes discards the rest."""
-        for count, (token, source) in enumerate(zip(verdict.tokens, verdict.sources, strict=True), start=1):
+        num_drafted = len(verdict.nodes)
+        for count, token in enumerate(verdict.tokens):
             self.tokens.append(token)
-            self.sources.append(source)
+            self.sources.append("draft" if count < num_drafted else "target")
             self.finish_reason = self.reason_to_stop(token)
             if self.finish_reason is not None:
-                return verdict.cut(count)
+                return verdict.cut(count + 1)
         return verdict
-
-    def record(self, step: StepRecord, round_seconds: float) -> None:
-        """Remember a round; hidden states and distributions are for `observe` alone."""
-        if step.draft.scores is not None or step.draft.reuse is not None:
-            step = replace(step, draft=replace(step.draft, scores=None, reuse=None))
-        if step.captured or step.choices:
-            step = replace(step, captured={}, choices=())
-        self.steps.append(step)
-        self.logprobs.extend(step.logprobs)
-        self.decode_seconds += round_seconds
 
     def reason_to_stop(self, token: int) -> FinishReason | None:
         """Which rule ends the text after `token`, its last one."""
@@ -128,125 +128,117 @@ class TextSequence:
             return "eos"
         if self.stops_behind(token):
             return "stop"
-        return self.ends_at if self.num_generated >= self.max_new_tokens else None
+        return self.ends_at if len(self.tokens) >= self._end else None
+
+
+def steps_of(sequence_id: int, rounds: Sequence[KeptRound]) -> tuple[StepRecord, ...]:
+    """A text's rounds as their readers know them."""
+    return tuple(
+        StepRecord(sequence_id, plan, draft, verdict, *seconds, logprobs=logprobs)
+        for plan, draft, verdict, logprobs, seconds in rounds
+    )
 
 
 class State:
-    """The unfinished sequences, in the order of their cache rows. A row keeps its place while others come and go."""
+    """The unfinished sequences. A row keeps its place while others come and go.
 
-    def __init__(self, sequences: Sequence[TextSequence], cache: Cache) -> None:
+    `active` take part in rounds, in the order of their cache rows. `reading` have a row, too, in the order in which
+    they came: not all of their tokens are in the cache yet.
+    """
+
+    def __init__(self, cache: Cache) -> None:
         self.active: list[TextSequence] = []
-        self._seat(sequences)
+        self.rows: list[int] = []  # of the cache
+        self.reading: list[TextSequence] = []
         self.begun: dict[int, TextSequence] = {}  # what the method's parts know of, by sequence id
         self.cohorts: dict[int, Cohort] = {}  # by sequence id
         self.cache = cache
 
     @property
-    def unfinished(self) -> bool:
-        return bool(self.active)
-
-    @property
-    def rows(self) -> list[int]:
-        """Of the cache."""
-        return [sequence.row for sequence in self.active]
-
-    @property
     def starts(self) -> list[int]:
-        return [sequence.num_cached for sequence in self.active]
+        return [len(sequence.tokens) - 1 for sequence in self.active]
 
     @property
-    def sites(self) -> list[Site]:
+    def rooms(self) -> list[int]:
+        """What each row may draft."""
+        return [sequence.max_draft_tokens for sequence in self.active]
+
+    @property
+    def sites(self) -> Sequence[Site]:
         """Where each row chooses its next token."""
-        return [Site(item.noise_sequence, item.num_generated, len(item.steps), item.seed) for item in self.active]
+        counts = [(len(item.tokens) - item.num_prompt_tokens, len(item.rounds)) for item in self.active]
+        texts = [(item.noise_sequence, item.seed) for item in self.active]
+        return Made(lambda: [Site(number, *count, seed) for (number, seed), count in zip(texts, counts, strict=True)])
 
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
-        self._seat(sequences)
+        self.seat(sequences)
         self.cohorts.update((sequence.sequence_id, cohort) for sequence in sequences)
 
-    def _seat(self, sequences: Sequence[TextSequence]) -> None:
+    def seat(self, sequences: Sequence[TextSequence]) -> None:
         """Give them the lowest free rows, in this order."""
-        taken = set(self.rows)
+        taken = {sequence.row for sequence in (*self.active, *self.reading)}
         for sequence, row in zip(sequences, (row for row in itertools.count() if row not in taken), strict=False):
             sequence.row = row
-        self.active = sorted((*self.active, *sequences), key=lambda sequence: sequence.row)
+        self.reading += sequences
 
-    def cohort(self, row: int) -> Cohort:
-        return self.cohorts[self.active[row].sequence_id]
+    def begin(self, sequences: Sequence[TextSequence]) -> None:
+        """They have been read and take part from now on."""
+        begun = {sequence.sequence_id: sequence for sequence in sequences}
+        self.begun.update(begun)
+        self.reading = [sequence for sequence in self.reading if sequence.sequence_id not in begun]
+        self._keep(sorted((*self.active, *sequences), key=lambda sequence: sequence.row))
 
-    @property
+    def _keep(self, active: list[TextSequence]) -> None:
+        """Others than before."""
+        self.active, self.rows = active, [sequence.row for sequence in active]
+        for name in ("row_cohorts", "groups"):
+            vars(self).pop(name, None)
+
+    @cached_property
+    def row_cohorts(self) -> list[Cohort]:
+        """In the order of `active`."""
+        return [self.cohorts[sequence.sequence_id] for sequence in self.active]
+
+    @cached_property
     def groups(self) -> list[tuple[Cohort, list[int]]]:
         """The places in `active` of each cohort."""
         rows: dict[Cohort, list[int]] = defaultdict(list)
-        for row in range(len(self.active)):
-            rows[self.cohort(row)].append(row)
+        for row, cohort in enumerate(self.row_cohorts):
+            rows[cohort].append(row)
         return list(rows.items())
 
     def commit(self, verdicts: Sequence[Verdict], is_compact: bool = False) -> list[Verdict]:
         """Append what each row may emit; what a tree kept moves to the end of its verified slots, or `is_compact`."""
         for sequence, verdict in zip(self.active, () if is_compact else verdicts, strict=False):
-            first = sequence.num_cached + 1
-            self.cache.move(sequence.row, [first + node for node in verdict.nodes], first)
+            if verdict.nodes:
+                first = sequence.num_cached + 1
+                self.cache.move(sequence.row, [first + node for node in verdict.nodes], first)
         return [sequence.append(verdict) for sequence, verdict in zip(self.active, verdicts, strict=True)]
+
+    def record(self, rounds: Sequence[KeptRound], round_seconds: float) -> None:
+        """Remember a round of each row; hidden states and distributions are not kept."""
+        for sequence, kept in zip(self.active, rounds, strict=True):
+            plan, draft, verdict, logprobs, seconds = kept
+            if draft.scores is not None or draft.reuse is not None:
+                kept = plan, replace(draft, scores=None, reuse=None), verdict, logprobs, seconds
+            sequence.rounds.append(kept)
+            sequence.decode_seconds += round_seconds
+            if logprobs:
+                sequence.logprobs += logprobs
 
     def drop_finished(self) -> list[TextSequence]:
         """Give up the cache rows of finished sequences, which are returned; the others stay where they are."""
-        finished = [sequence for sequence in self.active if sequence.finish_reason is not None]
+        finished = [sequence for sequence in (*self.active, *self.reading) if sequence.finish_reason is not None]
         if finished:
-            self.active = [sequence for sequence in self.active if sequence.finish_reason is None]
+            self._keep([sequence for sequence in self.active if sequence.finish_reason is None])
+            self.reading = [sequence for sequence in self.reading if sequence.finish_reason is None]
             self.cache.free_rows([sequence.row for sequence in finished])
         return finished
 
-    def cancel(self) -> None:
-        for sequence in self.active:
+    def cancel(self) -> list[TextSequence]:
+        """All that have not ended."""
+        cancelled, self.active, self.reading = [*self.active, *self.reading], [], []
+        for sequence in cancelled:
             sequence.finish_reason = "cancelled"
-        self.active = []
-
-
-def prefill(runner: Runner, state: State, strategy: Strategy, joined: Sequence[TextSequence]) -> float:
-    """Fill the cache with what is not known of these texts, but their last tokens.
-
-    Neighbours of one length share passes: no row is padded.
-
-    What the strategy does with a prompt is not part of the prefill: those seconds are returned, and decoding has them.
-    """
-    begin_seconds = 0.0
-    for span, group in itertools.groupby(joined, key=lambda sequence: (sequence.num_known, sequence.num_cached)):
-        sequences = list(group)
-        began = runner.seconds()
-        captured = _prefill_rows(runner, state, sequences, span, strategy)
-        filled = runner.seconds()
-        for index, sequence in enumerate(sequences):
-            sequence.prefill_seconds = filled - began
-            strategy.begin(sequence.sequence_id, {name: tensor[index] for name, tensor in captured.items()})
-            state.begun[sequence.sequence_id] = sequence
-        begin_seconds += runner.seconds() - filled
-    for sequence in joined:
-        sequence.decode_seconds = begin_seconds
-    return begin_seconds
-
-
-def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
-    """The points captured of a prompt."""
-    return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
-
-
-def prompt_chunk(runner: Runner, num_rows: int, needs: Sequence[str]) -> int:
-    """Tokens of each row in one pass."""
-    return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // (num_rows * max(1, len(needs))))
-
-
-def _prefill_rows(
-    runner: Runner, state: State, sequences: Sequence[TextSequence], span: tuple[int, int], strategy: Strategy
-) -> dict[str, torch.Tensor]:
-    """What the strategy keeps of the captured states, [rows, span, ...]; nothing for prompts of one token."""
-    needs = prefill_needs(strategy)
-    captured: dict[str, list[torch.Tensor]] = defaultdict(list)
-    size, rows = prompt_chunk(runner, len(sequences), needs), [sequence.row for sequence in sequences]
-    for start in range(*span, size):
-        end = min(start + size, span[1])
-        chunk = [sequence.tokens[start:end] for sequence in sequences]
-        request = PassRequest(chunk, [start] * len(rows), rows, capture=needs, needs_scores=False)
-        output = runner.forward(request, state.cache)
-        for name, states in strategy.condense(output.captured).items():
-            captured[name].append(states)
-    return {name: torch.cat(parts, dim=1) for name, parts in captured.items()}
+        self._keep([])
+        return cancelled

@@ -43,6 +43,10 @@ def encode_prompts(
     plain = _as_plain(prompt)
     if isinstance(plain, str) or _is_conversation(plain) or _is_token_list(plain):
         return [_encode_one(plain, tokenizer, chat or {})], False
+    if _are(str, plain) and all(plain) and not chat and getattr(tokenizer, "is_fast", False):
+        tokens: list[list[int]] = tokenizer(plain).input_ids  # the same as one by one
+        if all(tokens):
+            return tokens, True
     return [_encode_one(item, tokenizer, chat or {}) for item in _as_list(plain)], True
 
 
@@ -67,13 +71,18 @@ def read_tokens(tokens: Any) -> tuple[int, ...]:
 
 def _as_plain(prompt: Any) -> Any:
     """Arrays and encodings as lists, whatever holds them; all else as it is."""
-    if isinstance(prompt, int | str | bytes):
+    if isinstance(prompt, int | str | bytes) or _are(int, prompt) or _are(str, prompt):
         return prompt
     if isinstance(prompt, torch.Tensor | np.ndarray | np.generic):
         return _from_array(prompt)
     if isinstance(prompt, Mapping):
         return _from_encoding(prompt) if "input_ids" in prompt else prompt
     return [_as_plain(item) for item in prompt] if isinstance(prompt, Sequence) else prompt
+
+
+def _are(kind: type[Any], items: Any) -> bool:
+    """Whether it is a list of that type and nothing else."""
+    return isinstance(items, list) and set(map(type, items)) == {kind}
 
 
 def _from_array(array: Any) -> Any:
@@ -172,6 +181,8 @@ def _encode_one(prompt: Any, tokenizer: Any, chat: Mapping[str, Any]) -> list[in
 def _is_token_list(prompt: Any) -> bool:
     """Token ids and nothing else; a list that holds some is refused here, where the stranger can be named."""
     items = _as_list(prompt)
+    if _are(int, items):
+        return True
     strangers = [item for item in items if not isinstance(item, int) or isinstance(item, bool)]
     if strangers and len(strangers) < len(items):
         raise PromptError(f"{strangers[0]!r} stands among token ids; pass ids only, or text, or messages")
@@ -269,8 +280,8 @@ def _names_read(chat: Mapping[str, Any], tokenizer: Any) -> set[str]:
 
 
 def check_prompt(tokens: Sequence[int], vocab_size: int, context_length: int | None) -> None:
-    outside = next((token for token in tokens if not 0 <= token < vocab_size), None)
-    if outside is not None:
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        outside = next(token for token in tokens if not 0 <= token < vocab_size)
         raise PromptError(f"token id {outside} is outside the vocabulary; use ids from 0 to {vocab_size - 1}")
     if context_length is not None and len(tokens) >= context_length:
         raise PromptError(
@@ -283,11 +294,18 @@ class TextTail:
     """The text of one sequence as its tokens arrive, one piece per token.
 
     A piece is empty while its bytes are an unfinished character. Pieces that may turn out to be the beginning of a
-    stop string are not released; when the string is complete, it and all after it are cut off.
+    stop string are not released; when the string is complete, it and all after it are cut off. `marks` are the tokens
+    that are not text, where they are known.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
-        self._decode, self._stops = decode, stops
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str] = (),
+        marks: frozenset[int] | None = None,
+    ) -> None:
+        self._decode, self._stops, self._marks = decode, stops, marks
+        self._prefix = ""  # what `_window` to `_read` decode to
         self._tokens: list[int] = []
         self._window, self._read = 0, 0
         self.pieces: list[str] = []
@@ -307,10 +325,21 @@ class TextTail:
     def flush(self) -> None:
         """The sequence has ended: unfinished bytes come out as the tokenizer shows them."""
         if self.pieces and not self.is_stopped:
-            rest = self._decode(self._tokens[self._window :])[len(self._decoded_prefix()) :]
+            text = self._decode(self._tokens[self._window :])
+            rest = text[len(self._prefix) :]
             self.pieces[-1] += rest
             self.text += rest
-            self._read = len(self._tokens)
+            self._prefix, self._read = text, len(self._tokens)
+
+    def at_once(self, tokens: Sequence[int]) -> str | None:
+        """The text of all its tokens by one decode; None where pushing them may give another.
+
+        It may around bytes that are not text, and after a mark, where some decoders strip a space.
+        """
+        if self._stops or self._tokens or self._marks is None or not self._marks.isdisjoint(tokens[:-1]):
+            return None
+        text = self._decode(tokens)
+        return None if _UNFINISHED in text else text
 
     def num_released(self, has_ended: bool) -> int:
         """How many pieces may be shown."""
@@ -322,15 +351,13 @@ class TextTail:
             held -= len(self.pieces[count])
         return count
 
-    def _decoded_prefix(self) -> str:
-        return self._decode(self._tokens[self._window : self._read])
-
     def _new_text(self) -> str:
         text = self._decode(self._tokens[self._window :])
         if text.endswith(_UNFINISHED):
             return ""
-        new = text[len(self._decoded_prefix()) :]
+        new = text[len(self._prefix) :]
         self._window, self._read = self._read, len(self._tokens)
+        self._prefix = self._decode(self._tokens[self._window :])
         return new
 
     def _add_piece(self, piece: str) -> None:

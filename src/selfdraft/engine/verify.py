@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..passes import Choosing, PassOutput, PassRequest, Resume, TreeMask, joined
+from ..lazy import Made
+from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, joined, serves
 from ..protocols import Runner
-from ..types import ROOT, Draft
+from ..types import NO_DRAFT, ROOT, Draft
 from .accept import Coupled, Rejection, Targets
 from .method import Cohort
 from .state import State
@@ -22,7 +23,7 @@ class Judged(NamedTuple):
 
 
 class TargetPass:
-    """Runs each row's last token and its draft through the whole model; smaller drafts are padded and ignored.
+    """Runs each row's last token and its draft through the whole model; smaller drafts are padded.
 
     What does not depend on the drafts is known when it is made: before them, for after them the device waits.
     """
@@ -34,7 +35,7 @@ class TargetPass:
         self._capture = tuple(dict.fromkeys(needs))
         self._is_tested = any(cohort.is_tested for cohort, _ in self._groups)
         self._choosing = self._joined_choosing()
-        self._rooms = [sequence.max_draft_tokens for sequence in state.active]
+        self._rooms = state.rooms
 
     def _joined_choosing(self) -> Choosing | None:
         """How all rows choose, if a device can do it at once."""
@@ -45,19 +46,23 @@ class TargetPass:
         return known[0] if len(known) == 1 else joined(known, [rows for _, rows in self._groups])
 
     def _choosing_of(self, cohort: Cohort, rows: Sequence[int]) -> Choosing | None:
-        sampler, sites = cohort.sampler, [self._sites[row] for row in rows]
-        texts = [self._state.active[row].text for row in rows]
-        return sampler.choosing(sites, texts, cohort.method.accept.target_salt, sampler.options.logprobs)
+        sampler, active = cohort.sampler, self._state.active
+        texts = Made(lambda: [active[row].text for row in rows])
+        salt, num_logprobs = cohort.method.accept.target_salt, sampler.options.logprobs
+        return sampler.choosing(self._sites_of(rows), texts, salt, num_logprobs)
+
+    def _sites_of(self, rows: Sequence[int]) -> Sequence[Site]:
+        return self._sites if len(self._groups) == 1 else Made(lambda: [self._sites[row] for row in rows])
 
     def __call__(self, drafts: Sequence[Draft]) -> tuple[list[Judged], PassOutput]:
-        is_waiting = self._is_waiting(drafts)
-        drafts = [Draft()] * len(drafts) if is_waiting else drafts
         state, starts, choosing, capture = self._state, self._starts, self._choosing, self._capture
-        width = 1 + max(len(draft.tokens) for draft in drafts)
-        inputs = [
-            [sequence.tokens[-1], *draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
-            for sequence, draft in zip(state.active, drafts, strict=True)
-        ]
+        width = 1 + max([len(draft.tokens) for draft in drafts])
+        is_waiting = width > 1 and self._is_waiting()
+        if is_waiting:
+            drafts, width = [NO_DRAFT] * len(drafts), 1
+        inputs = [[sequence.tokens[-1]] for sequence in state.active]
+        for tokens, draft in zip(inputs, drafts if width > 1 else (), strict=False):
+            tokens += [*draft.tokens, *[0] * (width - 1 - len(draft.tokens))]
         state.cache.reserve(max(starts) + width)
         is_tested = self._is_tested and width > 1
         request = PassRequest(
@@ -65,32 +70,36 @@ class TargetPass:
             starts,
             state.rows,
             capture=capture,
-            tree=None if all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
+            tree=None if width == 1 or all(draft.is_chain for draft in drafts) else tree_mask(drafts, width),
             resume=_resume(self._runner, drafts, width, capture),
-            run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts),
-            choosing=None if choosing is None else choosing.over(drafts, is_tested),
+            run_ahead=not (is_waiting or choosing is None or capture) and self._goes_on(drafts, width),
+            choosing=choosing if choosing is None or width == 1 else choosing.over(drafts, is_tested),
+            widths=() if width == 1 else [1 + len(draft.tokens) for draft in drafts],
         )
         output = self._runner.forward(request, state.cache)
         return [
             Judged(cohort, rows, self._targets(drafts, output, cohort, rows)) for cohort, rows in self._groups
         ], output
 
-    def _is_waiting(self, drafts: Sequence[Draft]) -> bool:
+    def _is_waiting(self) -> bool:
         """Where the pass after the last tokens is under way already, nobody has paid for these drafts: they wait for
         the next round, and that pass is not wasted. Rejection would give other texts then, so there they do not wait.
         """
-        is_any = any(draft.tokens for draft in drafts)
-        return is_any and not self._is_tested and self._runner.is_under_way(self._state.cache, self._starts)
+        return not self._is_tested and self._runner.is_under_way(self._state.cache, self._state.rows, self._starts)
 
-    def _goes_on(self, drafts: Sequence[Draft]) -> bool:
-        """Whether the device can tell by its choices what comes next, and no text is as long as it may be before."""
+    def _goes_on(self, drafts: Sequence[Draft], width: int) -> bool:
+        """Whether the device can tell by its choices what comes next, and texts are not as long as they may be before.
+
+        Where nothing is drafted, a few may: their rows run along.
+        """
+        if width == 1:
+            return serves(len(self._rooms), sum([room > 0 for room in self._rooms]))
         longest = [1 + max(draft.depths, default=-1) for draft in drafts]
         has_room = all(room > count for room, count in zip(self._rooms, longest, strict=True))
-        is_ours = all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
-        return has_room and (is_ours or not any(longest))
+        return has_room and all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
 
     def _targets(self, drafts: Sequence[Draft], output: PassOutput, cohort: Cohort, rows: Sequence[int]) -> Targets:
-        sampler, sequences = cohort.sampler, [self._state.active[row] for row in rows]
+        sampler = cohort.sampler
         if len(self._groups) > 1:
             output = output.of_rows(rows)
             drafts = [drafts[row] for row in rows]
@@ -98,8 +107,8 @@ class TargetPass:
         read = output.read_verdicts if is_tested else output.read_choices
         are_chosen = sampler.takes_best or (self._choosing is not None and read is not None)
         needs_prefixes = sampler.has_prefix_rules and not are_chosen
-        prefixes = [sequence.prefix for sequence in sequences] if needs_prefixes else []
-        return Targets(drafts, output, prefixes, [self._sites[row] for row in rows], are_chosen)
+        prefixes = [self._state.active[row].prefix for row in rows] if needs_prefixes else []
+        return Targets(drafts, output, prefixes, self._sites_of(rows), are_chosen)
 
 
 def tree_mask(drafts: Sequence[Draft], width: int) -> TreeMask:

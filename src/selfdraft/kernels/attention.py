@@ -3,11 +3,13 @@
 The tokens of a pass may hang together as a tree. Each sees its own path down that tree as if it were a chain: the key
 of its ancestor at depth d stands where slot `start + d` would be. The slots are cut into splits of fixed size, one
 program each, put together afterwards. So a token's result depends on its path alone, bit by bit: not on the width of
-its pass, nor on the siblings beside it. No mask is built.
+its pass, nor on the siblings beside it. No mask is built. Rows have as many tokens as they have: what would pad them
+to the same number is not computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,8 @@ from .quick import quick
 SPLIT = 32
 """Slots a program reads."""
 _JOINED = 16
+MAX_PARTIAL_BYTES = 1 << 28
+"""Of what all splits leave to be put together: rows that would leave more go one group after the other."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,14 @@ class Place:
     """Where the tokens of a pass stand, on the device.
 
     `header` [8 + rows]: address of the cache [layers, 2, rows, heads, slots, dim], its slots, its rows, a free number,
-    the number of rows of the pass; from the ninth number on their cache rows. `starts` [rows]; `depths` and `sees`
-    [rows, width]; `cos` and `sin` [positions, dim / 2].
+    the number of rows of the pass; from the ninth number on their cache rows. `starts` [rows]; `first` and `places`:
+    see `passes.Columns`, lines are tokens; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
     """
 
     header: torch.Tensor
     starts: torch.Tensor
+    first: torch.Tensor
+    places: torch.Tensor
     depths: torch.Tensor
     sees: torch.Tensor
     cos: torch.Tensor
@@ -87,11 +93,11 @@ def _partial(low, high, key_low, key_high, value, visible, scaling):
 
 
 @triton.jit
-def _queries(block, is_shared, width, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
+def _queries(block, is_shared, num_tokens, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
     """The queries of one program: the token of each, its place in the group of heads, and whether there is one."""
     lane = tl.arange(0, MEMBERS)
     query = block * tl.where(is_shared, MEMBERS, GROUP) + lane
-    is_query = (query < width * GROUP) & (is_shared | (lane < GROUP))
+    is_query = (query < num_tokens * GROUP) & (is_shared | (lane < GROUP))
     query = tl.where(is_query, query, 0)
     return query // GROUP, query % GROUP, is_query
 
@@ -108,10 +114,10 @@ def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions"])
+@triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions", "first_row"])
 def _attend(
-    qkv_ptr, header_ptr, starts_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
-    layer, scaling, num_splits, width, num_positions,
+    qkv_ptr, header_ptr, starts_ptr, first_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
+    layer, scaling, num_splits, width, num_positions, first_row,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -122,14 +128,14 @@ def _attend(
     let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
-    split, row = tl.program_id(0), tl.program_id(2)
+    split, row = tl.program_id(0), first_row + tl.program_id(2)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
-    start, first = tl.load(starts_ptr + row), split * SPLIT
-    depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + row * width * QKV
-    is_shared = first + SPLIT <= start
-    own_depth = tl.load(depths_ptr + block)
-    is_needless = tl.where(is_shared, block * MEMBERS >= width * GROUP, first > start + own_depth)
-    is_needless = (row >= tl.load(header_ptr + 4)) | is_needless
+    start, line, first = tl.load(starts_ptr + row), tl.load(first_ptr + row), split * SPLIT
+    num_tokens = (tl.load(first_ptr + row + 1) - line).to(tl.int32)
+    depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + line * QKV
+    is_shared, own_depth = first + SPLIT <= start, tl.load(depths_ptr + block)
+    is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, first > start + own_depth)
+    is_needless |= block >= num_tokens  # each row has as many blocks as the widest one
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
@@ -142,7 +148,7 @@ def _attend(
     wait(PDL)
     if is_needless:
         return
-    token, member, is_query = _queries(block, is_shared, width, GROUP, MEMBERS)
+    token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query_low, query_high = rotated(
         qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
@@ -165,27 +171,33 @@ def _attend(
     if WINDOW > 0:
         visible = visible & (slot[None, :] > position[:, None] - WINDOW)
     mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling)
-    place = (((row * num_splits + split) * width + token) * NUM_KV + head) * GROUP + member
+    place = (((tl.program_id(2) * num_splits + split) * width + token) * NUM_KV + head) * GROUP + member
     tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_query[:, None])
     tl.store(weights_ptr + place * 2, best, mask=is_query)
     tl.store(weights_ptr + place * 2 + 1, total, mask=is_query)
 
 
 @quick
-@triton.jit(do_not_specialize=["num_splits", "width"])
+@triton.jit(do_not_specialize=["num_splits", "width", "first_row", "num_rows"])
 def _join(
-    partial_ptr, weights_ptr, header_ptr, starts_ptr, depths_ptr, out_ptr, num_splits, width,
+    partial_ptr, weights_ptr, starts_ptr, first_ptr, places_ptr, depths_ptr, out_ptr,
+    num_splits, width, first_row, num_rows,
     NUM_HEADS: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The softmax over all splits, for one token and head."""
+    """The softmax over all splits, for one token of these rows and one head."""
     let_next_start(PDL)
+    column, head = tl.load(places_ptr + tl.program_id(0)).to(tl.int32), tl.program_id(1)
+    row, token = column // width, column % width
+    is_token = token < tl.load(first_ptr + row + 1) - tl.load(first_ptr + row)
+    position = tl.load(starts_ptr + row) + tl.load(depths_ptr + column)
+    row -= first_row
     wait(PDL)
-    row, token, head = tl.program_id(0) // width, tl.program_id(0) % width, tl.program_id(1)
+    if (row < 0) | (row >= num_rows):
+        return
     place = out_ptr + (tl.program_id(0) * NUM_HEADS + head) * DIM + tl.arange(0, DIM)
-    if row >= tl.load(header_ptr + 4):  # padding: nothing, but a number
+    if not is_token:  # padding: nothing, but a number
         tl.store(place, tl.zeros([DIM], out_ptr.dtype.element_ty))
         return
-    position = tl.load(starts_ptr + row) + tl.load(depths_ptr + row * width + token)
     used = position // SPLIT + 1
     dims = tl.arange(0, DIM)[None, :]
     best = tl.full([], -1e30, tl.float32)
@@ -208,30 +220,30 @@ def _join(
 
 
 def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
-    """`qkv` [rows * width, (heads + 2 kv heads) * dim] -> [rows * width, heads * dim]; keys and values are stored."""
+    """`qkv` [tokens, (heads + 2 kv heads) * dim] -> [tokens, heads * dim]; keys and values are stored."""
     num_rows, width = place.depths.shape
-    group = heads.num_heads // heads.num_kv_heads
     num_splits = triton.cdiv(place.end, SPLIT)
-    shape = (num_rows, num_splits, width, heads.num_heads)
+    row_bytes = num_splits * width * heads.num_heads * heads.dim * 4
+    group = min(num_rows, max(1, MAX_PARTIAL_BYTES // row_bytes))
+    shape = (group, num_splits, width, heads.num_heads)
     partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
     weights = room("weights", (*shape, 2), torch.float32, qkv.device)
     out = room("mixed", (len(qkv), heads.num_heads * heads.dim), qkv.dtype, qkv.device)
+    for first_row in range(0, num_rows, group):
+        rows = range(first_row, min(first_row + group, num_rows))
+        _attend_rows(rows, (qkv, partial, weights, out), place, heads, layer)
+    return out
+
+
+def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, heads: Heads, layer: int) -> None:
+    qkv, partial, weights, out = tensors
+    _, num_splits, width, _ = weights.shape[:4]
+    group = heads.num_heads // heads.num_kv_heads
+    options = launch.options(qkv.device)
     attend_kernel: Any = _attend
-    attend_kernel[(num_splits, width * heads.num_kv_heads, num_rows)](
-        qkv,
-        place.header,
-        place.starts,
-        place.depths,
-        place.sees,
-        place.cos,
-        place.sin,
-        partial,
-        weights,
-        layer,
-        heads.scaling,
-        num_splits,
-        width,
-        len(place.cos),
+    attend_kernel[(num_splits, width * heads.num_kv_heads, len(rows))](
+        *(qkv, place.header, place.starts, place.first, place.depths, place.sees, place.cos, place.sin),
+        *(partial, weights, layer, heads.scaling, num_splits, width, len(place.cos), rows.start),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
@@ -240,23 +252,16 @@ def attend(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room
         SPLIT=SPLIT,
         WIDTHS=64,
         num_warps=4,
-        **launch.options(qkv.device),
+        **options,
     )
     join_kernel: Any = _join
-    join_kernel[(num_rows * width, heads.num_heads)](
-        partial,
-        weights,
-        place.header,
-        place.starts,
-        place.depths,
-        out,
-        num_splits,
-        width,
+    join_kernel[(len(qkv), heads.num_heads)](
+        *(partial, weights, place.starts, place.first, place.places, place.depths, out),
+        *(num_splits, width, rows.start, len(rows)),
         NUM_HEADS=heads.num_heads,
         DIM=heads.dim,
         SPLIT=SPLIT,
         JOINED=_JOINED,
         num_warps=2,
-        **launch.options(qkv.device),
+        **options,
     )
-    return out

@@ -9,10 +9,10 @@ from ..passes import SETTINGS, WORD_COUNT, WORD_EOS, WORD_PROMPT, ChoiceKind, Co
 
 
 class _Numbers:
-    """The settings of each column, [columns] or, if they are not whole, [columns, 1]."""
+    """The settings of each line, [lines] or, if they are not whole, [lines, 1]."""
 
     def __init__(self, columns: Columns) -> None:
-        self._settings = columns.settings.repeat_interleave(columns.depths.shape[1], dim=0)
+        self._settings = columns.settings[_rows(columns)]
 
     def whole(self, name: str) -> torch.Tensor:
         return self._settings[:, SETTINGS.index(name)]
@@ -21,39 +21,51 @@ class _Numbers:
         return self.whole(name).contiguous().view(torch.float64)[:, None]
 
 
+def _rows(columns: Columns) -> torch.Tensor:
+    """Each line's row."""
+    return columns.places // columns.depths.shape[1]
+
+
+def lines_of(columns: Columns) -> torch.Tensor:
+    """[rows, width] the line of each column; where it has none, another one's."""
+    (rows, width), first = columns.depths.shape, columns.first
+    lines = first[:rows, None] + torch.arange(width, device=first.device)
+    return torch.minimum(lines, first[1 : rows + 1, None] - 1).clamp(min=0)
+
+
 def _indices(columns: Columns) -> torch.Tensor:
-    """Each column's position in the generated text."""
-    return (columns.indices[:, None] + columns.depths).flatten()
+    """Each line's position in the generated text."""
+    return (columns.indices[:, None] + columns.depths).flatten()[columns.places]
 
 
 def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
-    """Raw scores [columns, vocabulary] after the rules, float32; without rules as they are."""
+    """Raw scores [lines, vocabulary] after the rules, float32; without rules as they are."""
     if kind.has_rules:
         scores = _ruled(scores.float(), columns)
     if kind.is_masked:
         assert columns.allowed is not None
         token = torch.arange(scores.shape[-1], device=scores.device)
-        bits = columns.allowed.flatten(0, 1)[:, token // 32] >> (token % 32)
+        bits = columns.allowed.flatten(0, 1)[columns.places][:, token // 32] >> (token % 32)
         scores = scores.float().masked_fill((bits & 1) == 0, -torch.inf)
     return scores
 
 
 def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
-    numbers, width = _Numbers(columns), columns.depths.shape[1]
+    numbers, own = _Numbers(columns), _rows(columns)
     assert columns.words is not None
-    rows, size = columns.rows, scores.shape[-1]
-    words = columns.words[rows, :size].repeat_interleave(width, dim=0)
+    rows, size = columns.rows[own], scores.shape[-1]
+    words = columns.words[rows, :size]
     place = torch.arange(columns.path.shape[1], device=scores.device)
     # At index 0 the pass's first token is the prompt's last.
     is_generated = (columns.path >= 0) & ((place > 0) | (columns.indices[:, None] > 0))
-    is_on_path = (columns.on_path[:, :, None] >> place & is_generated[:, None]).flatten(0, 1)
-    is_on_path &= (columns.path < size).repeat_interleave(width, dim=0)
-    path = columns.path.clamp(0, size - 1).repeat_interleave(width, dim=0)
+    is_on_path = columns.on_path.flatten()[columns.places][:, None] >> place & is_generated[own]
+    is_on_path &= (columns.path < size)[own]
+    path = columns.path.clamp(0, size - 1)[own]
     counts = (words & WORD_COUNT).long().scatter_add(1, path, is_on_path)
     is_early = _indices(columns) < numbers.whole("min_new_tokens")
     scores = scores.masked_fill(is_early[:, None] & (words & WORD_EOS != 0), -torch.inf)
     if columns.biases is not None:
-        scores = scores + columns.biases[rows, :size].repeat_interleave(width, dim=0)
+        scores = scores + columns.biases[rows, :size]
     penalty = numbers.real("repetition").float()
     is_seen = (counts > 0) | (words & WORD_PROMPT != 0)
     scores = torch.where(is_seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
@@ -62,7 +74,7 @@ def _ruled(scores: torch.Tensor, columns: Columns) -> torch.Tensor:
 
 
 def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
-    """The `count` winners of scores [columns, vocabulary] after the rules."""
+    """The `count` winners of scores [lines, vocabulary] after the rules."""
     numbers, raw = _Numbers(columns), scores.float()
     peak = torch.exp(raw.amax(-1) - raw.logsumexp(-1))
     salts = (numbers.whole("round"), kind.salt) if kind.salt else ()
@@ -74,7 +86,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
 
 
 def warped(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
-    """Temperature, if any, and truncation of scores [columns, vocabulary] after the rules."""
+    """Temperature, if any, and truncation of scores [lines, vocabulary] after the rules."""
     numbers = _Numbers(columns)
     temperature = numbers.real("temperature").float()
     scores = scores.float() / torch.where(temperature > 0, temperature, 1.0)

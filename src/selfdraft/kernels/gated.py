@@ -14,27 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Room, Tile, fetch_ahead, fresh, let_next_start, row_tile, token_tile, wait
+from .launch import Room, Tile, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
 
 
 @quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _gated(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    num_tokens,
-    num_rows,
-    SIZE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_token = tokens < num_tokens
@@ -43,10 +32,6 @@ def _gated(
     # Rows after the last one are read again and not stored.
     row_ptr = weight_ptr + (rows % num_rows).to(tl.int64) * SIZE
     up_offset = num_rows.to(tl.int64) * SIZE
-    if AHEAD > 0:
-        BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
-        fetch_ahead(row_ptr, AHEAD * BYTES, PDL)
-        fetch_ahead(row_ptr + up_offset, AHEAD * BYTES, PDL)
     gate_rows = row_ptr[:, None] + columns[None, :]
     up_rows = gate_rows + up_offset
     gate = tl.zeros([ROWS, TOKENS], tl.float32)
@@ -73,18 +58,12 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
     tile, num_tile_tokens = gated_tile(num_rows, num_tokens), token_tile(num_tokens)
     kernel: Any = _gated
     kernel[(triton.cdiv(num_tokens, num_tile_tokens), triton.cdiv(num_rows, tile.rows))](
-        x,
-        weight,
-        x if bias is None else bias,
-        out,
-        num_tokens,
-        num_rows,
+        *(x, weight, x if bias is None else bias, out, num_tokens, num_rows),
         SIZE=size,
         HAS_BIAS=bias is not None,
         TOKENS=num_tile_tokens,
         ROWS=tile.rows,
         COLUMNS=next(step for step in (tile.columns, 64, 32, 16) if size % step == 0),
-        AHEAD=min(tile.ahead, size),
         **tile.options(x, num_matrices=2),
     )
     return out

@@ -52,20 +52,6 @@ def let_next_start(PDL: tl.constexpr):
         gdc_launch_dependents()
 
 
-@triton.jit
-def fetch_ahead(pointers, num_bytes, PDL: tl.constexpr):
-    """Bring `num_bytes` (a multiple of 16) from each pointer on into the device's cache; nothing waits for them."""
-    if PDL:
-        tl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-            "=r,l,r",
-            [pointers.to(tl.int64), num_bytes],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
 @cache
 def overlaps(device: torch.device) -> bool:
     """Whether a kernel may start on this device before the one before it has ended."""
@@ -88,7 +74,7 @@ PROCESSORS = 132
 class Tile:
     """What one program of a product takes: `rows` of the matrix, `columns` at a time.
 
-    All columns are cut into `num_splits` parts, one program each. `ahead`: columns that it fetches before it waits.
+    All columns are cut into `num_splits` parts, one program each.
     """
 
     rows: int
@@ -96,7 +82,6 @@ class Tile:
     num_warps: int
     num_stages: int
     num_splits: int = 1
-    ahead: int = 0
 
     def part(self, size: int) -> int:
         """Columns of a split: whole steps."""
@@ -106,7 +91,7 @@ class Tile:
     def options(self, x: torch.Tensor, num_matrices: int = 1) -> dict[str, Any]:
         """As many stages as the device has room for; none of this changes a result."""
         num_bytes = (num_matrices * self.rows + token_tile(len(x))) * self.columns * x.element_size()
-        num_stages = max(1, min(self.num_stages, _shared_bytes(x.device) // num_bytes))
+        num_stages = max(1, min(self.num_stages, shared_bytes(x.device) // num_bytes))
         return {"num_warps": self.num_warps, "num_stages": num_stages, **options(x.device)}
 
 
@@ -125,7 +110,7 @@ def row_tile(num_rows: int, num_tokens: int) -> int:
 
 
 @cache
-def _shared_bytes(device: torch.device) -> int:
+def shared_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 1 << 20
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10))

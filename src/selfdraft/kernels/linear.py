@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import PROCESSORS, Room, Tile, fetch_ahead, fresh, let_next_start, row_tile, token_tile, wait
+from .launch import PROCESSORS, Room, Tile, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
 
 _MAX_SPLITS = 16
@@ -26,7 +26,7 @@ _MAX_SPLITS = 16
 def _linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows,
     SIZE: tl.constexpr, PART: tl.constexpr, IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, TOKENS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -35,9 +35,6 @@ def _linear(
     columns = split * PART + tl.arange(0, COLUMNS)
     # Rows after the last one are read again and not stored.
     row_ptr = weight_ptr + (rows % num_rows).to(tl.int64) * SIZE
-    if AHEAD > 0:
-        BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
-        fetch_ahead(row_ptr + split * PART, tl.minimum(AHEAD, SIZE - split * PART) * BYTES, PDL)
     weights = row_ptr[:, None] + columns[None, :]
     source = x_ptr + tokens[None, :] * SIZE + columns[:, None]
     total = tl.zeros([ROWS, TOKENS], tl.float32)
@@ -103,7 +100,6 @@ def multiply(
         TOKENS=num_tile_tokens,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
-        AHEAD=min(tile.ahead, part) if size % 16 == 0 else 0,
         **tile.options(x),
     )
     return out

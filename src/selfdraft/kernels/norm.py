@@ -16,18 +16,9 @@ from .quick import quick
 @quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _add_norm(
-    stream_ptr,
-    branch_ptr,
-    weight_ptr,
-    sum_ptr,
-    out_ptr,
-    eps,
-    num_tokens,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NUM_PARTS: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    stream_ptr, branch_ptr, weight_ptr, sum_ptr, out_ptr, eps, num_tokens,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, NUM_PARTS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     let_next_start(PDL)
     place = tl.arange(0, BLOCK)
     mask = place < SIZE

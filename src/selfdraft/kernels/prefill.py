@@ -1,6 +1,8 @@
-"""What stands between the vendor's products of a prefill: rotary with the store of keys and values, and SwiGLU.
+"""What stands between the vendor's products of a prefill: rotary with the store of keys and values, attention, SwiGLU.
 
-Many tokens a row, all rows from the same slot on. Attention itself is torch's flash kernel: see models/gpu.
+The tokens of several texts are packed into one vector, without padding between them. A `chunk` is what one text has of
+them: its cache row is the header's, each token has a slot of its own. So texts with and without something before them
+share a pass.
 """
 
 from __future__ import annotations
@@ -17,53 +19,64 @@ from .launch import let_next_start, wait
 from .quick import quick
 
 _BLOCK = 1024
+_LOG2_E = 1.4426950408889634
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "width", "num_positions"])
+@triton.jit(do_not_specialize=["layer", "num_positions"])
 def _rotate_and_store(
-    qkv_ptr, header_ptr, cos_ptr, sin_ptr, layer, width, num_positions,
+    qkv_ptr, header_ptr, chunks_ptr, slots_ptr, cos_ptr, sin_ptr, layer, num_positions,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr,
     ROTATED: tl.constexpr, STORED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """All heads of one token: queries and keys are rotated where they are, keys and values go to the token's slot."""
+    """All heads of one token: queries are rotated where they are, rotated keys and values go to the token's slot."""
     let_next_start(PDL)
     wait(PDL)
     HALF: tl.constexpr = DIM // 2
-    row, slot = tl.program_id(0) // width, tl.load(header_ptr + 5) + tl.program_id(0) % width
-    source = qkv_ptr + tl.program_id(0).to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
+    token = tl.program_id(0)
+    chunk, slot = tl.load(chunks_ptr + token), tl.load(slots_ptr + token)
+    if slot < 0:  # padding: nobody reads it
+        return
+    source = qkv_ptr + token.to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
     head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_rotated = head < NUM_HEADS + NUM_KV
     low, high = rotated(source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF)
-    place = source + head[:, None] * DIM + half
-    tl.store(place, low, mask=is_rotated[:, None])
-    tl.store(place + HALF, high, mask=is_rotated[:, None])
+    place, is_query = source + head[:, None] * DIM + half, (head < NUM_HEADS)[:, None]
+    tl.store(place, low, mask=is_query)
+    tl.store(place + HALF, high, mask=is_query)
     is_key = (is_rotated & (head >= NUM_HEADS))[:, None]
-    keys, _ = planes(header_ptr, qkv_ptr, layer, row, head - NUM_HEADS, NUM_KV, DIM)
+    keys, _ = planes(header_ptr, qkv_ptr, layer, chunk, head - NUM_HEADS, NUM_KV, DIM)
     tl.store(keys[:, None] + slot * DIM + half, low, mask=is_key)
     tl.store(keys[:, None] + slot * DIM + HALF + half, high, mask=is_key)
     stored = tl.arange(0, STORED)
     is_value = (stored < NUM_KV)[:, None]
     value = tl.load(source + (NUM_HEADS + NUM_KV + stored)[:, None] * DIM + dims, mask=is_value, other=0.0)
-    _, values = planes(header_ptr, qkv_ptr, layer, row, stored, NUM_KV, DIM)
+    _, values = planes(header_ptr, qkv_ptr, layer, chunk, stored, NUM_KV, DIM)
     tl.store(values[:, None] + slot * DIM + dims, value, mask=is_value)
 
 
 def rotate_and_store(
-    qkv: torch.Tensor, header: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], heads: Heads, layer: int
+    qkv: torch.Tensor,
+    header: torch.Tensor,
+    chunks: torch.Tensor,
+    slots: torch.Tensor,
+    table: tuple[torch.Tensor, torch.Tensor],
+    heads: Heads,
+    layer: int,
 ) -> None:
-    """`qkv` [rows, width, heads + 2 kv heads, dim]: queries and keys in place; keys and values to the layer's slots.
+    """`qkv` [tokens, (heads + 2 kv heads) * dim]: queries in place; keys and values to the layer's slots.
 
-    `header` as in `attention.Place`; its sixth number is the first slot. `table`: cos and sin [positions, dim / 2].
+    `header` as in `attention.Place`, a row of it for each chunk; `chunks` and `slots` [tokens]: where each token
+    belongs, slot -1: nowhere. `table`: cos and sin [positions, dim / 2].
     """
-    num_rows, width, _, _ = qkv.shape
     kernel: Any = _rotate_and_store
-    kernel[(num_rows * width,)](
+    kernel[(len(qkv),)](
         qkv,
         header,
+        chunks,
+        slots,
         *table,
         layer,
-        width,
         len(table[0]),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
@@ -73,6 +86,110 @@ def rotate_and_store(
         num_warps=4,
         **launch.options(qkv.device),
     )
+
+
+@triton.jit
+def _mix(
+    query, keys, values, first, position, end, scale, mixed, best, total,
+    DIM: tl.constexpr, WINDOW: tl.constexpr, KEYS: tl.constexpr, IS_EDGE: tl.constexpr,
+):  # fmt: skip
+    """The softmax so far with the slots from `first` on: values not yet divided, the best score, the divisor.
+
+    Unless `IS_EDGE`, every query sees all of them.
+    """
+    slot = first + tl.arange(0, KEYS)
+    place = slot[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    key = tl.load(keys + place, mask=(slot < end)[:, None], other=0.0) if IS_EDGE else tl.load(keys + place)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    if IS_EDGE:
+        is_seen = slot[None, :] <= position[:, None]
+        if WINDOW > 0:
+            is_seen = is_seen & (slot[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(is_seen, scores, float("-inf"))
+    new_best = tl.maximum(best, tl.max(scores, axis=1))
+    probs = tl.exp2(scores - new_best[:, None])
+    before = tl.exp2(best - new_best)
+    value = tl.load(values + place, mask=(slot < end)[:, None], other=0.0) if IS_EDGE else tl.load(values + place)
+    mixed = tl.dot(probs.to(value.dtype), value, mixed * before[:, None], input_precision="ieee")
+    return mixed, new_best, total * before + tl.sum(probs, axis=1)
+
+
+@quick
+@triton.jit(do_not_specialize=["layer"])
+def _attend_chunks(
+    qkv_ptr, header_ptr, blocks_ptr, out_ptr, layer, scale,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One head of a block of queries: it reads all slots up to its last token's. Slots come in whole blocks of KEYS."""
+    let_next_start(PDL)
+    wait(PDL)
+    entry, head = blocks_ptr + tl.program_id(0) * 4, tl.program_id(1)
+    count = tl.load(entry + 3).to(tl.int32)
+    if count == 0:
+        return
+    start, lane, dims = tl.load(entry + 1).to(tl.int32), tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
+    keys, values = planes(header_ptr, qkv_ptr, layer, tl.load(entry), head // (NUM_HEADS // NUM_KV), NUM_KV, DIM)
+    is_query = (lane < count)[:, None]
+    token = (tl.load(entry + 2) + lane)[:, None]
+    query = tl.load(qkv_ptr + (token * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims, mask=is_query, other=0.0)
+    position, end = start + lane, start + count
+    begin, edge = 0, (start + 1) // KEYS * KEYS  # up to here everybody sees everything
+    if WINDOW > 0:
+        begin = tl.maximum(start + 1 - WINDOW, 0) // KEYS * KEYS
+        edge = begin
+    mixed, total = tl.zeros([QUERIES, DIM], tl.float32), tl.zeros([QUERIES], tl.float32)
+    best = tl.full([QUERIES], -1e30, tl.float32)  # a query may see nothing of the first slots
+    for first in range(begin, edge, KEYS):
+        mixed, best, total = _mix(
+            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
+        )
+    for first in range(edge, end, KEYS):
+        mixed, best, total = _mix(
+            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
+        )
+    place = out_ptr + (token * NUM_HEADS + head) * DIM + dims
+    tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_query)
+
+
+def queries_of(num_tokens: int) -> int:
+    """Of one block in a pass of this many tokens: few where programs are few, for each has a processor of its own."""
+    return 64 if num_tokens <= 1024 else 128
+
+
+def attend(qkv: torch.Tensor, header: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int) -> torch.Tensor:
+    """[tokens, heads * dim] of what `rotate_and_store` has left; of what only pads, anything.
+
+    `blocks` [blocks, 4]: each has up to `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its
+    place among the tokens, and their number; 0: none.
+    """
+    out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
+    queries = queries_of(len(qkv))
+    kernel: Any = _attend_chunks
+    kernel[(len(blocks), heads.num_heads)](
+        qkv,
+        header,
+        blocks,
+        out,
+        layer,
+        heads.scaling * _LOG2_E,
+        NUM_HEADS=heads.num_heads,
+        NUM_KV=heads.num_kv_heads,
+        DIM=heads.dim,
+        WINDOW=heads.window or 0,
+        QUERIES=queries,
+        KEYS=64,
+        num_warps=queries // 16,
+        num_stages=_num_stages(queries, heads.dim, qkv),
+        **launch.options(qkv.device),
+    )
+    return out
+
+
+def _num_stages(queries: int, dim: int, x: torch.Tensor) -> int:
+    """As many as the device has room for, up to 3; this changes no result."""
+    num_bytes = dim * x.element_size()
+    return max(1, min(3, (launch.shared_bytes(x.device) - queries * num_bytes) // (2 * 64 * num_bytes)))
 
 
 @quick

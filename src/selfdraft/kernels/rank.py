@@ -17,15 +17,9 @@ _BLOCK, _BLOCK_WARPS, _ROW_WARPS = 4096, 8, 4
 @quick
 @triton.jit
 def _rank_blocks(
-    scores_ptr,
-    values_ptr,
-    tokens_ptr,
-    sums_ptr,
-    size,
-    COUNT: tl.constexpr,
-    NUM_TOP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    scores_ptr, values_ptr, tokens_ptr, sums_ptr, size,
+    COUNT: tl.constexpr, NUM_TOP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The best of one block of the vocabulary, and its sums: of exponentials, and of exponentials times exponents."""
     row, block = tl.program_id(1), tl.program_id(0)
     token = block * BLOCK + tl.arange(0, BLOCK)
@@ -50,21 +44,9 @@ def _rank_blocks(
 @quick
 @triton.jit
 def _rank_rows(
-    values_ptr,
-    tokens_ptr,
-    sums_ptr,
-    best_ptr,
-    choice_ptr,
-    confidence_ptr,
-    probs_ptr,
-    entropy_ptr,
-    num_blocks,
-    KEPT: tl.constexpr,
-    COUNT: tl.constexpr,
-    NUM_TOP: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    ENTRIES: tl.constexpr,
-):
+    values_ptr, tokens_ptr, sums_ptr, best_ptr, choice_ptr, confidence_ptr, probs_ptr, entropy_ptr, num_blocks,
+    KEPT: tl.constexpr, COUNT: tl.constexpr, NUM_TOP: tl.constexpr, BLOCKS: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
     """What the blocks of a row come to. The first KEPT are told by token, the first NUM_TOP by probability."""
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
@@ -133,15 +115,7 @@ def _rank(scores: torch.Tensor, num_kept: int, count: int, num_top: int) -> tupl
     )
     row_kernel: Any = _rank_rows
     row_kernel[(num_rows,)](
-        values,
-        tokens,
-        sums,
-        best,
-        choice,
-        confidence,
-        probs,
-        entropy,
-        num_blocks,
+        *(values, tokens, sums, best, choice, confidence, probs, entropy, num_blocks),
         KEPT=num_kept,
         COUNT=count,
         NUM_TOP=num_top,

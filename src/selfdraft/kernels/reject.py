@@ -20,11 +20,11 @@ from ..noise import REST, TEST
 from ..passes import SETTINGS, ChoiceKind, Columns
 from .choose import draw, uniform
 from .quick import quick
-from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, setting, truncation, warmed, warmth
+from .truncate import BLOCK, WARPS, Truncation, is_kept, loaded, row_of, setting, truncation, warmed, warmth
 
 _NUM_NODES, _NUM_DRAWN = (tl.constexpr(SETTINGS.index(name)) for name in ("num_nodes", "num_drawn"))
 _TEST = tl.constexpr(TEST)
-_FREE = ["size", "width", "num_depths", "num_blocks", "num_rivals", "num_refused"]
+_FREE = ["size", "width", "num_depths", "num_columns", "num_blocks", "num_rivals", "num_refused"]
 _WIDTH = tl.constexpr(64)
 
 
@@ -40,19 +40,20 @@ def _children(sees_ptr, row, at, after, last, width):
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _sums(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, tokens_ptr, sees_ptr, sums_ptr,
-    size, width, num_depths, num_rivals, TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, places_ptr, tokens_ptr, sees_ptr, sums_ptr,
+    size, width, num_depths, num_columns, num_rivals, TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block's part of its column's softmax: the best warm score, and what all weigh beside it.
+    """A block's part of its line's softmax: the best warm score, and what all weigh beside it.
 
     Of a draft's level also without the first token drawn from it, without the first two, and so on.
     """
-    block, column = tl.program_id(0), tl.program_id(1)
-    row, depth = column // (width + num_depths), column % (width + num_depths) - width
+    block, line = tl.program_id(0), tl.program_id(1)
+    row = row_of(places_ptr, line, width)
+    depth = tl.where(line < num_columns, -1, (line - num_columns) % num_depths)
     token = block * BLOCK + tl.arange(0, BLOCK)
-    x = loaded(scores_ptr, column, token, size)
+    x = loaded(scores_ptr, line, token, size)
     warm = warmed(x, settings_ptr, row)
-    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, TOPS, MIN_P)
+    keeps = is_kept(x, warm, settings_ptr, row, line, best_ptr, least_ptr, TOPS, MIN_P)
     at = tl.minimum(tl.maximum(depth, 0), width - 1)
     last = tl.where(depth < 0, 0, setting(settings_ptr, row, _NUM_DRAWN))
     for rank in range(tl.where(depth < 0, 1, num_rivals + 1)):
@@ -62,7 +63,7 @@ def _sums(
             number = tl.cumsum(is_child.to(tl.int32), axis=0)
             keeps &= token != tl.max(tl.where(is_child & (number == rank), drawn, -1), axis=0)
         peak = tl.max(tl.where(keeps, warm, -1e30), axis=0)
-        place = sums_ptr + ((column * (num_rivals + 1) + rank) * tl.num_programs(0) + block) * 2
+        place = sums_ptr + ((line * (num_rivals + 1) + rank) * tl.num_programs(0) + block) * 2
         tl.store(place, peak)
         tl.store(place + 1, tl.sum(tl.where(keeps, tl.exp(warm - peak), 0.0), axis=0))
 
@@ -88,34 +89,33 @@ def _left_after(lefts_ptr, level, num_refused, num_blocks, num_rivals, BLOCKS: t
 
 
 @triton.jit
-def _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P):
+def _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, line, token, peak, size, TOPS, MIN_P):
     """What scores weigh beside one of `peak`."""
-    x = loaded(scores_ptr, column, token, size)
+    x = loaded(scores_ptr, line, token, size)
     warm = warmed(x, settings_ptr, row)
-    keeps = is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, TOPS, MIN_P)
+    keeps = is_kept(x, warm, settings_ptr, row, line, best_ptr, least_ptr, TOPS, MIN_P)
     return tl.where(keeps, tl.exp(warm - peak), 0.0)
 
 
 @triton.jit
 def _left(
     scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
-    size, width, num_depths, num_blocks, num_rivals,
+    size, num_depths, num_columns, num_blocks, num_rivals,
     TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Probabilities after the column `at`, and what refused draws have left of them; not normalised."""
-    column = row * (width + num_depths) + at
-    peak, total = _softmax(sums_ptr, column * (num_rivals + 1), num_blocks, BLOCKS)
-    p = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P) / total
+    """Probabilities of the line `at`, and what refused draws have left of them; not normalised."""
+    peak, total = _softmax(sums_ptr, at * (num_rivals + 1), num_blocks, BLOCKS)
+    p = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, at, token, peak, size, TOPS, MIN_P) / total
     left = p
     if num_refused > 0:
-        column = row * (width + num_depths) + width + depth
+        line = num_columns + row * num_depths + depth
         peak, share = tl.zeros([], tl.float32) + 1e30, tl.zeros([], tl.float32)
         for rank in range(num_refused):
             before = _left_after(lefts_ptr, row * num_depths + depth, rank, num_blocks, num_rivals, BLOCKS)
-            next_peak, total = _softmax(sums_ptr, column * (num_rivals + 1) + rank, num_blocks, BLOCKS)
+            next_peak, total = _softmax(sums_ptr, line * (num_rivals + 1) + rank, num_blocks, BLOCKS)
             share = share * tl.exp(next_peak - peak) + before / total  # peaks fall: nothing leaves the numbers' range
             peak = next_peak
-        q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, column, token, peak, size, TOPS, MIN_P)
+        q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, line, token, peak, size, TOPS, MIN_P)
         left = tl.maximum(p - q * share, 0.0)
     return p, left
 
@@ -123,16 +123,17 @@ def _left(
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _lefts(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr,
-    size, width, num_depths, num_blocks, num_rivals, num_refused,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, first_ptr, sums_ptr, lefts_ptr,
+    size, width, num_depths, num_columns, num_blocks, num_rivals, num_refused,
     TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block's part of what is left, of each level, when this many draws are refused."""
     block, level = tl.program_id(0), tl.program_id(1)
     row, depth = level // num_depths, level % num_depths
+    at = tl.minimum(tl.load(first_ptr + row) + tl.minimum(depth, width - 1), num_columns - 1)
     _, left = _left(
-        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, tl.minimum(depth, width - 1), depth,
-        num_refused, block * BLOCK + tl.arange(0, BLOCK), size, width, num_depths, num_blocks, num_rivals,
+        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth,
+        num_refused, block * BLOCK + tl.arange(0, BLOCK), size, num_depths, num_columns, num_blocks, num_rivals,
         TOPS, MIN_P, BLOCKS,
     )  # fmt: skip
     tl.store(lefts_ptr + (level * num_rivals + num_refused - 1) * num_blocks + block, tl.sum(left, axis=0))
@@ -141,15 +142,16 @@ def _lefts(
 @quick
 @triton.jit(do_not_specialize=_FREE)
 def _walk(
-    scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, indices_ptr, tokens_ptr, sees_ptr,
-    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_blocks, num_rivals,
+    scores_ptr, settings_ptr, best_ptr, least_ptr, first_ptr, sums_ptr, lefts_ptr, indices_ptr, tokens_ptr, sees_ptr,
+    rest_ptr, verdicts_ptr, depths_ptr, size, width, num_depths, num_columns, num_blocks, num_rivals,
     TOPS: tl.constexpr, MIN_P: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From child to child of the last column kept; then a block of `rest` [rows, vocabulary]: scores of what is left.
 
-    `depths` [rows]: where those stand.
+    `depths` [rows, width]: where those stand, in column 0.
     """
     block, row = tl.program_id(0), tl.program_id(1)
+    line = tl.minimum(tl.load(first_ptr + row), num_columns - 1)  # of column 0; rows that only pad may have none
     each, none = tl.arange(0, _WIDTH), tl.zeros([], tl.int32)
     num_nodes = setting(settings_ptr, row, _NUM_NODES).to(tl.int32)
     num_drawn = setting(settings_ptr, row, _NUM_DRAWN).to(tl.int32)
@@ -159,12 +161,12 @@ def _walk(
     while column < _WIDTH:
         token, depth = tl.load(tokens_ptr + row * width + column).to(tl.int32), tl.minimum(num_kept, num_depths - 1)
         _, p = _left(
-            scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, depth, num_refused, token,
-            size, width, num_depths, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
+            scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, line + at, depth, num_refused,
+            token, size, num_depths, num_columns, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
         )  # fmt: skip
         p /= _left_after(lefts_ptr, row * num_depths + depth, num_refused, num_blocks, num_rivals, BLOCKS)
         chance = uniform(settings_ptr, row, tl.load(indices_ptr + row) + num_kept, num_tested, _TEST)
-        is_drawn, level = column <= num_drawn, row * (width + num_depths) + width + depth
+        is_drawn, level = column <= num_drawn, num_columns + row * num_depths + depth
         if is_drawn:
             peak, total = _softmax(sums_ptr, level * (num_rivals + 1) + num_refused, num_blocks, BLOCKS)
             q = _weights(scores_ptr, settings_ptr, best_ptr, least_ptr, row, level, token, peak, size, TOPS, MIN_P)
@@ -179,11 +181,11 @@ def _walk(
         follows = _children(sees_ptr, row, at, column, num_nodes, width)
         column = tl.min(tl.where(follows, each, _WIDTH), axis=0)
     tl.store(verdicts_ptr + row * (width + 1), num_kept.to(tl.int64), mask=block == 0)
-    tl.store(depths_ptr + row, num_kept.to(tl.int64), mask=block == 0)
+    tl.store(depths_ptr + row * width, num_kept.to(tl.int64), mask=block == 0)
     token = block * BLOCK + tl.arange(0, BLOCK)
     p, left = _left(
-        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, at, num_kept, num_refused, token,
-        size, width, num_depths, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
+        scores_ptr, settings_ptr, best_ptr, least_ptr, sums_ptr, lefts_ptr, row, line + at, num_kept, num_refused,
+        token, size, num_depths, num_columns, num_blocks, num_rivals, TOPS, MIN_P, BLOCKS,
     )  # fmt: skip
     # Where rounding has left nothing at all, it is drawn from p: noise is never as large.
     score = tl.where(left > 0, tl.log(tl.maximum(left, 1e-45)), tl.log(tl.maximum(p, 1e-45)) - 1000.0)
@@ -198,29 +200,31 @@ def _walk(
 
 def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
     """See `top.reject`."""
-    (num_rows, width), size, num_depths = columns.depths.shape, scores.shape[-1], drawn_from.shape[1]
-    # Side by side they are truncated at once, which takes longer than a copy.
-    scores = torch.cat((scores.view(num_rows, width, size), drawn_from), 1).flatten(0, 1)
+    (num_rows, width), (num_columns, size), num_depths = columns.depths.shape, scores.shape, drawn_from.shape[1]
+    # One after the other they are truncated at once, which takes longer than a copy.
+    scores, device = torch.cat((scores, drawn_from.flatten(0, 1))), scores.device
+    begins = torch.arange(0, num_rows * width, width, device=device)
+    places = torch.cat((columns.places, begins[:, None].expand(num_rows, num_depths).flatten()))
     found, count = Truncation(columns.settings, columns.settings), kind.num_rivals  # nothing is read there
     if kind.has_top_k or kind.has_top_p or kind.has_min_p:
-        all_columns = columns.depths.new_empty(num_rows, width + num_depths)
-        found = truncation(scores, replace(columns, depths=all_columns), kind)
-    num_blocks, device = triton.cdiv(size, BLOCK), scores.device
+        found = truncation(scores, replace(columns, places=places), kind)
+    num_blocks = triton.cdiv(size, BLOCK)
     sums = torch.empty(len(scores), count + 1, num_blocks, 2, dtype=torch.float32, device=device)
     lefts = torch.empty(num_rows * num_depths, max(count, 1), num_blocks, dtype=torch.float32, device=device)
     rest = torch.empty(num_rows, size, dtype=torch.float32, device=device)
-    verdicts, depths = columns.depths.new_zeros(num_rows, width + 1), columns.depths.new_empty(num_rows, 1)
-    known, sizes = (scores, columns.settings, found.best, found.least), (size, width, num_depths)
+    verdicts, depths = columns.depths.new_zeros(num_rows, width + 1), torch.empty_like(columns.depths)
+    known, sizes = (scores, columns.settings, *found), (size, width, num_depths, num_columns)
     drafted = (columns.path, columns.on_path)
     fixed = {"TOPS": kind.has_top_k or kind.has_top_p, "MIN_P": kind.has_min_p}
     across = {"BLOCKS": triton.next_power_of_2(num_blocks), "BLOCK": BLOCK, "num_warps": WARPS}
     kernel: Any = _sums
-    kernel[(num_blocks, len(scores))](*known, *drafted, sums, *sizes, count, **fixed, BLOCK=BLOCK, num_warps=WARPS)
+    values = (*known, places, *drafted, sums, *sizes, count)
+    kernel[(num_blocks, len(scores))](*values, **fixed, BLOCK=BLOCK, num_warps=WARPS)
     kernel, grid = _lefts, (num_blocks, num_rows * num_depths)
     for num_refused in range(1, count + 1):
-        kernel[grid](*known, sums, lefts, *sizes, num_blocks, count, num_refused, **fixed, **across)
-    kernel, others = _walk, (columns.indices, *drafted, rest, verdicts, depths)
-    kernel[(num_blocks, num_rows)](*known, sums, lefts, *others, *sizes, num_blocks, count, **fixed, **across)
-    last = draw(rest, replace(columns, depths=depths), ChoiceKind(is_drawn=True, salt=REST), 1)
+        kernel[grid](*known, columns.first, sums, lefts, *sizes, num_blocks, count, num_refused, **fixed, **across)
+    kernel, others = _walk, (columns.first, sums, lefts, columns.indices, *drafted, rest, verdicts, depths)
+    kernel[(num_blocks, num_rows)](*known, *others, *sizes, num_blocks, count, **fixed, **across)
+    last = draw(rest, replace(columns, depths=depths, places=begins), ChoiceKind(is_drawn=True, salt=REST), 1)
     verdicts[:, -1:].copy_(last.tokens)
     return verdicts

@@ -15,7 +15,7 @@ import torch
 
 from ..noise import REST, TEST, gumbel_at, mixed, uniform_at
 from ..passes import SETTINGS, ChoiceKind, Columns
-from .choose_reference import warped
+from .choose_reference import lines_of, warped
 
 _KEY, _SECOND_KEY, _ROUND, _NUM_NODES, _NUM_DRAWN = (
     SETTINGS.index(name) for name in ("key", "second_key", "round", "num_nodes", "num_drawn")
@@ -24,10 +24,10 @@ _KEY, _SECOND_KEY, _ROUND, _NUM_NODES, _NUM_DRAWN = (
 
 def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
     """See `top.reject`."""
-    num_rows, width = columns.depths.shape
-    target = warped(scores, columns, kind).view(num_rows, width, -1)
-    nothing = columns.depths.new_zeros(drawn_from.shape[:2])
-    draft = warped(drawn_from.flatten(0, 1), replace(columns, depths=nothing), kind).view(drawn_from.shape)
+    target = warped(scores, columns, kind)[lines_of(columns)]
+    num_rows, num_depths, width = *drawn_from.shape[:2], columns.depths.shape[1]
+    places = torch.arange(0, num_rows * width, width, device=scores.device).repeat_interleave(num_depths)
+    draft = warped(drawn_from.flatten(0, 1), replace(columns, places=places), kind).view(drawn_from.shape)
     return walk(target, draft, columns, parents_of(columns.on_path))
 
 

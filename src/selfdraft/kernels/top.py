@@ -41,7 +41,7 @@ def distribution(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.
 
 
 def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
-    """Raw scores [columns, vocabulary] after the rules."""
+    """Raw scores [lines, vocabulary] after the rules."""
     if not runs_triton(scores.device):
         return choose_reference.processed(scores, columns, kind)
     from . import choose
@@ -50,7 +50,7 @@ def processed(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch
 
 
 def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -> Drawn:
-    """The winners [columns, count] of scores after the rules."""
+    """The winners [lines, count] of scores after the rules."""
     count = min(count, scores.shape[-1])
     if not runs_triton(scores.device):
         return choose_reference.draw(scores, columns, kind, count)
@@ -62,7 +62,7 @@ def draw(scores: torch.Tensor, columns: Columns, kind: ChoiceKind, count: int) -
 def reject(scores: torch.Tensor, drawn_from: torch.Tensor, columns: Columns, kind: ChoiceKind) -> torch.Tensor:
     """What is kept of each row's draft: its number of columns, then these columns; in the end the target's last word.
 
-    `scores` [columns, vocabulary] and `drawn_from` [rows, depths, vocabulary] are those after the rules. Returns
+    `scores` [lines, vocabulary] and `drawn_from` [rows, depths, vocabulary] are those after the rules. Returns
     [rows, 1 + width].
     """
     if not runs_triton(scores.device):

@@ -9,8 +9,7 @@ added up as whole numbers: no sum depends on an order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -53,8 +52,14 @@ def _numbers(source_ptr, place, size):
 
 
 @triton.jit
-def loaded(scores_ptr, column, token, size):
-    return _numbers(scores_ptr + column.to(tl.int64) * size, token, size)
+def loaded(scores_ptr, line, token, size):
+    return _numbers(scores_ptr + line.to(tl.int64) * size, token, size)
+
+
+@triton.jit
+def row_of(places_ptr, line, width):
+    """The row of the pass that a line of scores belongs to."""
+    return tl.load(places_ptr + line) // width
 
 
 @triton.jit
@@ -80,23 +85,23 @@ def warmed(x, settings_ptr, row):
 @quick
 @triton.jit(do_not_specialize=["width", "num_small"])
 def _maxima(
-    scores_ptr, settings_ptr, maxima_ptr, sums_ptr, size, width, num_small,
+    scores_ptr, settings_ptr, places_ptr, maxima_ptr, sums_ptr, size, width, num_small,
     HAS_TOP_P: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The best score of each small block, and for top-p the sum of what its scores weigh beside it."""
     let_next_start(PDL)
     wait(PDL)
-    block, column = tl.program_id(0), tl.program_id(1)
-    row = column // width
-    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
+    block, line = tl.program_id(0), tl.program_id(1)
+    row = row_of(places_ptr, line, width)
+    x = loaded(scores_ptr, line, block * BLOCK + tl.arange(0, BLOCK), size)
     x = tl.reshape(x, [BLOCK // SMALL, SMALL])
     maxima = tl.max(x, axis=1)
     each = block * (BLOCK // SMALL) + tl.arange(0, BLOCK // SMALL)
-    tl.store(maxima_ptr + column * num_small + each, maxima, mask=each < num_small)
+    tl.store(maxima_ptr + line * num_small + each, maxima, mask=each < num_small)
     if HAS_TOP_P:
         highest = warmed(tl.maximum(maxima, -1e30), settings_ptr, row)
         sums = tl.sum(tl.exp(warmed(x, settings_ptr, row) - highest[:, None]), axis=1)
-        tl.store(sums_ptr + column * num_small + each, sums, mask=each < num_small)
+        tl.store(sums_ptr + line * num_small + each, sums, mask=each < num_small)
 
 
 # ------------------------------------------------------------------------------------------------------- the search
@@ -151,19 +156,20 @@ def _search(
 @quick
 @triton.jit(do_not_specialize=["size", "width", "num_small"])
 def _bounds(
-    maxima_ptr, sums_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, size, width, num_small,
+    maxima_ptr, sums_ptr, settings_ptr, places_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr,
+    size, width, num_small,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, SMALLS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The best score of a column, and a bound that all reach that the threshold depends on, and one that none reaches.
+    """The best score of a line, and a bound that all reach that the threshold depends on, and one that none reaches.
 
     Those are what top-k keeps. Without it, what the nucleus may hold: the mass of the others is added up by `_list`.
     Bounds need only 16 bits, rounded outwards.
     """
     let_next_start(PDL)
     wait(PDL)
-    column, each = tl.program_id(0), tl.arange(0, SMALLS)
-    row = column // width
-    maxima = tl.load(maxima_ptr + column * num_small + each, mask=each < num_small, other=float("-inf"))
+    line, each = tl.program_id(0), tl.arange(0, SMALLS)
+    row = row_of(places_ptr, line, width)
+    maxima = tl.load(maxima_ptr + line * num_small + each, mask=each < num_small, other=float("-inf"))
     order, best = order_of(maxima) >> 16, tl.maximum(tl.max(maxima, axis=0), -1e30)
     temperature, k, high = warmth(settings_ptr, row), setting(settings_ptr, row, _TOP_K), (order_of(best) >> 16) + 1
     bound = tl.zeros([], tl.uint32)
@@ -172,7 +178,7 @@ def _bounds(
         if (p < 1.0) & (k <= 0):
             depth = temperature * tl.log(size / tl.maximum(1.0 - p, 1e-12)) * 1.00001 + 1e-3
             weights = tl.exp(warmed(maxima, settings_ptr, row) - warmed(best, settings_ptr, row))
-            sums = tl.load(sums_ptr + column * num_small + each, mask=each < num_small, other=0.0)
+            sums = tl.load(sums_ptr + line * num_small + each, mask=each < num_small, other=0.0)
             # A little more than p: the sums are rounded.
             goal = tl.sum(weights * sums, axis=0) * (p.to(tl.float32) * 1.00001 + 1e-5)
             low = order_of(best - depth.to(tl.float32)) >> 16
@@ -181,37 +187,37 @@ def _bounds(
         low = tl.min(tl.where(each < num_small, order, 0xFFFF), axis=0)
         if (k > 0) & (k <= num_small):
             bound = _search((), order, tl.full([SMALLS], 1, tl.int32), k, low, high, True, 16, SMALLS)
-    tl.store(best_ptr + column, tl.div_rn(best, temperature.to(tl.float32)))
-    tl.store(bounds_ptr + column * 2, (bound << 16).to(tl.int64))
-    tl.store(bounds_ptr + column * 2 + 1, (high << 16).to(tl.int64))
-    tl.store(counts_ptr + column, 0)
-    tl.store(masses_ptr + column, tl.zeros([], tl.int64))
+    tl.store(best_ptr + line, tl.div_rn(best, temperature.to(tl.float32)))
+    tl.store(bounds_ptr + line * 2, (bound << 16).to(tl.int64))
+    tl.store(bounds_ptr + line * 2 + 1, (high << 16).to(tl.int64))
+    tl.store(counts_ptr + line, 0)
+    tl.store(masses_ptr + line, tl.zeros([], tl.int64))
 
 
 @quick
 @triton.jit(do_not_specialize=["width"])
 def _list(
-    scores_ptr, settings_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, listed_ptr, size, width,
+    scores_ptr, settings_ptr, places_ptr, best_ptr, bounds_ptr, counts_ptr, masses_ptr, listed_ptr, size, width,
     HAS_TOP_P: tl.constexpr, MAX_LISTED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Scores that reach the column's bound, in any order; how many there are, even if there is no room for all.
+    """Scores that reach the line's bound, in any order; how many there are, even if there is no room for all.
 
     And the mass of all scores, listed or not.
     """
     let_next_start(PDL)
     wait(PDL)
-    block, column = tl.program_id(0), tl.program_id(1)
-    x = loaded(scores_ptr, column, block * BLOCK + tl.arange(0, BLOCK), size)
-    is_listed = (order_of(x) >= tl.load(bounds_ptr + column * 2).to(tl.uint32)) & (x > float("-inf"))
+    block, line = tl.program_id(0), tl.program_id(1)
+    x = loaded(scores_ptr, line, block * BLOCK + tl.arange(0, BLOCK), size)
+    is_listed = (order_of(x) >= tl.load(bounds_ptr + line * 2).to(tl.uint32)) & (x > float("-inf"))
     number = is_listed.to(tl.int32)
     count = tl.sum(number, axis=0)
     if count > 0:
-        place = tl.atomic_add(counts_ptr + column, count) + tl.cumsum(number, axis=0) - 1
+        place = tl.atomic_add(counts_ptr + line, count) + tl.cumsum(number, axis=0) - 1
         listed = x.to(listed_ptr.dtype.element_ty)
-        tl.store(listed_ptr + column * MAX_LISTED + place, listed, mask=is_listed & (place < MAX_LISTED))
+        tl.store(listed_ptr + line * MAX_LISTED + place, listed, mask=is_listed & (place < MAX_LISTED))
     if HAS_TOP_P:
-        mass = _mass(x, warmth(settings_ptr, column // width).to(tl.float32), tl.load(best_ptr + column))
-        tl.atomic_add(masses_ptr + column, tl.sum(mass, axis=0))
+        mass = _mass(x, warmth(settings_ptr, row_of(places_ptr, line, width)).to(tl.float32), tl.load(best_ptr + line))
+        tl.atomic_add(masses_ptr + line, tl.sum(mass, axis=0))
 
 
 @triton.jit
@@ -239,21 +245,22 @@ def _threshold(
 @quick
 @triton.jit(do_not_specialize=["width"])
 def _thresholds(
-    scores_ptr, listed_ptr, bounds_ptr, counts_ptr, masses_ptr, settings_ptr, best_ptr, least_ptr, size, width,
+    scores_ptr, listed_ptr, bounds_ptr, counts_ptr, masses_ptr, settings_ptr, places_ptr, best_ptr, least_ptr,
+    size, width,
     HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, SHIFT: tl.constexpr, MAX_LISTED: tl.constexpr,
     TILE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Of what is listed, or of all scores where the list is not complete; a tile of them stays in registers."""
     let_next_start(PDL)
     wait(PDL)
-    column = tl.program_id(0)
-    row, count, total = column // width, tl.load(counts_ptr + column), tl.load(masses_ptr + column)
-    low = tl.load(bounds_ptr + column * 2).to(tl.uint32) >> SHIFT
-    high = tl.load(bounds_ptr + column * 2 + 1).to(tl.uint32) >> SHIFT
-    temperature, best = warmth(settings_ptr, row).to(tl.float32), tl.load(best_ptr + column)
-    source_ptr = listed_ptr + column.to(tl.int64) * MAX_LISTED
+    line = tl.program_id(0)
+    row, count, total = row_of(places_ptr, line, width), tl.load(counts_ptr + line), tl.load(masses_ptr + line)
+    low = tl.load(bounds_ptr + line * 2).to(tl.uint32) >> SHIFT
+    high = tl.load(bounds_ptr + line * 2 + 1).to(tl.uint32) >> SHIFT
+    temperature, best = warmth(settings_ptr, row).to(tl.float32), tl.load(best_ptr + line)
+    source_ptr = listed_ptr + line.to(tl.int64) * MAX_LISTED
     if count > MAX_LISTED:
-        source_ptr, count = scores_ptr + column.to(tl.int64) * size, size
+        source_ptr, count = scores_ptr + line.to(tl.int64) * size, size
     source = (source_ptr, count, temperature, best)
     keeps_all = (setting(settings_ptr, row, _TOP_K) <= 0) & (real(settings_ptr, row, _TOP_P) >= 1.0)
     if keeps_all | (count == 0):
@@ -262,54 +269,53 @@ def _thresholds(
         low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, True, SHIFT, TILE)
     else:
         low = _threshold(source, low, high, total, settings_ptr, row, HAS_TOP_K, HAS_TOP_P, False, SHIFT, 2 * TILE)
-    tl.store(least_ptr + column, (low << SHIFT).to(tl.int64))
+    tl.store(least_ptr + line, (low << SHIFT).to(tl.int64))
 
 
 @triton.jit
-def is_kept(x, warm, settings_ptr, row, column, best_ptr, least_ptr, HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr):
+def is_kept(x, warm, settings_ptr, row, line, best_ptr, least_ptr, HAS_TOPS: tl.constexpr, HAS_MIN_P: tl.constexpr):
     """Whether truncation keeps these scores; `warm`: divided by the temperature."""
     keeps = x > float("-inf")
     if HAS_TOPS:
-        keeps &= order_of(x) >= tl.load(least_ptr + column).to(tl.uint32)
+        keeps &= order_of(x) >= tl.load(least_ptr + line).to(tl.uint32)
     if HAS_MIN_P:
         share = real(settings_ptr, row, _MIN_P).to(tl.float32)
-        keeps &= tl.where(share > 0, warm - tl.load(best_ptr + column) >= tl.log(share), True)
+        keeps &= tl.where(share > 0, warm - tl.load(best_ptr + line) >= tl.log(share), True)
     return keeps
 
 
-@dataclass(frozen=True)
-class Truncation:
-    best: torch.Tensor  # [columns] the largest score, divided by the temperature
-    least: torch.Tensor  # [columns] `order_of` the smallest score that is kept
+class Truncation(NamedTuple):
+    best: torch.Tensor  # [lines] the largest score, divided by the temperature
+    least: torch.Tensor  # [lines] `order_of` the smallest score that is kept
 
 
 def truncation(scores: torch.Tensor, columns: Columns, kind: ChoiceKind) -> Truncation:
-    """Of scores [columns, vocabulary] after the rules."""
-    num_columns, size = scores.shape
+    """Of scores [lines, vocabulary] after the rules."""
+    num_lines, size = scores.shape
     num_blocks, num_small, width = triton.cdiv(size, BLOCK), triton.cdiv(size, _SMALL_BLOCK), columns.depths.shape[1]
 
     def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=scores.device)
 
-    maxima, sums = (empty(num_columns, num_small, dtype=torch.float32) for _ in range(2))
-    best, counts = empty(num_columns, dtype=torch.float32), empty(num_columns, dtype=torch.int32)
-    bounds, masses, least = (empty(num_columns, number, dtype=torch.int64) for number in (2, 1, 1))
-    pdl, found = launch.options(scores.device), (best, bounds, counts, masses)
+    maxima, sums = (empty(num_lines, num_small, dtype=torch.float32) for _ in range(2))
+    best, counts = empty(num_lines, dtype=torch.float32), empty(num_lines, dtype=torch.int32)
+    bounds, masses, least = (empty(num_lines, number, dtype=torch.int64) for number in (2, 1, 1))
+    pdl, found, how = launch.options(scores.device), (best, bounds, counts, masses), (columns.settings, columns.places)
     tops: dict[str, Any] = {"HAS_TOP_K": kind.has_top_k, "HAS_TOP_P": kind.has_top_p}
     blocks: dict[str, Any] = {"HAS_TOP_P": kind.has_top_p, "BLOCK": BLOCK, "num_warps": WARPS}
     kernel: Any = _maxima
-    values: tuple[Any, ...] = (scores, columns.settings, maxima, sums, size, width, num_small)
-    kernel[(num_blocks, num_columns)](*values, SMALL=_SMALL_BLOCK, **blocks, **pdl)
+    values: tuple[Any, ...] = (scores, *how, maxima, sums, size, width, num_small)
+    kernel[(num_blocks, num_lines)](*values, SMALL=_SMALL_BLOCK, **blocks, **pdl)
     kernel = _bounds
-    values = (maxima, sums, columns.settings, *found, size, width, num_small)
-    kernel[(num_columns,)](*values, **tops, SMALLS=triton.next_power_of_2(num_small), num_warps=4, **pdl)
+    values = (maxima, sums, *how, *found, size, width, num_small)
+    kernel[(num_lines,)](*values, **tops, SMALLS=triton.next_power_of_2(num_small), num_warps=4, **pdl)
     if kind.has_top_k or kind.has_top_p:
-        listed, room = empty(num_columns, _MAX_LISTED, dtype=scores.dtype), {"MAX_LISTED": _MAX_LISTED}
+        listed, room = empty(num_lines, _MAX_LISTED, dtype=scores.dtype), {"MAX_LISTED": _MAX_LISTED}
         kernel = _list
-        values = (scores, columns.settings, *found, listed, size, width)
-        kernel[(num_blocks, num_columns)](*values, **room, **blocks, **pdl)
+        values = (scores, *how, *found, listed, size, width)
+        kernel[(num_blocks, num_lines)](*values, **room, **blocks, **pdl)
         kernel = _thresholds
-        values = (scores, listed, bounds, counts, masses, columns.settings, best, least, size, width)
+        values = (scores, listed, bounds, counts, masses, *how, best, least, size, width)
         shift = _SHIFT[scores.dtype]
-        kernel[(num_columns,)](*values, **tops, SHIFT=shift, **room, TILE=_TILE, num_warps=8, **pdl)
+        kernel[(num_lines,)](*values, **tops, SHIFT=shift, **room, TILE=_TILE, num_warps=8, **pdl)
     return Truncation(best, least.flatten())

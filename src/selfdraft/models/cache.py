@@ -59,6 +59,8 @@ class SlotCache:
     ) -> None:
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = round_up(num_slots)
+        self.num_freed, self.num_begun = 0, 0  # how often rows were
+        self._freed: dict[int, int] = {}  # of each row: which time was the last
         self._shapes, self._allocate = tuple(shapes), allocate
         self._place(num_rows, dtype, device)
 
@@ -130,13 +132,20 @@ class SlotCache:
 
     def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        self.num_begun += 1
         for store, part in zip(self.stores, parts, strict=True):
             store.select(-4, row).narrow(-2, 0, length).copy_(part.narrow(-2, 0, length))
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there."""
+        self.num_freed += 1
+        self._freed.update(dict.fromkeys(rows, self.num_freed))
         if self.history is not None:
             self.history.forget(rows)
+
+    def was_freed(self, rows: Sequence[int], since: int) -> bool:
+        """Whether one of these rows was, after `num_freed` was `since`."""
+        return self.num_freed > since and any(self._freed.get(row, 0) > since for row in rows)
 
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Copy the slots `sources` (ascending, none before its target) of a row to the slots from `target` on."""

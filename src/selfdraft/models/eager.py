@@ -17,6 +17,7 @@ from .decoder import Decoder
 from .free_memory import free_bytes
 from .placement import Placement
 from .probe import Probe
+from .prompts import read_prompts
 
 
 class EagerRunner:
@@ -103,11 +104,13 @@ class EagerRunner:
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return self.decoder.new_cache(num_rows, num_slots)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
         return False
 
     @torch.inference_mode()
     def forward(self, request: PassRequest, cache: SlotCache) -> PassOutput:
+        if request.is_prompt:
+            return read_prompts(self.decoder, request, cache)
         tokens, starts, rows = request.tokens, request.starts, request.rows
         tokens = torch.as_tensor(tokens, device=self.device)
         if request.tree is None:
@@ -135,7 +138,7 @@ class EagerRunner:
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         return self.decoder.can_resume(point, capture)
 
-    def seconds(self) -> float:
+    def seconds(self, is_idle: bool = False) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...calibrate.fit_once import Fitted
 from ...calibrate.fit_session import ScoredTexts
-from ...engine.state import State, TextSequence, prefill
+from ...engine.prefill import read_prompt
 from ...errors import ProfileError
 from ...measure.estimate import FEW_PROMPTS
 from ...measure.figures import Measured, share
@@ -141,9 +141,7 @@ def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[tu
     runner, strategy = engine.runner, engine.method(**KNN_METHOD).strategy
     routed = []
     for place, prompt in enumerate(prompts):
-        tokens = encode(prompt, engine)
-        state = State([TextSequence(place, tokens, 1)], runner.new_cache(1, len(tokens)))
-        seconds = prefill(runner, state, strategy, state.active)
+        seconds = read_prompt(runner, strategy, place, encode(prompt, engine))
         routed.append((str(strategy.report(place)["domain"]), seconds))
         strategy.end(place)
     return routed

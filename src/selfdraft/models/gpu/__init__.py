@@ -22,8 +22,9 @@ One draft:
     draft    a drafted token chooses, notes and feeds the next one on the device, by the task's recorded rule; the next
              pass begins before the host knows whether it is wanted, and the host only reads whether some row goes on
 
-One prompt: `FusedPrefill` (fused_prefill) takes nine launches a layer, recorded for its first tokens. `Prefill` runs
-the model's own modules, operation by operation, where the fused kernels do not fit.
+Prompts: `FusedPrefill` (fused_prefill) takes nine launches a layer for the tokens of all rows, packed into one vector,
+recorded by their number. `Prefill` runs the model's own modules, operation by operation, where the fused kernels do not
+fit. Neither touches what a pass of other rows that runs ahead has written.
 
 What cannot be recorded runs as in models/eager.py, which is the specification of all of it.
 """

@@ -193,7 +193,7 @@ class DraftSpec:
 
         def finish() -> None:
             scores, _ = self.forward.finish(state, self.vocabulary)
-            draft_token(scores[:, -1], buffers, self.columns, outputs, self.rule)
+            draft_token(scores.view(buffers.rows, inputs.width, -1)[:, -1], buffers, self.columns, outputs, self.rule)
 
         finishing, _ = record(finish, begin_again)
         return DraftGraphs(begin, finishing, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,7 @@ from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
 from ..placement import Placement, has_gaps
 from ..sublayer import Halfway, SubLayer
+from .graphs import padded_tokens, padded_width
 from .memory import Device, PassBuffers, power_of_two
 
 _PROOF_SLOTS = 64
@@ -36,7 +37,8 @@ class Forward(Hashable, Protocol):
     """
 
     holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
-    max_tokens: int  # rows x width it is meant for
+    packs: bool  # whether it computes `buffers.places` alone, or all columns
+    max_tokens: int  # it is meant for
 
     def sorts(self, skip: SkipSet) -> Hashable:
         """Of the sub-layers that run: those of one sort run the same kernels."""
@@ -52,7 +54,7 @@ class Forward(Hashable, Protocol):
         ...
 
     def finish(self, state: Any, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Scores [rows, width, vocabulary], or of its first `vocabulary` tokens only, and captured states."""
+        """Scores [tokens, vocabulary], or of the first `vocabulary` only, and captured states [tokens, hidden]."""
         ...
 
     def settle(self) -> None:
@@ -62,6 +64,21 @@ class Forward(Hashable, Protocol):
 
 def padded_rows(forward: Forward, num_rows: int) -> int:
     return num_rows if forward.holds_cache else power_of_two(num_rows)
+
+
+class PassSize(NamedTuple):
+    """Of a recording: `tokens` of rows x width columns are computed."""
+
+    rows: int
+    width: int
+    tokens: int
+
+    @classmethod
+    def of(cls, forward: Forward, widths: Sequence[int]) -> PassSize:
+        """The one for rows of these numbers of columns."""
+        rows, width = padded_rows(forward, len(widths)), padded_width(max(widths))
+        tokens = rows * width
+        return cls(rows, width, min(tokens, padded_tokens(sum(widths))) if forward.packs else tokens)
 
 
 def cache_key(forward: Forward, cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
@@ -78,7 +95,7 @@ def addresses_of(cache: SlotCache, rows: Sequence[int]) -> tuple[int, ...]:
 class ModuleForward:
     """The decoder's own sub-layers: what the eager runner computes, for any family."""
 
-    holds_cache = True
+    holds_cache, packs = True, False
     max_tokens = 512
 
     def __init__(self, decoder: Decoder) -> None:
@@ -102,7 +119,8 @@ class ModuleForward:
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         halfway, capture = state
         output = self._decoder.finish(replace(halfway, step=halfway.step.fork()), capture)
-        return output.scores[..., :vocabulary], output.captured
+        captured = {name: states.flatten(0, 1) for name, states in output.captured.items()}
+        return output.scores[..., :vocabulary].flatten(0, 1), captured
 
     def settle(self) -> None:
         pass
@@ -119,7 +137,7 @@ def prove(forward: Forward, decoder: Decoder) -> None:
         buffers.send_request(PassRequest(tokens.tolist(), [start]), caches[0])
         found, _ = forward.finish(forward.begin(buffers, caches[0], _PROOF_SLOTS, SkipSet()))
         placement = Placement.chain([start], width, decoder.device)
-        expected = decoder.forward(tokens.to(decoder.device), placement, caches[1]).scores
+        expected = decoder.forward(tokens.to(decoder.device), placement, caches[1]).scores[0]
         error, tolerance = relative_error(found, expected), tolerance_of(expected.dtype)
         if not error <= tolerance:
             raise SelfTestError(f"their scores differ from the model's by {error:.2g}, allowed {tolerance:.2g}")

@@ -7,10 +7,11 @@ it freezes of a pass is its `GraphKey`; sizes are rounded up, so that few keys s
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -22,6 +23,8 @@ T = TypeVar("T")
 MAX_BYTES = 2 << 30
 MIN_SLOTS = 256
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, MAX_WIDTH)
+MIN_TOKENS = 16
+"""Of a pass whose rows are packed: products take as many at least, and fewer sizes are fewer recordings."""
 
 
 def bucket(num_slots: int) -> int:
@@ -32,6 +35,12 @@ def bucket(num_slots: int) -> int:
 @functools.cache
 def padded_width(width: int) -> int:
     return next(known for known in WIDTHS if known >= width)
+
+
+def padded_tokens(number: int) -> int:
+    """A power of two, or one and a half: what pads costs as much as what does not."""
+    whole = max(MIN_TOKENS, power_of_two(number))
+    return whole * 3 // 4 if whole > MIN_TOKENS * 2 and number <= whole * 3 // 4 else whole
 
 
 class Work(Hashable, Protocol):
@@ -51,6 +60,7 @@ class GraphKey(NamedTuple):
     skip: SkipSet
     capture: tuple[str, ...] = ()
     cache: tuple[int, ...] = ()
+    tokens: int = 0  # that are computed
 
     @property
     def work(self) -> Hashable:
@@ -125,7 +135,7 @@ class CudaRecorder:
         free = self._free_bytes()
         _clear_workspaces()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), _nothing_collected():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = function()
@@ -140,6 +150,18 @@ class CudaRecorder:
 
     def _free_bytes(self) -> int:
         return torch.cuda.mem_get_info(self._device)[0]
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """While capturing: a graph of another engine that Python frees just then would end the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _clear_workspaces() -> None:

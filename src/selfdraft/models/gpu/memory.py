@@ -5,10 +5,12 @@ The little that differs between CPU and GPU is here, too, and whether values may
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,38 +161,56 @@ class Rooms:
         return self._rooms[key][:size].view(*shape)
 
 
+def is_even(rows: int, width: int, num_tokens: int) -> bool:
+    """Whether all rows have as many of these tokens, so that none is packed."""
+    return width == 1 or num_tokens == rows * width
+
+
 class PassBuffers(Packed):
     """The numbers of one pass of `rows` x `width` tokens.
 
     `header` [8 + rows]: the cache's address, its slots a row, its rows allocated, 0 (free), the number of rows of the
     pass, the first one's start, 0, 0; then the cache row of each, and 0 of what only pads.
     `sees` [rows, width]: bit j is set where a column attends to column j of the pass. `indices` and `settings`: how
-    the rows choose, see `passes.Choosing`.
+    the rows choose, see `passes.Choosing`. `first` and `places`: see `passes.Columns`; columns that only pad come last,
+    so that a pass may compute its first `num_tokens` alone.
     """
 
     def __init__(self, device: Device, rows: int, width: int, more: dict[str, tuple[int, ...]] | None = None) -> None:
         square = (rows, width)
-        shapes = {"header": (8 + rows,), "starts": (rows,), "tokens": square, "depths": square, "sees": square}
+        num_first = rows // 2 * 2 + 2  # an even number: kernels are compiled for whether what follows is aligned
+        shapes = {"header": (8 + rows,), "starts": (rows,), "first": (num_first,), "places": (rows * width,)}
+        squares = {"tokens": square, "depths": square, "sees": square}
         choosing = {"indices": (rows,), "settings": (rows, len(SETTINGS))}
-        super().__init__(device, {**shapes, **choosing, **(more or {})})
-        self.rows, self.width = rows, width
+        super().__init__(device, {**shapes, **squares, **choosing, **(more or {})})
+        self.rows, self.width, self.num_tokens = rows, width, rows * width
+        self._places = list(range(rows * width))
         columns = range(width)
         self._zeros, self._blank = [0] * width, [1 << column | 1 for column in columns]
         self._chain_depths, self._chain_sees = list(columns), [(2 << column) - 1 for column in columns]
-        self.header, self.starts = self.tensors["header"], self.tensors["starts"]
+        self.header, self.starts, self.first = (self.tensors[name] for name in ("header", "starts", "first"))
         self.tokens, self.depths, self.sees = (self.tensors[name] for name in ("tokens", "depths", "sees"))
         self.indices, self.settings = self.tensors["indices"], self.tensors["settings"]
 
-    def fill(self, request: PassRequest, cache: SlotCache, more: Sequence[int] = ()) -> None:
+    @property
+    def places(self) -> torch.Tensor:
+        """Of what is computed."""
+        return self.tensors["places"][: self.num_tokens]
+
+    def fill(
+        self, request: PassRequest, cache: SlotCache, more: Sequence[int] = (), num_tokens: int | None = None
+    ) -> None:
         """Rows and columns that only pad have token 0 at depth 0; they see column 0 and themselves.
 
-        `more` are numbers for what follows `settings`.
+        `more` are numbers for what follows `settings`; `num_tokens` are computed, or all columns.
         """
+        self.num_tokens = num_tokens or self.rows * self.width
         tokens, starts, tree = request.numbers, request.starts, request.tree
         rows, width = len(starts), len(tokens[0])
         depths = [self._chain_depths[:width]] * rows if tree is None else tree.depths
         sees = [self._chain_sees[:width]] * rows if tree is None else tree.sees
         numbers = [*_header(request, cache, self.rows), *starts, *[0] * (self.rows - rows)]
+        numbers += self._packing(request, is_even(self.rows, self.width, self.num_tokens))
         for square, padding in ((tokens, self._zeros), (depths, self._zeros), (sees, self._blank)):
             for line in square:
                 numbers += [*line, *padding[width:]]
@@ -199,6 +219,18 @@ class PassBuffers(Packed):
             numbers += self._choosing_numbers(request.choosing)
         numbers += more
         self.write(numbers)
+
+    def _packing(self, request: PassRequest, is_even: bool) -> list[int]:
+        """`first` and `places`."""
+        widths = [self.width] * len(request.starts) if is_even else request.row_widths
+        first, places = [0, *itertools.accumulate(widths)], self._places
+        if not is_even:
+            begins = range(0, len(widths) * self.width, self.width)
+            rows = list(zip(begins, widths, strict=True))
+            places = [place for begin, width in rows for place in range(begin, begin + width)]
+            places += [place for begin, width in rows for place in range(begin + width, begin + self.width)]
+            places += self._places[begins.stop :]
+        return [*first, *[first[-1]] * (len(self.host["first"]) - len(first)), *places]
 
     def _choosing_numbers(self, choosing: Choosing | None) -> list[int]:
         rows, size = (0 if choosing is None else len(choosing.indices)), len(SETTINGS)
@@ -209,7 +241,8 @@ class PassBuffers(Packed):
     @property
     def columns(self) -> Columns:
         """How the columns of this pass choose, without what is known of the texts."""
-        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, self.header[8:])
+        rows = (self.header[8:], self.first, self.places)
+        return Columns(self.settings, self.indices, self.depths, self.tokens, self.sees, *rows)
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         self.fill(request, cache)
@@ -217,18 +250,42 @@ class PassBuffers(Packed):
 
 
 class PromptBuffers(Packed):
-    """The tokens [rows, width] of a prompt, and the header of their pass: all rows from one slot on."""
+    """The tokens of some prompts, row after row: a `chunk` each. What pads belongs to no slot.
 
-    def __init__(self, device: Device, rows: int, width: int) -> None:
-        super().__init__(device, {"header": (8 + rows,), "tokens": (rows, width)})
-        self.header, self.tokens = self.tensors["header"], self.tensors["tokens"]
+    `header` as in `PassBuffers`, a row for each chunk. `chunks`, `slots` [tokens]: where each token belongs; slot -1:
+    nowhere. `blocks` [blocks, 4]: see `kernels/prefill.attend`; those that read most come first.
+    """
+
+    def __init__(self, device: Device, num_tokens: int, num_chunks: int, num_queries: int) -> None:
+        flat, self._num_queries = (num_tokens,), num_queries
+        num_blocks = num_tokens // num_queries + num_chunks
+        shapes = {"header": (8 + num_chunks,), "tokens": flat, "chunks": flat, "slots": flat, "blocks": (num_blocks, 4)}
+        super().__init__(device, shapes)
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
-        """Token 0 pads."""
-        header = _header(request, cache, len(self.tokens))
-        padding = [0] * (self.tokens.shape[1] - len(request.tokens[0]))
-        self.write(header + [token for row in request.numbers for token in (*row, *padding)])
+        host, lengths = self.host, np.array([len(row) for row in request.tokens])
+        starts, ends = np.array(request.starts), lengths.cumsum()
+        chunks, num_tokens = np.repeat(np.arange(len(lengths)), lengths), int(ends[-1])
+        blocks = _blocks(starts, ends - lengths, lengths, self._num_queries)
+        self.write(_header(request, cache, len(host["header"]) - 8))
+        host["tokens"][:num_tokens] = np.fromiter(itertools.chain(*request.numbers), np.int64, num_tokens)
+        host["chunks"][:num_tokens] = chunks
+        host["slots"][:num_tokens] = np.arange(num_tokens) + (starts - ends + lengths)[chunks]
+        host["slots"][num_tokens:] = -1
+        host["tokens"][num_tokens:] = 0
+        host["blocks"][: len(blocks)] = blocks
+        host["blocks"][len(blocks) :] = 0
         self.send()
+
+
+def _blocks(starts: Ints, firsts: Ints, lengths: Ints, size: int) -> Ints:
+    """Up to `size` neighbouring tokens each: chunk, first slot, first token, number."""
+    counts = -(-lengths // size)
+    chunks = np.repeat(np.arange(len(counts)), counts)
+    places = (np.arange(len(chunks)) - (counts.cumsum() - counts)[chunks]) * size
+    numbers = np.minimum(lengths[chunks] - places, size)
+    blocks = np.stack((chunks, starts[chunks] + places, firsts[chunks] + places, numbers), axis=1)
+    return blocks[np.argsort(-blocks[:, 1], kind="stable")]
 
 
 def _header(request: PassRequest, cache: SlotCache, num_rows: int) -> list[int]:
@@ -267,4 +324,4 @@ class DraftBuffers(PassBuffers):
     @property
     def columns(self) -> Columns:
         path, on_path = self.tensors["path"], self.tensors["on_path"][:, None]
-        return Columns(self.settings, self.indices, self.depths, path, on_path, self.header[8:])
+        return replace(super().columns, path=path, on_path=on_path)

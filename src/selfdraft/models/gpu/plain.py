@@ -9,114 +9,50 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from ...kernels.choose_reference import lines_of
 from ...kernels.top import draw, logprobs, processed, reject, said, top
-from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest
+from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest, serves
 from ...types import SkipSet
 from ..cache import SlotCache
 from .drafts import Drafts
-from .forward import Forward, cache_key, padded_rows
-from .graphs import GraphKey, Graphs, Recorder, Recording, bucket, padded_width
+from .forward import Forward, PassSize, cache_key
+from .graphs import GraphKey, Graphs, Recorder, Recording, bucket
 from .history import Histories, History
-from .memory import Device, PassBuffers, Readback, Rooms, power_of_two
+from .memory import Device, PassBuffers, Rooms, is_even, power_of_two
+from .outbox import Launches, Mail, Outbox, Sent
 
 MIN_DEPTHS = 4
 """Room for the scores of that many drafted tokens at least: for each size there are other recordings."""
-Results = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
-
-
-class Launches:
-    """Whether the device may be busy with something whose result nobody has read."""
-
-    def __init__(self) -> None:
-        self.num_launched, self.num_awaited = 0, 0
-
-    @property
-    def are_pending(self) -> bool:
-        return self.num_launched > self.num_awaited
-
-    def launched(self) -> None:
-        self.num_launched += 1
-
-    def awaited(self, number: int | None = None) -> None:
-        """All (or the first `number`) launches are known to be done."""
-        self.num_awaited = max(self.num_awaited, self.num_launched if number is None else number)
-
-
-class Mail:
-    """A tensor [rows, width, ...] that every pass writes; `post` it in the recording, or two readbacks take turns."""
-
-    def __init__(self, device: Device, *shape: int, dtype: torch.dtype = torch.long, is_posted: bool = False) -> None:
-        self.tensor, self._is_posted = device.zeros(*shape, dtype=dtype), is_posted
-        self._readbacks = [Readback(device, self.tensor, is_posted) for _ in range(1 if is_posted else 2)]
-
-    def post(self) -> None:
-        if self._is_posted:
-            self._readbacks[0].copy()
-
-    def next_readback(self) -> Readback:
-        self._readbacks.reverse()
-        return self._readbacks[0]
-
-
-class Outbox:
-    """What the host reads of the last pass: its choices [rows, width].
-
-    Where they are asked for: `verdicts` [rows, 1 + width] (see `kernels/top.reject`) instead, and `logprobs(count)` of
-    all tokens chosen [rows, width, 1 + 2 count] (see `kernels/top.logprobs`).
-    """
-
-    def __init__(self, device: Device, rows: int, width: int) -> None:
-        is_posted = width > 1  # one column may run again before its choices are read
-        self.choices = Mail(device, rows, width, is_posted=is_posted)
-        self.verdicts = Mail(device, rows, 1 + width, is_posted=is_posted)
-        self.logprobs = functools.cache(lambda count: Mail(device, rows, width, 1 + 2 * count, dtype=torch.float64))
-
-
-class Sent:
-    """What one pass left in a mail: sent to the host once, after `num_launched` launches, read when somebody asks."""
-
-    def __init__(self, launches: Launches, mail: Mail, rows: int, width: int) -> None:
-        self._launches, self._readback, self._size = launches, mail.next_readback(), (rows, width)
-        self._is_sent, self.num_launched = False, 0
-        self._values: list[list[Any]] | None = None
-
-    def send(self) -> None:
-        if not self._is_sent:
-            self._readback.start()
-            self._is_sent, self.num_launched = True, self._launches.num_launched
-
-    def __call__(self) -> list[list[Any]]:
-        if self._values is None:
-            self.send()
-            rows, width = self._size
-            self._values = self._readback.read()[:rows, :width].tolist()
-            self._launches.awaited(self.num_launched)
-        return self._values
+Results = tuple[Callable[[], torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class PassGraph:
-    """A recorded pass over `end` slots, and where it leaves its results."""
+    """A recorded pass over `end` slots, and where it leaves its results: of each token one line."""
 
     recording: Recording
     end: int
+    buffers: PassBuffers
     outbox: Outbox
     scores: torch.Tensor
     captured: Mapping[str, torch.Tensor]
-    _parts: dict[tuple[int, int], Results] = field(default_factory=dict)
 
     def results(self, rows: int, width: int) -> Results:
-        """Scores and captured states without padding: views, made once."""
-        if (rows, width) not in self._parts:
-            captured = {name: states[:rows, :width] for name, states in self.captured.items()}
-            self._parts[rows, width] = self.scores[:rows, :width], captured
-        return self._parts[rows, width]
+        """Scores, if somebody asks, and captured states, without padding."""
+        captured = {name: self._part(states, rows, width) for name, states in self.captured.items()}
+        return lambda: self._part(self.scores, rows, width), captured
+
+    def _part(self, lines: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        """[rows, width, ...]: a view, unless rows are packed."""
+        if not is_even(self.buffers.rows, self.buffers.width, len(lines)):
+            return lines[lines_of(self.buffers.columns)[:rows, :width]]
+        return lines.view(-1, self.buffers.width, lines.shape[-1])[:rows, :width]
 
 
 @dataclass(frozen=True)
@@ -131,33 +67,60 @@ class Chooser:
 
 @dataclass(frozen=True)
 class Ahead:
-    """A pass that was launched before it was asked for: of the tokens `choices`, one slot after the pass before."""
+    """A pass that was launched before it was asked for: of the tokens `choices`, one slot after the pass before.
+
+    Rows whose texts end run along, and nobody reads them, as long as the others would take a pass of the same size.
+    """
 
     graph: PassGraph
     chooser: Chooser | None
     choices: Sent
     cache: weakref.ref[SlotCache]
     address: int
+    num_begun: int  # of the cache's rows, when it was launched: it may run along in one that has begun since
+    num_freed: int  # when these began to run
     rows: tuple[int, ...]
     starts: list[int]
     kind: ChoiceKind
 
-    def is_at(self, cache: SlotCache, starts: Sequence[int]) -> bool:
-        return self.cache() is cache and self.address == cache.address and self.starts == list(starts)
+    def places(self, cache: SlotCache, rows: tuple[int, ...], starts: Sequence[int]) -> Sequence[int] | None:
+        """Of these rows in it, where it runs them from there on."""
+        if self.cache() is not cache or (self.address, self.num_begun) != (cache.address, cache.num_begun):
+            return None
+        if rows == self.rows:
+            places: Sequence[int] = range(len(rows))
+        elif serves(len(self.rows), len(rows)) and set(rows) <= set(self.rows):
+            places = [self.rows.index(row) for row in rows]
+        else:
+            return None
+        is_there = [self.starts[place] for place in places] == list(starts)
+        return places if is_there and not cache.was_freed(rows, self.num_freed) else None
 
-    def is_asked_for(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_this = self.rows == request.cache_rows and self.kind == request.kind
-        return is_this and self.is_at(cache, request.starts) and self.choices() == request.tokens
+    def asked_for(self, request: PassRequest, cache: SlotCache) -> Sequence[int] | None:
+        """The places of the request's rows in it, if it is that pass."""
+        places = self.places(cache, request.cache_rows, request.starts) if self.kind == request.kind else None
+        return None if places is None or picked(self.choices, places) != request.tokens else places
+
+
+def picked(sent: Sent, places: Sequence[int]) -> list[list[Any]]:
+    values = sent()
+    return values if len(places) == len(values) else [values[place] for place in places]
 
 
 class Passes:
     """Runs passes as recordings; `num_hits` counts those that had run ahead."""
 
     def __init__(
-        self, device: Device, graphs: Graphs, launches: Launches, histories: Histories, drafts: Drafts
+        self,
+        device: Device,
+        graphs: Graphs,
+        launches: Launches,
+        histories: Histories,
+        drafts: Drafts,
+        context_length: int | None,
     ) -> None:
         self._device, self._graphs, self._launches, self._histories = device, graphs, launches, histories
-        self._drafts = drafts
+        self._drafts, self._context_length = drafts, context_length
         self._buffers = functools.cache(
             lambda rows, width: (PassBuffers(device, rows, width), Outbox(device, rows, width))
         )
@@ -179,39 +142,48 @@ class Passes:
         is_compact = request.run_ahead and self._begin_draft(graph, request, cache, verdicts or choices)
         return PassOutput(*graph.results(rows, width), choices, verdicts, told, is_compact)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
         """Also that no draft model has run since."""
         ahead, number = self._ahead, self._launches.num_launched
-        return ahead is not None and ahead.choices.num_launched == number and ahead.is_at(cache, starts)
+        is_last = ahead is not None and ahead.choices.num_launched == number
+        return is_last and ahead is not None and ahead.places(cache, tuple(rows), starts) is not None
 
-    def forget_ahead(self) -> None:
-        """Something else writes where the pass ahead wrote."""
-        self._ahead = None
+    def forget_ahead(self, rows: Collection[int] | None = None) -> None:
+        """Something else writes where the pass ahead wrote, or (into these rows alone) what it has read."""
+        if rows is None or (self._ahead is not None and not set(rows).isdisjoint(self._ahead.rows)):
+            self._ahead = None
 
     def _run_plain(self, forward: Forward, request: PassRequest, cache: SlotCache) -> PassOutput:
         """One token a row through the whole model; it may be there already."""
         found, rows = self._ahead, len(request.starts)
-        if found is not None and found.is_asked_for(request, cache):
-            graph, chooser = found.graph, found.chooser
-            self.num_hits += 1
+        places = None if found is None else found.asked_for(request, cache)
+        if found is None or places is None:
+            places, (graph, chooser) = range(rows), self._launch(forward, request, cache)
+            running = (cache.num_freed, request.cache_rows, request.starts)
         else:
-            graph, chooser = self._launch(forward, request, cache)
+            graph, chooser, running = found.graph, found.chooser, (found.num_freed, found.rows, found.starts)
+            self.num_hits += 1
         self._ahead = None
-        choices = Sent(self._launches, graph.outbox.choices, rows, 1)
-        told = self._send_logprobs(chooser, rows, 1)
-        if request.run_ahead and max(request.starts) + 2 <= graph.end:
+        num_freed, all_rows, starts = running
+        choices = Sent(self._launches, graph.outbox.choices, len(all_rows), 1)
+        told = self._send_logprobs(chooser, len(all_rows), 1)
+        if request.run_ahead and max(starts) + 2 <= min(graph.end, self._context_length or graph.end):
             choices.send()  # what runs ahead overwrites them on the device
             self._run_ahead(graph, chooser, request)
-            place = (weakref.ref(cache), cache.address, request.cache_rows, [start + 1 for start in request.starts])
-            self._ahead = Ahead(graph, chooser, choices, *place, request.kind)
-        return PassOutput(*graph.results(rows, 1), choices, read_logprobs=told)
+            place = (weakref.ref(cache), cache.address, cache.num_begun, num_freed, all_rows)
+            self._ahead = Ahead(graph, chooser, choices, *place, [start + 1 for start in starts], request.kind)
+        scores: torch.Tensor | Callable[[], torch.Tensor]
+        scores, captured = graph.results(len(all_rows), 1)
+        if rows < len(all_rows) and not request.run_ahead:  # else choices must do
+            scores = PassOutput(scores).of_rows(places).scores
+        read_told = None if told is None else functools.partial(picked, told, places)
+        return PassOutput(scores, captured, functools.partial(picked, choices, places), read_logprobs=read_told)
 
     def _begin_draft(self, graph: PassGraph, request: PassRequest, cache: SlotCache, found: Sent) -> bool:
         """The next one, by what this one has found."""
         choices, verdicts = graph.outbox.choices.tensor, graph.outbox.verdicts.tensor
-        buffers, _ = self._buffers(*choices.shape)
         found.send()  # what waits for them need not wait for the draft
-        return self._drafts.begin_next(buffers, choices, verdicts, request, cache, found)
+        return self._drafts.begin_next(graph.buffers, choices, verdicts, request, cache, found)
 
     def _send_logprobs(self, chooser: Chooser | None, rows: int, width: int) -> Sent | None:
         """At once: whoever asked for them reads them, and a pass ahead overwrites them on the device."""
@@ -234,12 +206,14 @@ class Passes:
     def _launch(self, forward: Forward, request: PassRequest, cache: SlotCache) -> tuple[PassGraph, Chooser | None]:
         """Send the inputs, replay the pass, and choose."""
         self._ahead = None
-        rows, width = padded_rows(forward, len(request.starts)), padded_width(len(request.tokens[0]))
+        rows, width, num_tokens = PassSize.of(forward, request.row_widths)
         end, capture = bucket(max(request.starts) + width), tuple(request.capture)
         cache.reserve(end)
         buffers, outbox = self._buffers(rows, width)
         takes_along = width > 1  # its numbers; a pass of one column may run again with those that the device makes
-        (buffers.fill if takes_along else buffers.send_request)(request, cache)
+        buffers.fill(request, cache, num_tokens=num_tokens)
+        if not takes_along:
+            buffers.send()
 
         def build(record: Recorder) -> PassGraph:
             kept: dict[str, torch.Tensor] = {}
@@ -248,15 +222,15 @@ class Passes:
                 if takes_along:
                     buffers.copy()
                 scores, captured = forward.finish(forward.begin(buffers, cache, end, request.skip, capture))
-                outbox.choices.tensor.copy_(best_token(scores))
-                outbox.choices.post()
+                put(outbox.choices, buffers.places, top(scores, 1)[1])
                 kept.update({name: self._keep(name, value) for name, value in {**captured, "scores": scores}.items()})
 
             recording, _ = record(run)
-            return PassGraph(recording, end, outbox, kept.pop("scores"), kept)
+            return PassGraph(recording, end, buffers, outbox, kept.pop("scores"), kept)
 
         bound_to = cache_key(forward, cache, request.cache_rows)
-        graph = self._graphs.get(GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to), build)
+        key = GraphKey("pass", forward, rows, width, end, request.skip, capture, bound_to, num_tokens)
+        graph = self._graphs.get(key, build)
         graph.recording.replay()
         if takes_along:
             buffers.taken()
@@ -271,36 +245,36 @@ class Passes:
         choosing = request.choosing
         if choosing is None or choosing.kind == ChoiceKind():
             return None
-        kind, outbox, scores = choosing.kind, graph.outbox, graph.scores
-        (rows, width), history = scores.shape[:2], self._histories.of(cache, request.cache_rows, choosing)
+        kind, outbox, scores, buffers = choosing.kind, graph.outbox, graph.scores, graph.buffers
+        rows, width, history = buffers.rows, buffers.width, self._histories.of(cache, request.cache_rows, choosing)
         allowed = None if choosing.allowed is None else self._keep_allowed(choosing.allowed, rows, width)
-        drawn_from = self._room_for_drafts(choosing.drawn_from, scores) if kind.is_tested else None
+        drawn_from = self._room_for_drafts(choosing.drawn_from, rows, scores) if kind.is_tested else None
         count = None if kind.num_logprobs is None else min(kind.num_logprobs, scores.shape[-1])
         told = None if count is None else outbox.logprobs(count)
-        buffers, _ = self._buffers(rows, width)
 
         def choose() -> None:
             columns = replace(buffers.columns, allowed=allowed)
             columns = columns if history is None else history.seen_by(columns)
-            choose_tokens(scores.flatten(0, 1), columns, kind, drawn_from, outbox)
+            choose_tokens(scores, columns, kind, drawn_from, outbox)
             if told is not None and count is not None:
                 tokens = said(outbox.verdicts.tensor, columns.path) if kind.is_tested else outbox.choices.tensor
-                told.tensor.copy_(logprobs(scores.flatten(0, 1), tokens.flatten(), count).view(rows, width, -1))
+                put(told, columns.places, logprobs(scores, tokens.flatten()[columns.places], count))
 
         bound_to = (scores.data_ptr(), *(() if history is None else history.addresses))
         sizes = () if drawn_from is None else (drawn_from.data_ptr(), drawn_from.shape[1], drawn_from.dtype)
-        key = GraphKey(("choose", kind, scores.dtype, *sizes), None, rows, width, 0, SkipSet(), (), bound_to)
+        what = ("choose", kind, scores.dtype, *sizes)
+        key = GraphKey(what, None, rows, width, 0, SkipSet(), (), bound_to, len(scores))
         recording = self._graphs.get(key, lambda record: record(choose)[0])
         if drawn_from is not None:
             send_drafts(choosing.drawn_from, drawn_from)
         return Chooser(recording, history, kind.is_tested, told)
 
-    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], scores: torch.Tensor) -> torch.Tensor:
+    def _room_for_drafts(self, drafts: Sequence[torch.Tensor | None], rows: int, scores: torch.Tensor) -> torch.Tensor:
         """[rows, depths, vocabulary] of their type: rounded, they would not be what was drawn from."""
         known = [draft for draft in drafts if draft is not None]
         dtype = functools.reduce(torch.promote_types, [draft.dtype for draft in known]) if known else scores.dtype
         depths = power_of_two(max([MIN_DEPTHS, *map(len, known)]))
-        return self._room("drafts", (len(scores), depths, scores.shape[-1]), dtype, scores.device)
+        return self._room("drafts", (rows, depths, scores.shape[-1]), dtype, scores.device)
 
     def _keep_allowed(self, allowed: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         """A copy that stays where it is; for what only pads, anything."""
@@ -310,9 +284,8 @@ class Passes:
 
     def _advance(self, graph: PassGraph, history: History | None) -> Recording:
         """Feeds the choices of a pass to the same pass, one slot on."""
-        choices = graph.outbox.choices.tensor
+        choices, buffers = graph.outbox.choices.tensor, graph.buffers
         rows = len(choices)
-        buffers, _ = self._buffers(rows, 1)
 
         def advance() -> None:
             is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
@@ -349,14 +322,13 @@ def choose_tokens(
     """Put into the outbox what is chosen after each column by its raw scores; recorded."""
     if kind.is_best:
         return  # the pass itself has found them
-    known, choices = processed(scores, columns, kind), outbox.choices.tensor
+    known = processed(scores, columns, kind)
     if drawn_from is not None:
         outbox.verdicts.tensor.copy_(reject(known, drawn_from, columns, kind))
         outbox.verdicts.post()
     else:
         best = draw(known, columns, kind, 1).tokens if kind.is_drawn else top(known, 1)[1]
-        choices.copy_(best.view(choices.shape))
-        outbox.choices.post()
+        put(outbox.choices, columns.places, best)
 
 
 def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> None:
@@ -369,6 +341,7 @@ def send_drafts(drafts: Sequence[torch.Tensor | None], room: torch.Tensor) -> No
                 room[row, :depths, size:].fill_(-torch.inf)
 
 
-def best_token(scores: torch.Tensor) -> torch.Tensor:
-    """[rows, width, vocabulary] -> [rows, width]; recorded."""
-    return top(scores.flatten(0, 1), 1)[1].view(scores.shape[:2])
+def put(mail: Mail, places: torch.Tensor, lines: torch.Tensor) -> None:
+    """Lines into the columns they belong to; recorded."""
+    mail.tensor.view(-1, lines.shape[1]).index_copy_(0, places, lines)
+    mail.post()

@@ -1,6 +1,6 @@
 """GraphRunner: finds the route of a pass or a draft. The map of what follows is in the folder's docstring.
 
-A recording belongs to one skip set, width, number of rows and cache bucket. What cannot be recorded (long
+A recording belongs to one skip set, width, number of rows and tokens, and cache bucket. What cannot be recorded (long
 prompts, passes that resume from known states, models that read values while they run) takes the eager path.
 """
 
@@ -23,11 +23,12 @@ from ..decoder import Decoder
 from ..eager import EagerRunner, is_transformers
 from ..probe import Probe
 from .drafts import Drafts
-from .forward import Forward, ModuleForward, padded_rows, prove
-from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket, padded_width
+from .forward import Forward, ModuleForward, PassSize, prove
+from .graphs import MAX_BYTES, WIDTHS, CudaRecorder, Graphs, Recorder, RecordingError, bucket
 from .history import Histories
 from .memory import MAX_WIDTH, Device
-from .plain import Launches, Passes
+from .outbox import Launches
+from .plain import Passes
 from .prefill import Prefill
 
 _LOGGER = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ class GraphRunner(EagerRunner):
         self._storages = StoragePool()
         histories = Histories(self._device, self.graphs, self.vocab_size)
         self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size, self.decoder.dtype)
-        self._passes = Passes(self._device, self.graphs, self._launches, histories, self._drafts)
+        parts = (self._device, self.graphs, self._launches, histories, self._drafts)
+        self._passes = Passes(*parts, self.context_length)
         self._is_settled = True
         if not all(map(is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -150,20 +152,21 @@ class GraphRunner(EagerRunner):
             self.decoder.check_points(request.capture)
             self._settle()
             return self._passes.run(forward, request, cache)
-        self._passes.forget_ahead()
         self._launches.launched()
-        if request.needs_scores or request.tree is not None or request.resume is not None:
+        if not request.is_prompt:
+            self._passes.forget_ahead()
             return super().forward(request, cache)
+        self._passes.forget_ahead(request.cache_rows)
         self._is_settled = False  # also after what a strategy makes of the prompt
         return self._prefill.run(request, cache)
 
-    def is_under_way(self, cache: SlotCache, starts: Sequence[int]) -> bool:
-        return self._passes.is_under_way(cache, starts)
+    def is_under_way(self, cache: SlotCache, rows: Sequence[int], starts: Sequence[int]) -> bool:
+        return self._passes.is_under_way(cache, rows, starts)
 
     def draft(
         self, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        forward = self._forward_for(len(request.starts), len(request.tokens[0]))
+        forward = self._forward_for(request.row_widths)
         if forward is None or task.rule in self._drafts.refused:
             return None
         self._passes.forget_ahead()
@@ -189,16 +192,14 @@ class GraphRunner(EagerRunner):
     def _forward_of(self, request: PassRequest) -> Forward | None:
         if not request.needs_scores or request.resume is not None:
             return None
-        return self._forward_for(len(request.starts), len(request.tokens[0]))
+        return self._forward_for(request.row_widths)
 
-    def _forward_for(self, num_rows: int, width: int) -> Forward | None:
+    def _forward_for(self, widths: Sequence[int]) -> Forward | None:
         """The one for a pass of this size; None: not recorded."""
-        if self.fallback_reason is not None or not 0 < width <= MAX_WIDTH:
+        if self.fallback_reason is not None or not 0 < max(widths) <= MAX_WIDTH:
             return None
-        for forward in self._forwards:
-            if padded_rows(forward, num_rows) * padded_width(width) <= forward.max_tokens:
-                return forward
-        return None
+        sized = (forward for forward in self._forwards if PassSize.of(forward, widths).tokens <= forward.max_tokens)
+        return next(sized, None)
 
     def _run_eagerly(self, reason: str) -> None:
         self.fallback_reason, self._prefill = reason, Prefill(self.decoder)
@@ -233,9 +234,9 @@ class GraphRunner(EagerRunner):
         last = bucket(num_slots)
         return [size for size in (1 << power for power in range(last.bit_length())) if size == bucket(size)]
 
-    def seconds(self) -> float:
+    def seconds(self, is_idle: bool = False) -> float:
         """Waits only if something was launched since values were last read: a pass run ahead stays under way."""
-        if self._launches.are_pending:
+        if is_idle or self._launches.are_pending:
             self._device.wait()
             self._launches.awaited()
         return time.perf_counter()

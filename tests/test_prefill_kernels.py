@@ -1,0 +1,116 @@
+"""Packed chunks of prompts against the same calculation in float64. On a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from needs_triton import DEVICE, HAS_GPU
+from selfdraft.kernels import prefill
+from selfdraft.kernels.attention import Heads
+from selfdraft.models.cache import LayerShape, SlotCache
+from selfdraft.models.gpu.memory import Device, PromptBuffers
+from selfdraft.passes import PassRequest
+
+DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+SHAPES = {
+    "grouped": Heads(6, 2, 32, 32**-0.5),
+    "single": Heads(2, 2, 64, 0.3),
+    "window": Heads(4, 2, 32, 0.25, window=9),
+    "wide window": Heads(2, 1, 32, 0.25, window=70),
+}
+LAYER, NUM_POSITIONS = 1, 512
+
+
+class Packed:
+    """Chunks (cache row, first slot, number of tokens) on a cache with something in it."""
+
+    def __init__(self, heads: Heads, chunks: Sequence[tuple[int, int, int]], dtype: torch.dtype, padding: int) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.heads, self.chunks = heads, chunks
+        num_tokens = sum(length for _, _, length in chunks)
+        shape = LayerShape(heads.num_kv_heads, heads.dim, heads.dim)
+        self.cache = SlotCache([shape] * 2, 5, NUM_POSITIONS, dtype=dtype, device=DEVICE)
+        self.cache.storage.copy_(torch.randn(self.cache.storage.shape, generator=generator))
+        size = (heads.num_heads + 2 * heads.num_kv_heads) * heads.dim
+        self.qkv = torch.randn(num_tokens + padding, size, generator=generator).to(DEVICE, dtype)
+        angles = torch.rand(NUM_POSITIONS, heads.dim // 2, generator=generator) * 6
+        self.table = angles.cos().to(DEVICE, dtype), angles.sin().to(DEVICE, dtype)
+        rows, starts, lengths = zip(*chunks, strict=True)
+        queries = prefill.queries_of(num_tokens + padding)
+        buffers = PromptBuffers(Device(torch.device(DEVICE)), num_tokens + padding, 1 + len(chunks), queries)
+        buffers.send_request(PassRequest([[0] * length for length in lengths], starts, rows), self.cache)
+        self.tensors = buffers.tensors
+
+    def run(self) -> torch.Tensor:
+        """[tokens, heads, dim]; keys and values are stored."""
+        qkv, tensors = self.qkv.clone(), self.tensors
+        places = (tensors[name] for name in ("header", "chunks", "slots"))
+        prefill.rotate_and_store(qkv, *places, self.table, self.heads, LAYER)
+        mixed = prefill.attend(qkv, tensors["header"], tensors["blocks"], self.heads, LAYER)
+        return mixed[: sum(length for _, _, length in self.chunks)].unflatten(-1, (-1, self.heads.dim))
+
+    def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        low, high = heads.chunk(2, -1)
+        cos, sin = (part[positions].double()[:, None] for part in self.table)
+        return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+
+    def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `run` returns, and all that is stored after it."""
+        heads, storage, found, first = self.heads, self.cache.storage.double().clone(), [], 0
+        sizes = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
+        for row, start, length in self.chunks:
+            tokens = self.qkv[first : first + length].double().unflatten(-1, (-1, heads.dim))
+            query, key, value = tokens.split(sizes, 1)
+            slots = torch.arange(start + length, device=DEVICE)
+            own, (keys, values) = slots[start:], storage[LAYER, :, row]
+            keys[:, own], values[:, own] = self.rotate(key, own).transpose(0, 1), value.transpose(0, 1)
+            ages = own[:, None] - slots
+            mask = (ages >= 0) & (ages < (heads.window or NUM_POSITIONS))
+            group = heads.num_heads // heads.num_kv_heads
+            seen, mixed = (part[:, slots].repeat_interleave(group, 0) for part in (keys, values))
+            scores = torch.einsum("thd,hsd->hts", self.rotate(query, own), seen) * heads.scaling
+            probs = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+            found.append(torch.einsum("hts,hsd->thd", probs, mixed))
+            first += length
+        return torch.cat(found), storage
+
+
+def check(packed: Packed, dtype: torch.dtype) -> None:
+    expected, stored = packed.expected()
+    found = packed.run()
+    for part, value in ((found, expected), (packed.cache.storage, stored)):
+        assert float((part.double() - value).norm() / value.norm()) < TOLERANCE[dtype]
+    is_changed = (stored != packed.cache.storage.double()).any(-1).any(-2)
+    assert not is_changed[0].any(), "the other layer"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_chunks_of_texts_share_a_pass(dtype: torch.dtype, shape: str, seed: int) -> None:
+    """Of any length, after nothing or something, in any rows; what pads them is stored nowhere."""
+    rng = random.Random(seed)
+    rows = sorted(rng.sample(range(5), rng.randrange(1, 5)))
+    chunks = [(row, rng.choice((0, 0, 1, 63, 64, 130)), rng.choice((1, 2, 5, 9, 66))) for row in rows]
+    check(Packed(SHAPES[shape], chunks, dtype, padding=rng.choice((0, 3))), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_long_chunk_of_larger_blocks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "queries_of", lambda num_tokens: 128)
+    check(Packed(SHAPES["grouped"], [(1, 0, 3), (3, 200, 150)], dtype, padding=1), dtype)
+
+
+def test_a_text_does_not_know_its_neighbours() -> None:
+    """Bit by bit."""
+    heads, chunks = SHAPES["grouped"], [(0, 70, 3), (2, 0, 7), (4, 1, 2)]
+    together = Packed(heads, chunks, DTYPES[0], padding=4)
+    alone = Packed(heads, chunks[1:2], DTYPES[0], padding=0)
+    alone.qkv, alone.table, alone.cache.storage[:] = together.qkv[3:10].clone(), together.table, together.cache.storage
+    assert torch.equal(together.run()[3:10], alone.run())
+    assert torch.equal(together.cache.storage[:, :, 2], alone.cache.storage[:, :, 2])
