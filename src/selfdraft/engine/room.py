@@ -38,17 +38,20 @@ class Room:
         is_cpu = runner.device.type == "cpu"
         self.max_rows = max_rows or (MAX_ROWS_CPU if is_cpu else MAX_ROWS)
         self._first_rows, self._share = min(first_rows, self.max_rows), SHARE_CPU if is_cpu else SHARE
+        self._allowed = 0  # when it was last asked: of thousands of texts one or two ask
         self.cache: Cache | None = None
 
     def check(self, sequence: TextSequence) -> None:
         """Raise for a text that could not even be decoded alone."""
-        needed, most = self._bytes(1, self._runner.cache_slots(sequence.num_slots)), self._limit()
-        if needed > most:
+        needed = self._bytes(1, self._runner.cache_slots(sequence.num_slots))
+        if needed > self._allowed:
+            self._allowed = self._limit()
+        if needed > self._allowed:
             given = "cache_bytes allows" if self._max_bytes else "the memory that is free allows"
             raise OptionError(
                 f"a prompt of {sequence.num_prompt_tokens} tokens with max_new_tokens={sequence.max_new_tokens} needs "
-                f"{needed / _GIB:.3g} GiB of cache, and {given} {most / _GIB:.3g} GiB; lower max_new_tokens, shorten "
-                "the prompt, or free memory"
+                f"{needed / _GIB:.3g} GiB of cache, and {given} {self._allowed / _GIB:.3g} GiB; lower "
+                "max_new_tokens, shorten the prompt, or free memory"
             )
 
     def make(self, waiting: Sequence[int], live: Sequence[TextSequence]) -> int:
