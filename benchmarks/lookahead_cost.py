@@ -21,12 +21,13 @@ import torch
 
 import selfdraft
 from selfdraft.cli.inputs import write_file
+from selfdraft.drafted import DraftStats
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.lookahead.disco import NUM_FEATURES, Classifier, Disco
 from selfdraft.measure.circumstances import commit, device_name
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import DraftStats, NoiseKey
+from selfdraft.passes import NoiseKey
 from selfdraft.registry import LOOKAHEADS, find
 
 REPEATS, BEST_OF = 50, 20

@@ -13,7 +13,7 @@ import torch
 
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.tuning import RoundSeconds
-from selfdraft.passes import DraftStats, Outline
+from selfdraft.drafted import DraftStats, Outline
 from selfdraft.protocols import Lookahead
 from selfdraft.types import Draft, Plan, StepRecord, Verdict
 

@@ -15,6 +15,7 @@ import torch
 from needs_triton import DEVICE, HAS_GPU
 from on_device import even_columns
 from selfdraft.chains import Choice, DraftTask
+from selfdraft.drafted import DraftStats, Outline
 from selfdraft.engine.accept import Coupled, _follow
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.sampling import Sampler
@@ -38,7 +39,7 @@ from selfdraft.models.gpu import accept as accept_reference
 from selfdraft.models.gpu.draft import DraftOutputs, feed
 from selfdraft.models.gpu.memory import Device, DraftBuffers, PassBuffers
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, DraftStats, Outline, PassRequest, Site
+from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, PassRequest, Site
 from selfdraft.types import PAD, ROOT, Draft
 
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)

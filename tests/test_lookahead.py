@@ -20,6 +20,7 @@ from rounds import step_of
 from selfdraft import Engine, Plan, StepRecord
 from selfdraft.calibrate.traces import Trace
 from selfdraft.calibrate.tuning import Replay, RoundSeconds, rank
+from selfdraft.drafted import DraftStats
 from selfdraft.drafters.lookup import Reliability
 from selfdraft.lookahead.adaptive import Adaptive
 from selfdraft.lookahead.confidence import Confidence
@@ -29,7 +30,6 @@ from selfdraft.lookahead.oracle import Oracle
 from selfdraft.lookahead.perplexity import Perplexity
 from selfdraft.lookahead.roc import Roc, best_threshold
 from selfdraft.lookahead.tpt import EDGES, Chances, Costs, Tpt
-from selfdraft.passes import DraftStats
 from selfdraft.types import Draft, Verdict
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

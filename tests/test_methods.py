@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pico import pico
 from selfdraft import Engine
+from selfdraft.drafted import DraftStats
 from selfdraft.drafters.lookup import Match, find_matches
 from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.fixed import Fixed
-from selfdraft.passes import DraftStats
 from selfdraft.strategies.uniform import spread
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

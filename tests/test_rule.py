@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from selfdraft.chains import Choice
+from selfdraft.drafted import DraftStats, Outline
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.draft import Rule
 from selfdraft.engine.sampling import Sampler
 from selfdraft.kernels.top import distribution, top
 from selfdraft.options import GenerateOptions
-from selfdraft.passes import DraftStats, Drawn, NoiseKey, Outline
+from selfdraft.passes import Drawn, NoiseKey
 
 ROWS = 4
 

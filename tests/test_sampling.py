@@ -28,6 +28,7 @@ from on_device import HAS_GPU
 from pico import pico
 from selfdraft import Engine, GenerateOptions, OptionError, SkipSet
 from selfdraft.chains import Choice, Draw
+from selfdraft.drafted import DraftStats
 from selfdraft.engine import engine as engine_module
 from selfdraft.engine.draft import GroupDraft, Rule
 from selfdraft.engine.metrics import compare, contest_for
@@ -37,7 +38,7 @@ from selfdraft.kernels.top import reject
 from selfdraft.models.gpu import plain
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.noise import _mix, gumbel, gumbel_at, keys_of, mixed
-from selfdraft.passes import DraftStats, NoiseKey, PassRequest, Site
+from selfdraft.passes import NoiseKey, PassRequest, Site
 from selfdraft.registry import ACCEPTANCES, TREES
 from selfdraft.types import PAD
 from tape import TapeRecorder

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from .passes import ChoiceKind, Choosing, DraftStats, Drawn, Site
+from .drafted import DraftStats
+from .passes import ChoiceKind, Choosing, Drawn, Site
 
 
 @dataclass(frozen=True)

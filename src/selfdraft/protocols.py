@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from .chains import DraftedChain, DraftTask
+from .drafted import DraftStats
 from .economics import LatencyFit
-from .passes import DraftStats, PassOutput, PassRequest, States
+from .passes import PassOutput, PassRequest, States
 from .types import Plan, Reuse, SkipSet, StepRecord
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..drafted import DraftStats
 from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
@@ -20,7 +21,7 @@ from ..engine.sampling import Sampler
 from ..engine.writing import Text, Told, probe_text, rows_at_once, write
 from ..lookahead.base import PlainLookahead
 from ..options import NoOptions
-from ..passes import DraftStats, States
+from ..passes import States
 from ..progress import Progress, no_progress
 from ..protocols import Probe, Runner
 from ..registry import in_use

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..drafted import DraftStats
 from ..economics import seconds_of_width
 from ..engine.engine import Engine
 from ..lookahead.base import PlainLookahead
@@ -29,7 +30,6 @@ from ..lookahead.disco import Classifier, Disco, join_features
 from ..lookahead.learned import Learned
 from ..lookahead.perplexity import MIN_CONFIDENCE
 from ..options import NoOptions
-from ..passes import DraftStats
 from ..progress import Progress, no_progress
 from ..protocols import Runner
 from ..registry import in_use

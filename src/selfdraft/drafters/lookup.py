@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from ..chains import DraftedChain, DraftTask, nothing_to_draw
+from ..drafted import DraftStats
 from ..errors import OptionError
 from ..options import check, setting
-from ..passes import DraftStats
 from ..protocols import Cache, DraftRows, Host, Proposal, Runner
 from ..types import PAD, StepRecord
 from .base import PlainDrafter, PlainSession

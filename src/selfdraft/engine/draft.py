@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from ..chains import Choice, DraftedChain, DraftTask, Draw
+from ..drafted import DraftStats
 from ..kernels.top import distribution, top
-from ..passes import ChoiceKind, DraftStats, Drawn, NoiseKey, Site
+from ..passes import ChoiceKind, Drawn, NoiseKey, Site
 from ..protocols import DraftRows, DraftSession, Lookahead, Path, Runner, Tree
 from ..types import NO_DRAFT, PAD, ROOT, Draft, Plan
 from .method import Acceptance, Method

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..passes import DraftStats, Outline
+from ..drafted import DraftStats, Outline
 from .quick import quick
 
 _BLOCK, _BLOCK_WARPS, _ROW_WARPS = 4096, 8, 4

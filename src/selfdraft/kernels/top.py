@@ -8,7 +8,8 @@ from importlib.util import find_spec
 
 import torch
 
-from ..passes import ChoiceKind, Columns, Drawn, Outline
+from ..drafted import Outline
+from ..passes import ChoiceKind, Columns, Drawn
 from . import choose_reference, reject_reference
 
 _LOGGER = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..passes import DraftStats
+from ..drafted import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..drafted import DraftStats
 from ..options import setting
-from ..passes import DraftStats
 from .base import PlainLookahead
 
 

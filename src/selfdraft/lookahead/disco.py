@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from ..drafted import DraftStats
 from ..errors import ProfileError
 from ..kernels.top import runs_triton
 from ..options import setting
-from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..registry import find
 from .base import PlainLookahead

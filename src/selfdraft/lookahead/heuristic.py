@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..drafted import DraftStats
 from ..options import setting
-from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 from .base import PlainLookahead

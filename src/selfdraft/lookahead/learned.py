@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..passes import DraftStats
+from ..drafted import DraftStats
 
 
 class Learned:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..drafted import DraftStats
 from ..options import NoOptions
-from ..passes import DraftStats
 from ..types import PAD
 from .base import PlainLookahead
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..drafted import DraftStats
 from ..options import setting
-from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 from .base import PlainLookahead

@@ -23,9 +23,9 @@ from statistics import median
 
 import torch
 
+from ..drafted import DraftStats
 from ..kernels.top import runs_triton
 from ..options import setting
-from ..passes import DraftStats
 from ..protocols import DraftedBy, Knowledge
 from ..types import StepRecord
 from .base import PlainLookahead

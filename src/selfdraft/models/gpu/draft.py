@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from ...chains import Choice, DraftedChain, DraftRule
+from ...drafted import DraftStats
 from ...kernels.top import draw, processed, runs_triton
-from ...passes import Columns, DraftStats
+from ...passes import Columns
 from ...types import PAD, SkipSet
 from ..cache import SlotCache
 from .forward import Forward
