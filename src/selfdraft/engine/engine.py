@@ -17,7 +17,6 @@ from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
-from ..passes import Site
 from ..profiles.profile import Artefact, Profile
 from ..profiles.store import Store
 from ..progress import Progress
@@ -40,7 +39,7 @@ from .keywords import (
 from .knowledge import EngineKnowledge, Given
 from .live import LiveText
 from .method import Cohort, Method
-from .metrics import Comparison, compare, contest_for
+from .metrics import Comparison, compare, contest_after
 from .parts import BuiltParts
 from .prepare import prepare
 from .requests import Requests
@@ -91,8 +90,8 @@ class Engine:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        for switch, is_on in (("graphs", graphs), ("economics", economics)):
-            check_value(switch, is_on, bool)
+        check_value("graphs", graphs, bool)
+        check_value("economics", economics, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_loaded(model, tokenizer)
@@ -132,8 +131,8 @@ class Engine:
         method, load = read_pretrained(options)
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
-        called = str(name or catalogue.DEFAULT_MODEL)
         own: dict[str, Any] = {"graphs": graphs, "profile": profile, "economics": economics}
+        called = str(name or catalogue.DEFAULT_MODEL)
         return cls(model, tokenizer, name=called, prefix_cache=prefix_cache, **own, **method)
 
     @property
@@ -274,18 +273,13 @@ class Engine:
         return self._start(prompts, is_batch or n > 1, method, call.settings, n)
 
     def session(
-        self,
-        max_rows: int | None = None,
-        cache_bytes: int | None = None,
-        max_stall_seconds: float | None = None,
+        self, max_rows: int | None = None, cache_bytes: int | None = None, max_stall_seconds: float | None = None
     ) -> Session:
         """Texts that join and leave between rounds, each with its own options.
 
         At most `max_rows` are decoded at a time (None: 256, on a CPU 16), in a cache of at most `cache_bytes` (None: a
         share of the memory that is free). The others wait. Beside texts that are decoded, prompts are read in parts,
-        one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds).
-
-        For servers and jobs that ask for texts as they come:
+        one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds). For servers and jobs:
 
             with engine.session() as session:
                 number = session.add("Once upon a time", max_new_tokens=50)
@@ -297,7 +291,8 @@ class Engine:
         check_value("cache_bytes", cache_bytes, int | None, minimum=1)
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
         room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
-        return Session(self._rows(room, max_stall_seconds), partial(self._read_request, {}))
+        rows = Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
+        return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
         self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
@@ -339,12 +334,8 @@ class Engine:
         self._requests.check_tokens(prompt_tokens, tokens_a, tokens_b)
         sampler = self._requests.sampler(call.settings)
 
-        def contest_behind(generated: Sequence[int]) -> Any:
-            prefix = [*prompt_tokens, *generated]
-            site = Site(call.settings.sequence, len(generated), 0, call.settings.seed)
-            return contest_for(self.scores_behind(prefix), sampler, site, prefix)
-
-        return compare(tokens_a, tokens_b, contest_behind)
+        contests = partial(contest_after, self.scores_behind, sampler, prompt_tokens, call.settings)
+        return compare(tokens_a, tokens_b, contests)
 
     @keywords_of(CallOptions)
     def verify(
@@ -369,10 +360,9 @@ class Engine:
         self._refresh()
         self._requests.check_tokens(prompt_tokens, claim.tokens)
         sequence, tail = self._requests.sequence(prompt_tokens, call.settings)
+        sampler = self._requests.sampler(call.settings)
         with self._runner.lock:
-            return verify_text(
-                self._runner, sequence, tail, claim, self._requests.sampler(call.settings), rule, progress
-            )
+            return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -391,13 +381,11 @@ class Engine:
         self._refresh()
         texts = self._requests.texts(prompts, settings, n, rules)
         room = Room(self._runner, self._beginnings, first_rows=len(texts))
-        rows, cohort = self._rows(room, math.inf), Cohort(method, self._requests.sampler(settings, rules))
+        rows = Rows(self._runner, room, self._beginnings, self._worth, math.inf)
+        cohort = Cohort(method, self._requests.sampler(settings, rules))
         for text in texts:
             rows.put(text, cohort)
         return Stream(texts, rows, settings.cancel, is_batch, self._worker)
-
-    def _rows(self, room: Room, max_stall_seconds: float | None) -> Rows:
-        return Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
 
     def _refresh(self) -> None:
         with self._runner.lock:

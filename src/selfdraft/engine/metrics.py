@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from ..options import GenerateOptions
 from ..passes import NoiseKey, Site
 from ..types import NO_DRAFT, Stats
 from .sampling import Sampler
@@ -84,6 +85,18 @@ def compare(
     gap = abs(float(contest.variants[0][a] - contest.variants[0][b]))
     is_tie = contest.is_reachable(a) and contest.is_reachable(b)
     return Comparison("tie" if is_tie else "different", first, gap)
+
+
+def contest_after(
+    scores_behind: Callable[[Sequence[int]], torch.Tensor],
+    sampler: Sampler,
+    prompt: Sequence[int],
+    settings: GenerateOptions,
+    generated: Sequence[int],
+) -> Contest:
+    """After what was generated so far by a call with these settings."""
+    prefix, site = [*prompt, *generated], Site(settings.sequence, len(generated), 0, settings.seed)
+    return contest_for(scores_behind(prefix), sampler, site, prefix)
 
 
 def contest_for(scores: torch.Tensor, sampler: Sampler, site: Site, prefix: Sequence[int]) -> Contest:
