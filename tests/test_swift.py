@@ -18,6 +18,7 @@ import torch
 import learned
 from cases import SAMPLED
 from pico import NUM_LAYERS, pico
+from rounds import step_of
 from selfdraft import Engine, OptionError, ProfileError, SkipSet
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate
 from selfdraft.calibrate.fit_session import FitSession
@@ -28,10 +29,14 @@ from selfdraft.strategies.draft_switch import MAX_RETRY, TRIAL
 from selfdraft.strategies.matching import choices
 from selfdraft.strategies.swift import Swift
 from selfdraft.strategies.swift_search import SwiftOptions
-from selfdraft.types import OFF, Plan
+from selfdraft.types import OFF, Plan, StepRecord
 from test_calibrate import PROMPTS
 from test_knapsack import TEXT, probe_of, zeroed
-from test_swift_search import round_of
+
+
+def round_of(num_drafted: int, num_accepted: int = 0, seconds: float = 0.01, **others: Any) -> StepRecord:
+    return step_of(num_drafted, num_accepted, seconds=(0.0, seconds), **others)
+
 
 EAGER = {"budget": 1.0, "always": True, "tolerance": 0.0, "enough": 1.0}
 """What it does depends on no clock, and the ratio stays."""

@@ -277,7 +277,7 @@ class Engine:
     ) -> Session:
         """Texts that join and leave between rounds, each with its own options.
 
-        At most `max_rows` are decoded at a time (None: 256, on a CPU 16), in a cache of at most `cache_bytes` (None: a
+        At most `max_rows` are decoded at a time (None: 256), in a cache of at most `cache_bytes` (None: a
         share of the memory that is free). The others wait. Beside texts that are decoded, prompts are read in parts,
         one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds). For servers and jobs:
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
+from functools import partial
 from typing import Any
 
 from ..errors import OptionError
@@ -22,7 +22,7 @@ class Requests:
     def __init__(self, model: Any, runner: Runner, tokenizer: Any) -> None:
         self._model, self._runner, self._tokenizer = model, runner, tokenizer
         self._sequence_ids = itertools.count()
-        self._decode_token = lru_cache(maxsize=1 << 14)(partial(decode, tokenizer))  # see `TextTail`: each is, once
+        self._decode = partial(decode, tokenizer)  # a text that is read later must not keep the model
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -101,18 +101,15 @@ class Requests:
         )
         return sequence, tail
 
-    @cached_property
+    @property
     def _marks(self) -> frozenset[int] | None:
         """See `TextTail`; without a tokenizer there is no text to be in doubt about."""
         known = () if self._tokenizer is None else getattr(self._tokenizer, "added_tokens_decoder", None)
         return None if known is None else frozenset(known)
 
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self._decode_token(tokens[0]) if len(tokens) == 1 else decode(self._tokenizer, *tokens)
 
-
-def decode(tokenizer: Any, *tokens: int) -> str:
+def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
     if tokenizer is None:
         return ""
-    text: str = tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text

@@ -10,7 +10,7 @@ from ..protocols import Cache, Runner
 from .beginnings import Beginnings
 from .state import TextSequence
 
-MAX_ROWS, MAX_ROWS_CPU = 256, 16
+MAX_ROWS = 256
 """Texts decoded together, unless told otherwise."""
 SHARE, SHARE_CPU = 0.8, 0.5
 """Of the memory that is free: what a cache may take. The rest is for passes, recordings and other programs."""
@@ -36,7 +36,7 @@ class Room:
     ) -> None:
         self._runner, self._beginnings, self._max_bytes = runner, beginnings, max_bytes
         is_cpu = runner.device.type == "cpu"
-        self.max_rows = max_rows or (MAX_ROWS_CPU if is_cpu else MAX_ROWS)
+        self.max_rows = max_rows or MAX_ROWS
         self._first_rows, self._share = min(first_rows, self.max_rows), SHARE_CPU if is_cpu else SHARE
         self._allowed = 0  # when it was last asked: of thousands of texts one or two ask
         self.cache: Cache | None = None

@@ -17,7 +17,7 @@ from ..decoder import Decoder
 from ..placement import Placement, has_gaps
 from ..sublayer import Halfway, SubLayer
 from .graphs import padded_tokens, padded_width
-from .memory import Device, PassBuffers, power_of_two
+from .memory import MAX_WIDTH, Device, PassBuffers, power_of_two
 
 _PROOF_SLOTS = 64
 HEAD_START = 10
@@ -75,8 +75,10 @@ class PassSize(NamedTuple):
 
     @classmethod
     def of(cls, forward: Forward, widths: Sequence[int]) -> PassSize:
-        """The one for rows of these numbers of columns."""
+        """The one for rows of these numbers of columns. Packed ones cost nothing: fewer widths are fewer recordings."""
         rows, width = padded_rows(forward, len(widths)), padded_width(max(widths))
+        if forward.packs and rows > 1:
+            width = min(power_of_two(width), MAX_WIDTH)
         tokens = rows * width
         return cls(rows, width, min(tokens, padded_tokens(sum(widths))) if forward.packs else tokens)
 
