@@ -119,17 +119,18 @@ def test_rows_are_added_when_more_texts_come() -> None:
     assert found[numbers[5]].tokens == engine.generate([9, 6], max_new_tokens=9).tokens
 
 
-def test_memory_is_flat_over_2000_requests() -> None:
+@pytest.mark.parametrize("number", [800, pytest.param(2000, marks=pytest.mark.full)])
+def test_memory_is_flat(number: int) -> None:
     """Mixed methods and options: no tensor, object or block of memory stays of them."""
     engine = Engine(pico("llama"), prefix_cache=1 << 18)
     with engine.session(max_rows=16) as session:
         serve(session, range(400))
         before = held(session)
-        serve(session, range(400, 2000))
+        serve(session, range(400, number))
         after = held(session)
     assert after[0] == before[0]
     assert after[1] <= before[1] + 8
-    assert after[2] <= before[2] + 800  # a request leaves less than half a block
+    assert after[2] <= before[2] + number / 2 - 200  # a request leaves less than half a block
 
 
 def serve(session: Session, numbers: range) -> None:

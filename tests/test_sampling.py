@@ -93,7 +93,7 @@ def recorded_engine() -> Engine:
 
 
 ENGINES = {"eager": tiny_engine, "recorded": recorded_engine, "gpu": lambda: new_engine("cuda")}
-on_both = pytest.mark.parametrize("engine", ["eager", "recorded"])
+on_both = pytest.mark.parametrize("engine", ["eager", pytest.param("recorded", marks=pytest.mark.full)])
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="no GPU")
 on_recordings = pytest.mark.parametrize("engine", ["recorded", pytest.param("gpu", marks=needs_gpu)])
 
@@ -250,7 +250,10 @@ class TestPlantedDefects:
         p = share_of_texts({"temperature": 1.0}, acceptance=acceptance, tree="siblings", settings=settings)
         assert p > 1e-3 if acceptance == "coupled" else p < 1e-9
 
-    @pytest.mark.parametrize("engine", ["eager", "recorded", pytest.param("gpu", marks=needs_gpu)])
+    @pytest.mark.parametrize(
+        "engine",
+        ["eager", pytest.param("recorded", marks=pytest.mark.full), pytest.param("gpu", marks=needs_gpu)],
+    )
     def test_a_drafted_token_withdrawn_for_its_own_probability(
         self, monkeypatch: pytest.MonkeyPatch, engine: str
     ) -> None:

@@ -44,10 +44,10 @@ def drafted(generation: Any) -> list[bool]:
 def test_a_batch_drafts_where_that_is_quicker(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, verify: float, pays: bool
 ) -> None:
-    plain = engine.generate(PROMPTS, max_new_tokens=200, strategy="off")
+    plain = engine.generate(PROMPTS, max_new_tokens=130, strategy="off")
     Clock(engine, monkeypatch, draft=0.01, verify=verify, plain=1.0)
     for turn in range(2):
-        found = engine.generate(PROMPTS, max_new_tokens=200)
+        found = engine.generate(PROMPTS, max_new_tokens=130)
         assert [one.tokens for one in found] == [one.tokens for one in plain]
         rounds = drafted(found[0])
         assert rounds[0] == (turn == 0 or pays), "what was learned is remembered"
