@@ -99,6 +99,7 @@ main(["generate", "abc", "--model", FOLDER, "--max-new-tokens", "4", "--json"])
 """
 
 
+@pytest.mark.full
 def test_what_is_installed_runs(installed: Path, folder: str) -> None:
     """Both forms of the command; the data through the package's own readers; a text."""
     for command in ((sys.executable, "-m", "selfdraft"), (installed / "bin" / "selfdraft",)):

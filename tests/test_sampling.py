@@ -227,6 +227,7 @@ class TestPlantedDefects:
         monkeypatch.setattr(reject_reference, "normalised", lambda probs, otherwise: otherwise)
         assert share_of_texts({"temperature": 1.0}, acceptance="rejection", engine=engine) < 1e-9
 
+    @pytest.mark.full
     @on_recordings
     def test_a_draft_tested_by_another_distribution(self, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
         """Not by the one that it was drawn from."""
