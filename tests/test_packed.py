@@ -21,7 +21,13 @@ from selfdraft.models.gpu.graphs import Graphs
 from selfdraft.passes import PassRequest
 from selfdraft.types import Draft
 from test_drafts_ahead import METHODS
-from test_graphs import begins_with_sublayers, method_name, new_engine, new_runner, short_buckets  # noqa: F401
+from test_graphs import (  # noqa: F401 - its fixtures run here, too
+    begins_with_sublayers,
+    method_name,
+    new_engine,
+    new_runner,
+    short_buckets,
+)
 from test_lossless import PROMPTS
 
 ROWS = [0, 1, 3, 4]
