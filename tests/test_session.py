@@ -118,7 +118,7 @@ def test_no_row_moves_when_a_neighbour_leaves(kind: str, monkeypatch: pytest.Mon
     drop = State.drop_finished
 
     def watched(state: State) -> list[TextSequence]:
-        storage: Any = state.cache.storage  # type: ignore[attr-defined]
+        storage: Any = state.cache.storage
         before = storage.clone()
         finished = drop(state)
         assert torch.equal(storage, before)
@@ -304,9 +304,9 @@ class Clock:
 def test_parts_are_as_large_as_time_allows(max_seconds: float, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     runner: Any = Clock()
-    state = State(None)  # type: ignore[arg-type]
+    state = State(None)
     state.seat([TextSequence(0, [1] * 100_000, 1)])
-    prompts = Prompts(runner, state, lambda _: PlainStrategy())  # type: ignore[arg-type,return-value]
+    prompts = Prompts(runner, state, lambda _: PlainStrategy())
     for _ in range(12):
         prompts.read_some(max_seconds)
     assert runner.sizes[0] == 256
