@@ -33,6 +33,7 @@ from selfdraft.engine.device import device_seconds
 from selfdraft.measure.circumstances import circumstances
 from selfdraft.prompts.sets import select_prompts
 from selfdraft.prompts.tokens import encode
+from selfdraft.registry import DRAFTING
 
 LONG, BESIDE, BEFORE = 4096, 8, 64
 """Of --stall: tokens of the long prompt, texts that are being decoded, rounds before it comes."""
@@ -71,7 +72,7 @@ class Bench:
         self.alone: dict[int, tuple[int, ...]] = {}
 
     def arms(self) -> dict[str, Call]:
-        methods = {"off": {"strategy": "off"}, **read_variants(self.options, {})}
+        methods = {"off": {"strategy": "off"}, **read_variants(self.options, {"strategy": DRAFTING})}
         own: dict[str, Call] = {name: self._ours(method) for name, method in methods.items()}
         return own | ({"transformers generate_batch": self._theirs} if self.options.peer else {})
 

@@ -83,6 +83,14 @@ def test_nobody_waits_for_a_short_one() -> None:
     assert counts == [4 * (MIN_WAIT)]
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_nobody_waits_for_another_prompt(prefix_cache: bool) -> None:
+    engine = engine_of("llama", prefix_cache=prefix_cache)
+    with reading(engine) as counts:
+        engine.generate([[5 + place, *LONG] for place in range(4)], max_new_tokens=2)
+    assert counts == [4 * len(LONG)]
+
+
 def test_a_text_takes_what_one_beside_it_has() -> None:
     engine = engine_of("llama")
     with engine.session() as session, reading(engine) as counts:

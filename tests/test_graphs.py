@@ -217,9 +217,9 @@ def test_a_draft_does_not_hear_of_the_last_ones_progress() -> None:
     """A recording made in the middle of a draft sends what the device has noted so far."""
     outputs = gpu_draft.DraftOutputs(Device(CPU), 1, 1, None)
     outputs.begin()
-    outputs.progress.fill_(2)
+    outputs.progress.fill_(gpu_draft.DEPTH)
     outputs.send()
-    assert not outputs.goes_on(1)
+    assert not outputs.num_going_on(1)
     outputs.end()
     outputs.begin()
     outputs.send()
@@ -982,7 +982,7 @@ def test_branches_are_looked_up_while_the_device_drafts(monkeypatch: pytest.Monk
 
     note(Tape, "replay", "launch")
     note(Siblings, "branches", "branches")
-    note(gpu_draft.DraftOutputs, "goes_on", "wait")
+    note(gpu_draft.DraftOutputs, "num_going_on", "wait")
     engine = new_engine(pico("llama"))
     prompt, method = [3, 1, 4, 1, 5, 3, 1, 4], {"strategy": "fixed", "tree": "siblings"}
     engine.generate(prompt, max_new_tokens=12, **method)  # records

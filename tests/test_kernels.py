@@ -25,7 +25,7 @@ from selfdraft.kernels import attention, launch, top
 from selfdraft.kernels import gated as gated_module
 from selfdraft.kernels import linear as linear_module
 from selfdraft.kernels.attention import Heads, Place, attend
-from selfdraft.kernels.attention_rows import attend_rows
+from selfdraft.kernels.attention_rows import SPAN, attend_rows
 from selfdraft.kernels.feed import feed as feed_at_once
 from selfdraft.kernels.gated import gated, gated_tile
 from selfdraft.kernels.launch import Tile
@@ -36,7 +36,7 @@ from selfdraft.kernels.stop_rules import by_classifier
 from selfdraft.lookahead import disco, tpt
 from selfdraft.models.cache import LayerShape, SlotCache
 from selfdraft.models.gpu import accept as accept_reference
-from selfdraft.models.gpu.draft import DraftOutputs, feed
+from selfdraft.models.gpu.draft import DEPTH, DraftOutputs, feed
 from selfdraft.models.gpu.memory import Device, DraftBuffers, PassBuffers
 from selfdraft.options import GenerateOptions
 from selfdraft.passes import SETTINGS, ChoiceKind, Choosing, Columns, PassRequest, Site
@@ -187,7 +187,7 @@ class Layers:
         self, heads: Heads, starts: list[int], width: int, dtype: torch.dtype, cache_rows: Sequence[int] = ()
     ) -> None:
         self.heads, self.starts, self.width = heads, starts, width
-        rows, kv, num_slots = len(starts), heads.num_kv_heads, 256
+        rows, kv, num_slots = len(starts), heads.num_kv_heads, max(256, max(starts) + width)
         self.cache_rows = cache_rows or range(1, 1 + rows)
         self.cache = random(2, 2, self.cache_rows[-1] + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
         total = (heads.num_heads + 2 * kv) * heads.dim
@@ -271,15 +271,17 @@ def test_attention(dtype, shape, starts, width, kind):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("num_padding", [0, 1])
 def test_attention_of_many_rows(dtype, shape, num_padding):
-    """Rows shorter and longer than what is read at once; the last one may only pad."""
-    starts = [0, 1, 127, 128, 200, 5]
+    """Rows shorter and longer than what is read at once, and than a program's span; the last one may only pad."""
+    starts = [0, 1, 127, 128, SPAN - 1, SPAN, 2 * SPAN + 130, 5]
     layers = Layers(SHAPES[shape], starts, 1, dtype)
     depths, sees = chain(len(starts), 1)
     expected, cache = layers.expected(depths, sees, layer=1)
     untouched, last = layers.cache[0].clone(), layers.cache[1, :, -1].clone()
     place = layers.place(depths, sees)
     place.header[4] -= num_padding
+    again = attend_rows(layers.qkv, place, layers.heads, layer=1)
     found = attend_rows(layers.qkv, place, layers.heads, layer=1)
+    assert torch.equal(found, again)
     end = len(starts) - num_padding
     assert error(found[:end], expected[:end]) < TOLERANCE[dtype]
     assert error(layers.cache[1, :, : 1 + end], cache[:, : 1 + end]) < TOLERANCE[dtype]
@@ -580,7 +582,7 @@ def test_feed_is_the_torch_version(num_rows):
         wants_more = (torch.rand(num_rows, generator=generator) < 0.8).to(DEVICE)
         (expected, noted), (found, also_noted) = states
         feed(Choice(candidates, confidence, wants_more), expected, noted)
-        feed_at_once(candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD)
+        feed_at_once(candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD, DEPTH)
         also_noted.settle()
         assert torch.equal(found.data, expected.data)
         assert torch.equal(also_noted.drafted, noted.drafted.cpu())

@@ -65,6 +65,7 @@ class DraftTask:
     choosing: Choosing | None  # None: only the host can choose after scores
     rooms: Sequence[int] = ()  # how many tokens the texts have room for; known where the next draft may begin by itself
     meanwhile: Callable[[], object] = lambda: None  # for a runner that waits: what the host would do afterwards
+    min_rows: int = 1  # that must go on for another token to be drafted
 
     @property
     def runs_on_device(self) -> bool:

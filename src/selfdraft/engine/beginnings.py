@@ -138,8 +138,8 @@ class Beginnings:
         keys: set[Hashable] = set()
         for sequence in joining if len(joining) > 1 and self._version is not None else ():
             known = self._longest(sequence, live)[1]
-            more = tuple(sequence.tokens[: known + MIN_WAIT]) if self.is_on else ()
-            is_worth_it = len(sequence.tokens) > known + MIN_WAIT and more in keys
+            more = tuple(sequence.tokens[: known + MIN_WAIT])
+            is_worth_it = self.is_on and len(sequence.tokens) > known + MIN_WAIT and more in keys
             if is_worth_it or (sequence.request in keys and known < sequence.num_cached):
                 waiting.add(sequence.sequence_id)
             keys |= {sequence.request, more}

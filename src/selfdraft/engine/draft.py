@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Sequence
@@ -22,13 +23,17 @@ from .method import Acceptance, Method
 from .sampling import Sampler
 from .state import State, TextSequence
 
+SHARE = 0.75
+"""Of the rows: as many must want another token, else what it costs all of them is more than what it promises."""
+
 
 def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draft]:
     """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together."""
     drafts, groups = [NO_DRAFT] * len(plans), _groups(state, plans)
     sites = state.sites if groups else []
     for members in groups:
-        method, sampler = state.row_cohorts[members[0]].method, state.row_cohorts[members[0]].sampler
+        cohort = state.row_cohorts[members[0]]
+        method, sampler = cohort.method, cohort.sampler
         plan, sequences = plans[members[0]], [state.active[row] for row in members]
         caps = [_cap(plans[row], state.active[row]) for row in members]
         ids = tuple(sequence.sequence_id for sequence in sequences)
@@ -37,7 +42,9 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
         max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
-        group = GroupDraft(session, rule, rows, caps, sequences, [sites[row] for row in members], sampler, max_nodes)
+        share = SHARE if cohort.may_do_without else 0.0
+        own_sites = [sites[row] for row in members]
+        group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, share)
         for row, draft in zip(members, group.run(), strict=True):
             if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
                 draft = replace(draft, scores=draft.scores.clone())
@@ -117,7 +124,7 @@ class Rule:
 class GroupDraft:
     """One round of drafting for rows that share skip set, drafter and tree.
 
-    A row that has stopped is carried along until all have stopped: what it computes lands in scratch slots and is
+    A row that has stopped is carried along until most have stopped: what it computes lands in scratch slots and is
     ignored. Going token by token is the specification; a session may be faster.
     """
 
@@ -131,6 +138,7 @@ class GroupDraft:
         sites: Sequence[Site],
         sampler: Sampler,
         max_nodes: int | None,
+        share: float,
     ) -> None:
         self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
         # What stands beside a chain need not await it. Without `self`: a cycle would keep the cache from its next user.
@@ -138,7 +146,8 @@ class GroupDraft:
         self._texts, self._sampler = [sequence.text for sequence in sequences], sampler
         choosing = sampler.choosing(sites, self._texts, rule.accept.draft_salt)
         rooms = [sequence.max_draft_tokens for sequence in sequences]
-        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, self._branches)
+        min_rows = max(1, math.ceil(share * len(caps)))
+        self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, self._branches, min_rows)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []
         self._scores: list[torch.Tensor] = []  # per depth [rows, vocabulary], where acceptance needs them
@@ -159,7 +168,7 @@ class GroupDraft:
             self._candidates.append(candidates)
             self._confidences.append(choice.confidence)
             active = (tokens != PAD) & choice.wants_more & (caps > depth)
-            if not active.any():
+            if active.sum() < task.min_rows:
                 break
             last = torch.where(tokens == PAD, last, tokens)
         scores = torch.stack(self._scores) if self._scores else None

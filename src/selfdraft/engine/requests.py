@@ -103,8 +103,14 @@ class Requests:
 
     @property
     def _marks(self) -> frozenset[int] | None:
-        """See `TextTail`; without a tokenizer there is no text to be in doubt about."""
-        known = () if self._tokenizer is None else getattr(self._tokenizer, "added_tokens_decoder", None)
+        """See `TextTail`; without a tokenizer there is no text to be in doubt about.
+
+        A decoder of bytes strips no space after any token.
+        """
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if self._tokenizer is None or type(getattr(backend, "decoder", None)).__name__ == "ByteLevel":
+            return frozenset()
+        known = getattr(self._tokenizer, "added_tokens_decoder", None)
         return None if known is None else frozenset(known)
 
 

@@ -17,7 +17,8 @@ from .quick import quick
 def _feed(
     candidates_ptr, confidence_ptr, wants_ptr, drafted_ptr, progress_ptr,
     tokens_ptr, starts_ptr, indices_ptr, depth_ptr, active_ptr, caps_ptr, path_ptr, on_path_ptr,
-    num_rows, num_depths, num_path, PAD: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr,
+    num_rows, num_depths, num_path,
+    PAD: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.arange(0, ROWS)
     mask = row < num_rows
@@ -41,7 +42,7 @@ def _feed(
     tl.store(indices_ptr + row, tl.load(indices_ptr + row, mask=mask, other=0) + 1, mask=mask)
     tl.store(depth_ptr + row, depth + 1, mask=mask)
     tl.store(active_ptr + row, goes_on.to(tl.int64), mask=mask)
-    progress = tl.max(depth, axis=0) * 2 + tl.max(goes_on.to(tl.int64), axis=0)
+    progress = tl.max(depth, axis=0) * DEPTH + tl.sum(goes_on.to(tl.int64), axis=0)
     tl.debug_barrier()  # all of it is there before the host, which may own the memory, reads the word that it is
     tl.atomic_xchg(progress_ptr, progress, sem="release", scope="sys")
 
@@ -54,6 +55,7 @@ def feed(
     progress: torch.Tensor,
     known: Mapping[str, torch.Tensor],
     pad: int,
+    depth_unit: int,
 ) -> None:
     """As `models/gpu/draft.feed`, which says what happens."""
     num_rows, count = candidates.shape
@@ -71,5 +73,6 @@ def feed(
         PAD=pad,
         COUNT=count,
         ROWS=triton.next_power_of_2(num_rows),
+        DEPTH=depth_unit,
         num_warps=1,
     )

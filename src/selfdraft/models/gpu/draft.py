@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...chains import Choice, DraftedChain, DraftRule
+from ...chains import Choice, DraftedChain, DraftRule, DraftTask
 from ...drafted import DraftStats
 from ...kernels.top import draw, processed, runs_triton
 from ...passes import Columns
@@ -31,6 +31,8 @@ MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
 MAX_KEPT = 32
 """Tokens a row that are drafted where the scores they were drawn from are kept."""
+DEPTH = 1 << 16
+"""One number tells the host the depth that was reached, in these units, and how many rows go on."""
 MAX_SPINS = 100_000
 """Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
 
@@ -50,7 +52,7 @@ class DraftGraphs:
 class DraftOutputs:
     """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence.
 
-    `progress` [1]: the depth reached, doubled, plus 1 where some row goes on. `kept` [1 + depths, rows, vocabulary], if
+    `progress` [1]: the depth reached, in units of `DEPTH`, plus the number of rows that go on. `kept` [1 + depths, rows, vocabulary], if
     the rule keeps it: what each depth, from 1 on, was drawn from.
     """
 
@@ -85,15 +87,15 @@ class DraftOutputs:
     def end(self) -> None:
         self._is_busy = False
 
-    def goes_on(self, depth: int) -> bool:
-        """Whether some row drafts on after `depth`; returns when the device has come that far."""
+    def num_going_on(self, depth: int) -> int:
+        """How many rows draft on after `depth`; returns when the device has come that far."""
         for _ in range(MAX_SPINS):
-            if self._flag[0] >> 1 >= depth:
+            if self._flag[0] // DEPTH >= depth:
                 break
             _yield()
         else:
             self._device.wait()  # it takes long, or it failed, which shows here
-        return bool(self._flag[0] & 1)
+        return int(self._flag[0] % DEPTH)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
         candidates, confidences = self._numbers[:num_depths, :rows, :-1], self._confidences[:num_depths, :rows]
@@ -124,7 +126,7 @@ def draft_token(
         from ...kernels.feed import feed as feed_at_once
 
         parts = (choice.candidates, choice.confidence, choice.wants_more)
-        feed_at_once(*parts, outputs.drafted, outputs.progress, known, PAD)
+        feed_at_once(*parts, outputs.drafted, outputs.progress, known, PAD, DEPTH)
     else:
         feed(choice, buffers, outputs)
     outputs.send()
@@ -140,7 +142,7 @@ def feed(choice: Choice, buffers: DraftBuffers, outputs: DraftOutputs) -> None:
     outputs.drafted.index_copy_(0, place, torch.cat((candidates, bits[:, None]), 1)[None])
     tokens = candidates[:, :1]
     goes_on = (tokens[:, 0] != PAD) & choice.wants_more & (known["caps"] > depth)
-    outputs.progress.copy_(depth[:1] * 2 + goes_on.any())
+    outputs.progress.copy_(depth[:1] * DEPTH + goes_on.sum())
     buffers.tokens.copy_(torch.where(tokens == PAD, buffers.tokens, tokens))
     known["active"].copy_(goes_on)
     path, has_room = known["path"], depth < known["path"].shape[1]
@@ -205,10 +207,10 @@ def run_draft(
     outputs: DraftOutputs,
     max_depth: int,
     rows: int,
-    meanwhile: Callable[[], object],
+    task: DraftTask,
     is_begun: bool = False,
 ) -> DraftedChain:
-    """Draft until no row goes on; `graphs_at(depth)` draft the token after that many.
+    """Draft until too few rows go on; `graphs_at(depth)` draft the token after that many.
 
     `is_begun`: the first one is under way already.
     """
@@ -227,8 +229,8 @@ def run_draft(
             following.begin.replay()  # a head start
             graphs = following
         if depth == 1:
-            meanwhile()
-        is_over = not outputs.goes_on(depth)
+            task.meanwhile()
+        is_over = outputs.num_going_on(depth) < task.min_rows
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
             candidates.extend(part.candidates)

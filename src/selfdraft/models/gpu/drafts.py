@@ -160,7 +160,7 @@ class Drafts:
             return known[inputs.width, end]
 
         try:
-            chain = run_draft(graphs_at, draft.outputs, max_depth, num_rows, task.meanwhile, is_begun)
+            chain = run_draft(graphs_at, draft.outputs, max_depth, num_rows, task, is_begun)
         except RecordingError as error:
             self.refused.add(rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
