@@ -3,8 +3,9 @@
     python benchmarks/batches.py MODEL --rows 1 8 32 --variant "tree: strategy=fixed ..." --output result.json
 
 For each number of rows the arms take turns, --repeats times, on the same prompts; shown are whole calls of
-`engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of each. Every text is held
-against that of a single plain call: equal, a tie of scores, or different. --stall asks for a long prompt while others
+`engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of each. In such a call the
+slowest text decides; --per-row K keeps all rows busy instead: K texts for each, in a session where the next one joins
+when one leaves. Every text is held against that of a single plain call: equal, a tie of scores, or different. --stall asks for a long prompt while others
 are being decoded: how long do they wait for a token? --queue N asks for N texts at once, transformers with padding of
 neighbours in length. Without --eos texts go on after their end, so that each has all its tokens.
 """
@@ -83,7 +84,15 @@ class Bench:
             found = engine.generate(prompts, max_new_tokens=self.options.max_new_tokens, **method)
             return [one.tokens for one in found], max(one.stats.decode_seconds for one in found)
 
-        return call
+        def keep_busy(prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], None]:
+            done: dict[int, tuple[int, ...]] = {}
+            with engine.session(max_rows=len(prompts) // self.options.per_row) as session:
+                ids = [session.add(one, max_new_tokens=self.options.max_new_tokens, **method) for one in prompts]
+                while session.num_open:
+                    done |= {event.id: event.generation.tokens for event in session.step() if event.generation}
+            return [done[number] for number in ids], None
+
+        return keep_busy if self.options.per_row else call
 
     def _theirs(self, prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], None]:
         found = self.engine.model.generate_batch(prompts, generation_config=self._greedy(), persistent_manager=True)
@@ -99,7 +108,8 @@ class Bench:
     def by_rows(self) -> list[Row]:
         rows, arms = [], self.arms()
         for number in self.options.rows:
-            prompts = [self.prompts[place % len(self.prompts)] for place in range(number)]
+            num_texts = number * (self.options.per_row or 1)
+            prompts = [self.prompts[place % len(self.prompts)] for place in range(num_texts)]
             best: dict[str, Row] = {}
             for repeat in range(self.options.repeats + 1):  # the first one records
                 for name in random.Random(repeat).sample(list(arms), len(arms)):
@@ -117,7 +127,8 @@ class Bench:
         began = device_seconds(self.engine.device)
         texts, decode_seconds = call(prompts)
         seconds = device_seconds(self.engine.device) - began
-        verdicts = Counter(map(self._judge, range(number), prompts, texts)) if judges and not self.options.blind else {}
+        is_judged = judges and not self.options.blind
+        verdicts = Counter(map(self._judge, range(len(texts)), prompts, texts)) if is_judged else {}
         return Row(number, name, sum(map(len, texts)), seconds, decode_seconds, dict(verdicts))
 
     def _judge(self, place: int, prompt: list[int], text: tuple[int, ...]) -> str:
@@ -198,6 +209,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("model", nargs="?", help="hub id, folder or catalogue name (default: the default model)")
     made.add_argument("--device", help="cpu, cuda (default: cuda where there is one)")
     made.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16], metavar="N", help="texts at a time")
+    made.add_argument("--per-row", type=int, metavar="K", help="K texts for each row, which is kept busy")
     made.add_argument("--variant", action="append", default=[], metavar="TEXT", help="as for selfdraft bench")
     made.add_argument("--prompts", nargs="*", default=[], metavar="FILE", help="JSON lines (default: our own prompts)")
     made.add_argument("--max-prompt", type=int, default=1500, metavar="N", help="leave longer prompts out")

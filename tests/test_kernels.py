@@ -25,7 +25,7 @@ from selfdraft.kernels import attention, launch, top
 from selfdraft.kernels import gated as gated_module
 from selfdraft.kernels import linear as linear_module
 from selfdraft.kernels.attention import Heads, Place, attend
-from selfdraft.kernels.attention_rows import SPAN, attend_rows
+from selfdraft.kernels.attention_rows import attend_rows, span_of
 from selfdraft.kernels.feed import feed as feed_at_once
 from selfdraft.kernels.gated import gated, gated_tile
 from selfdraft.kernels.launch import Tile
@@ -272,7 +272,8 @@ def test_attention(dtype, shape, starts, width, kind):
 @pytest.mark.parametrize("num_padding", [0, 1])
 def test_attention_of_many_rows(dtype, shape, num_padding):
     """Rows shorter and longer than what is read at once, and than a program's span; the last one may only pad."""
-    starts = [0, 1, 127, 128, SPAN - 1, SPAN, 2 * SPAN + 130, 5]
+    span = span_of(8)
+    starts = [0, 1, 127, 128, span - 1, span, 2 * span + 130, 5]
     layers = Layers(SHAPES[shape], starts, 1, dtype)
     depths, sees = chain(len(starts), 1)
     expected, cache = layers.expected(depths, sees, layer=1)
@@ -582,7 +583,9 @@ def test_feed_is_the_torch_version(num_rows):
         wants_more = (torch.rand(num_rows, generator=generator) < 0.8).to(DEVICE)
         (expected, noted), (found, also_noted) = states
         feed(Choice(candidates, confidence, wants_more), expected, noted)
-        feed_at_once(candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD, DEPTH)
+        feed_at_once(
+            candidates, confidence, wants_more, also_noted.drafted, also_noted.progress, found.tensors, PAD, DEPTH
+        )
         also_noted.settle()
         assert torch.equal(found.data, expected.data)
         assert torch.equal(also_noted.drafted, noted.drafted.cpu())

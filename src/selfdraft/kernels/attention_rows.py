@@ -1,9 +1,8 @@
 """Attention of many rows with one token each: a program goes through a span of the slots of its row.
 
-The last program of a row to end puts the spans together, in their order. Spans are long, and where they begin does not
-depend on company: of 128 rows of 330 slots this takes 22 us instead of the 43 of many short splits
-(kernels/attention.py) on an H200 with 12 heads, and one long row among short ones does not hold the others up. The
-order of sums is another.
+The last program of a row to end puts the spans together, in their order. Spans are long: 32 / 64 / 128 rows of 80 to
+400 slots take 10 / 13 / 20 us instead of the 19 / 32 / 56 of short splits (kernels/attention.py) on an H200 with 12
+heads, and one long row among short ones does not hold the others up. The order of sums is another.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .attention import Heads, Place, planes, rotated
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
-SPAN, SLOTS, STAGES = 512, 128, 3
-"""Slots of a program, those that are read at once, and how many times ahead."""
+SLOTS, STAGES = 128, 3
+"""Slots that are read at once, and how many times ahead."""
 MAX_COUNTED = 1 << 16
 """Rows times key/value heads."""
 
@@ -134,9 +133,15 @@ def arrivals(device: torch.device) -> torch.Tensor:
     return torch.zeros(MAX_COUNTED, dtype=torch.int32, device=device)
 
 
+def span_of(num_rows: int) -> int:
+    """Slots of a program: fewer where there are processors to spare."""
+    return 256 if num_rows <= 32 else 512
+
+
 def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
     """As `attention.attend`, one token a row."""
-    group, num_spans = heads.num_heads // heads.num_kv_heads, triton.cdiv(place.end, SPAN)
+    group, span = heads.num_heads // heads.num_kv_heads, span_of(len(qkv))
+    num_spans = triton.cdiv(place.end, span)
     shape = (len(qkv), heads.num_kv_heads, num_spans, group)
     partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
     weights = room("weights", (*shape, 2), torch.float32, qkv.device)
@@ -150,7 +155,7 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
         DIM=heads.dim,
         WINDOW=heads.window or 0,
         MEMBERS=max(16, triton.next_power_of_2(group)),
-        SPAN=SPAN,
+        SPAN=span,
         SLOTS=SLOTS,
         STAGES=STAGES,
         num_warps=8,
