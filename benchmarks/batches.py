@@ -5,9 +5,11 @@
 For each number of rows the arms take turns, --repeats times, on the same prompts; shown are whole calls of
 `engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of each. In such a call the
 slowest text decides; --per-row K keeps all rows busy instead: K texts for each, in a session where the next one joins
-when one leaves. Every text is held against that of a single plain call: equal, a tie of scores, or different. --stall asks for a long prompt while others
-are being decoded: how long do they wait for a token? --queue N asks for N texts at once, transformers with padding of
-neighbours in length. Without --eos texts go on after their end, so that each has all its tokens.
+when one leaves. Every text is held against that of a single plain call: equal, a tie of scores, or different.
+
+--stall asks for a long prompt while others are being decoded: how long do they wait for a token? --queue N asks for N
+texts at once, transformers with padding of neighbours in length. Without --eos texts go on after their end, so that
+each has all its tokens.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 from pico import pico
 from selfdraft import Engine
 from selfdraft.engine.worth import Worth
+from test_graphs import new_engine
 
 _JUDGE = Worth.of  # conftest puts another one in its place
 PROMPTS = [[1, 2, 3, 4], [5, 6, 7], [9, 8, 7, 6, 5]]
@@ -69,3 +70,24 @@ def test_one_text_and_tested_drafts_go_on(engine: Engine, monkeypatch: pytest.Mo
     assert all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **tested)[0])[:-2])
     coupled = {"temperature": 0.8, "seed": 3}
     assert not all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **coupled)[0])[:-2])
+
+
+@pytest.mark.parametrize("kind", ["eager", "recorded"])
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+def test_a_batch_drafts_while_most_rows_want_to(kind: str, acceptance: str) -> None:
+    """Unless drafts are part of what is drawn: then each row drafts as it would alone."""
+    make = Engine if kind == "eager" else new_engine
+    engine, prompts = make(pico("llama")), [[*prompt, place] for place in range(2) for prompt in PROMPTS]
+    method = {"strategy": "uniform", "lookahead": "confidence", "settings": {"confidence": {"threshold": 0.05}}}
+    options = {"max_new_tokens": 20, "temperature": 0.8, "seed": 3, "acceptance": acceptance, **method}
+    found = engine.generate(prompts, **options)
+    alone = [engine.generate(prompt, sequence=place, **options) for place, prompt in enumerate(prompts)]
+    assert [one.tokens for one in found] == [one.tokens for one in alone]
+    lengths = [[step.draft.num_draft_steps for step in one.steps] for one in found]
+    if acceptance == "rejection":
+        assert lengths == [[step.draft.num_draft_steps for step in one.steps] for one in alone]
+        return
+    whole = min(map(len, lengths)) - 1  # rounds of all rows
+    counts = [[sum(own[place] > depth for own in lengths) for depth in range(1, 20)] for place in range(whole)]
+    assert all(count == 0 or count >= 5 for round_counts in counts for count in round_counts)
+    assert any(0 < len({own[place] for own in lengths}) - 1 for place in range(whole)), "they stop at different depths"

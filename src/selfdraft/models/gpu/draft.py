@@ -52,8 +52,8 @@ class DraftGraphs:
 class DraftOutputs:
     """`drafted` [depths, rows, candidates + 1]: the candidates and, as the bits of a float64, the confidence.
 
-    `progress` [1]: the depth reached, in units of `DEPTH`, plus the number of rows that go on. `kept` [1 + depths, rows, vocabulary], if
-    the rule keeps it: what each depth, from 1 on, was drawn from.
+    `progress` [1]: the depth reached, in units of `DEPTH`, plus the number of rows that go on. `kept` [1 + depths,
+    rows, vocabulary], if the rule keeps it: what each depth, from 1 on, was drawn from.
     """
 
     def __init__(self, device: Device, rows: int, num_candidates: int, kept: tuple[int, torch.dtype] | None) -> None:
