@@ -36,6 +36,7 @@ from selfdraft.kernels.stop_rules import by_classifier
 from selfdraft.lookahead import disco, tpt
 from selfdraft.models.cache import LayerShape, SlotCache
 from selfdraft.models.gpu import accept as accept_reference
+from selfdraft.models.gpu import plain
 from selfdraft.models.gpu.draft import DEPTH, DraftOutputs, feed
 from selfdraft.models.gpu.memory import Device, DraftBuffers, PassBuffers
 from selfdraft.options import GenerateOptions
@@ -561,6 +562,23 @@ def test_disco_does_not_go_on_behind_what_is_no_number():
     row, probs = torch.ones(1, dtype=torch.int64, device=DEVICE), torch.zeros(1, 10, device=DEVICE)
     entropy = torch.full((1,), torch.nan, device=DEVICE)
     assert not by_classifier(probs, entropy, row, row, network, 40.0, -torch.inf, 6)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_advance_is_the_torch_version(num_rows, monkeypatch):
+    """Twice in a row; the last row of four only pads."""
+    states = [PassBuffers(Device(DEVICE), 4, 1) for _ in range(2)]
+    for buffers in states:
+        buffers.data.copy_(torch.arange(len(buffers.data)))
+        buffers.header[4] = num_rows
+    for turn in range(2):
+        choices = torch.tensor([[7], [8], [9], [5]], device=DEVICE) + turn
+        for buffers, in_kernel in zip(states, (True, False), strict=True):
+            monkeypatch.setattr(plain, "runs_triton", lambda device, found=in_kernel: found)
+            plain.advance(choices, buffers)
+        assert torch.equal(states[0].data, states[1].data)
+    assert states[0].tokens[:, 0].tolist() == [8, 9, 10, 6][:num_rows] + [0] * (4 - num_rows)
+    assert states[0].header[4] == num_rows
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])

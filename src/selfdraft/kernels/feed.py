@@ -1,8 +1,8 @@
-"""The end of a drafted token in one kernel: it is noted, fed to the next pass, and whether there is to be one."""
+"""What a pass chose, fed to the next one in one kernel: drafted tokens, which are noted, and plain ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,3 +76,25 @@ def feed(
         DEPTH=depth_unit,
         num_warps=1,
     )
+
+
+@quick
+@triton.jit(do_not_specialize=["num_settings"])
+def _advance(
+    choices_ptr, header_ptr, tokens_ptr, starts_ptr, indices_ptr, round_ptr, num_settings, num_rows, ROWS: tl.constexpr
+):
+    row = tl.arange(0, ROWS)
+    mask = row < num_rows
+    choice = tl.load(choices_ptr + row, mask=mask & (row < tl.load(header_ptr + 4)), other=0)
+    tl.store(tokens_ptr + row, choice, mask=mask)
+    tl.store(starts_ptr + row, tl.load(starts_ptr + row, mask=mask) + 1, mask=mask)
+    tl.store(indices_ptr + row, tl.load(indices_ptr + row, mask=mask) + 1, mask=mask)
+    rounds = round_ptr + row * num_settings
+    tl.store(rounds, tl.load(rounds, mask=mask) + 1, mask=mask)
+
+
+def advance(choices: torch.Tensor, numbers: Sequence[torch.Tensor], rounds: torch.Tensor) -> None:
+    """As `models/gpu/plain.advance`, which says what happens. `numbers`: header, tokens, starts and indices."""
+    rows = len(choices)
+    kernel: Any = _advance
+    kernel[(1,)](choices, *numbers, rounds, rounds.stride(0), rows, ROWS=triton.next_power_of_2(rows), num_warps=1)

@@ -31,10 +31,9 @@ def accept(verified: PassBuffers, choices: torch.Tensor | None, verdicts: torch.
     """
     if choices is not None:
         _walk(verified, choices, verdicts)
-    known, (rows, width) = draft.tensors, verified.tokens.shape
-    is_row = torch.arange(rows, device=verdicts.device) < verified.header[4]
+    known, is_row = draft.tensors, verified.is_row[:, 0]
     emitted = torch.where(is_row, verdicts[:, 0] + 1, 0)
-    draft.tokens.copy_(torch.where(is_row[:, None], verdicts[:, width:], 0))
+    draft.tokens.copy_(torch.where(verified.is_row, verdicts[:, verified.width :], 0))
     known["path"][:, :1].copy_(draft.tokens)
     draft.starts.copy_(verified.starts + emitted)
     draft.indices.copy_(verified.indices + emitted)
@@ -71,8 +70,8 @@ def compact(verified: PassBuffers, verdicts: torch.Tensor, cache: SlotCache, row
 
 def kept_columns(verified: PassBuffers, verdicts: torch.Tensor) -> torch.Tensor:
     """[rows, width]: column 0 and those kept after it, then -1; of what only pads the rows, -1."""
-    rows, columns = (torch.arange(size, device=verdicts.device) for size in verified.tokens.shape)
-    is_kept = (columns <= verdicts[:, :1]) & (rows < verified.header[4])[:, None]
+    columns = torch.arange(verified.width, device=verdicts.device)
+    is_kept = (columns <= verdicts[:, :1]) & verified.is_row
     return torch.where(is_kept, torch.where(columns == 0, 0, verdicts[:, :-1]), -1)
 
 

@@ -197,6 +197,11 @@ class PassBuffers(Packed):
         """Of what is computed."""
         return self.tensors["places"][: self.num_tokens]
 
+    @property
+    def is_row(self) -> torch.Tensor:
+        """[rows, 1]: whether it does not only pad."""
+        return torch.arange(self.rows, device=self.header.device)[:, None] < self.header[4]
+
     def fill(
         self, request: PassRequest, cache: SlotCache, more: Sequence[int] = (), num_tokens: int | None = None
     ) -> None:

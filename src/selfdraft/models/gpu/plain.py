@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...kernels.choose_reference import lines_of
-from ...kernels.top import draw, logprobs, processed, reject, said, top
+from ...kernels.top import draw, logprobs, processed, reject, runs_triton, said, top
 from ...passes import SETTINGS, ChoiceKind, Columns, PassOutput, PassRequest, serves
 from ...types import SkipSet
 from ..cache import SlotCache
@@ -287,13 +287,11 @@ class Passes:
         choices, buffers = graph.outbox.choices.tensor, graph.buffers
         rows = len(choices)
 
-        def advance() -> None:
-            is_row = torch.arange(rows, device=choices.device)[:, None] < buffers.header[4]
+        def run() -> None:
             if history is not None:  # at index 0 the token is the prompt's last
-                history.add_tokens(buffers.header[8:], buffers.tokens, is_row & (buffers.indices[:, None] > 0))
-            buffers.tokens.copy_(torch.where(is_row, choices, 0))
-            for counter in (buffers.starts, buffers.indices, buffers.settings[:, SETTINGS.index("round")]):
-                counter.add_(1)
+                is_known = buffers.is_row & (buffers.indices[:, None] > 0)
+                history.add_tokens(buffers.header[8:], buffers.tokens, is_known)
+            advance(choices, buffers)
 
         def build(record: Recorder) -> Recording:
             changed = (buffers.data,) if history is None else (buffers.data, history.words)
@@ -303,7 +301,7 @@ class Passes:
                 for tensor, values in saved:
                     tensor.copy_(values)
 
-            recording, _ = record(advance, reset)
+            recording, _ = record(run, reset)
             return recording
 
         bound_to = () if history is None else (history.words.data_ptr(),)
@@ -314,6 +312,19 @@ class Passes:
         kept = self._room(name, value.shape, value.dtype, value.device)
         kept.copy_(value)
         return kept
+
+
+def advance(choices: torch.Tensor, buffers: PassBuffers) -> None:
+    """Make the choices [rows, 1] the next pass's tokens, one slot on; recorded."""
+    rounds = buffers.settings[:, SETTINGS.index("round")]
+    if runs_triton(choices.device):
+        from ...kernels.feed import advance as advance_at_once
+
+        advance_at_once(choices, (buffers.header, buffers.tokens, buffers.starts, buffers.indices), rounds)
+        return
+    buffers.tokens.copy_(torch.where(buffers.is_row, choices, 0))
+    for counter in (buffers.starts, buffers.indices, rounds):
+        counter.add_(1)
 
 
 def choose_tokens(
