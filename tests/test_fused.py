@@ -401,7 +401,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of graphs or tapes, where nothing but the contents of tensors can change."""
     if HAS_GPU:
         return CudaRecorder
-    own = ((kernels_prefill, name) for name in ("_rotate_and_store", "_attend_chunks", "_gate"))
+    own = ((kernels_prefill, name) for name in ("_rotate_and_store", "_attend_chunks", "_join_splits", "_gate"))
     for module, name in (*own, (norm, "_add_norm")):
         monkeypatch.setattr(module, name, NotedKernel(getattr(module, name)))
     return TapeRecorder
@@ -491,8 +491,8 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         prefill.prove()
 
 
-def without_window(qkv, header, blocks, heads, layer):
-    return kernels_prefill.attend(qkv, header, blocks, replace(heads, window=None), layer)
+def without_window(qkv, header, slots, blocks, heads, layer):
+    return kernels_prefill.attend(qkv, header, slots, blocks, replace(heads, window=None), layer)
 
 
 def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):
