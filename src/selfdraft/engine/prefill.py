@@ -42,7 +42,7 @@ class PartSeconds:
             self._seen.append((1.0, tokens, looks, max(seconds, 1e-9)))
 
     def most_tokens(self, max_seconds: float | None, past: int) -> float:
-        """After so many slots: whole steps, one at least, at most twice as many as were read before."""
+        """After `past` slots: whole steps, one at least, at most twice as many as were read before."""
         if max_seconds == math.inf:
             return math.inf
         if max_seconds is None or not self._seen:
