@@ -51,7 +51,7 @@ class Packed:
         qkv, tensors = self.qkv.clone(), self.tensors
         places = (tensors[name] for name in ("header", "chunks", "slots"))
         prefill.rotate_and_store(qkv, *places, self.table, self.heads, LAYER)
-        mixed = prefill.attend(qkv, tensors["header"], tensors["blocks"], self.heads, LAYER)
+        mixed = prefill.attend(qkv, *(tensors[name] for name in ("header", "slots", "blocks")), self.heads, LAYER)
         return mixed[: sum(length for _, _, length in self.chunks)].unflatten(-1, (-1, self.heads.dim))
 
     def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -91,9 +91,12 @@ def check(packed: Packed, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
-def test_chunks_of_texts_share_a_pass(dtype: torch.dtype, shape: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "splits"), [(0, 16), (1, 2), (2, 1)])
+def test_chunks_of_texts_share_a_pass(
+    dtype: torch.dtype, shape: str, seed: int, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of any length, after nothing or something, in any rows; what pads them is stored nowhere."""
+    monkeypatch.setattr(prefill, "_MAX_SPLITS", splits)
     rng = random.Random(seed)
     rows = sorted(rng.sample(range(5), rng.randrange(1, 5)))
     chunks = [(row, rng.choice((0, 0, 1, 63, 64, 130)), rng.choice((1, 2, 5, 9, 66))) for row in rows]
@@ -108,9 +111,18 @@ def test_a_long_chunk_of_larger_blocks(dtype: torch.dtype, monkeypatch: pytest.M
 
 def test_a_text_does_not_know_its_neighbours() -> None:
     """Bit by bit."""
-    heads, chunks = SHAPES["grouped"], [(0, 70, 3), (2, 0, 7), (4, 1, 2)]
+    heads, chunks = SHAPES["grouped"], [(0, 70, 3), (2, 150, 7), (4, 1, 2)]
     together = Packed(heads, chunks, DTYPES[0], padding=4)
     alone = Packed(heads, chunks[1:2], DTYPES[0], padding=0)
     alone.qkv, alone.table, alone.cache.storage[:] = together.qkv[3:10].clone(), together.table, together.cache.storage
     assert torch.equal(together.run()[3:10], alone.run())
     assert torch.equal(together.cache.storage[:, :, 2], alone.cache.storage[:, :, 2])
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_heads", "splits"), [(64, 12, 16), (128, 12, 8), (256, 12, 4), (512, 12, 2), (1024, 12, 1)]
+)
+def test_few_tokens_have_programs_enough(num_tokens: int, num_heads: int, splits: int) -> None:
+    assert prefill.splits_of(num_tokens, num_heads) == splits
+    assert prefill.splits_of(num_tokens, 4 * num_heads) == max(1, splits // 4)
+    assert prefill.splits_of(4096, num_heads) == 1

@@ -284,23 +284,30 @@ def test_a_text_is_cancelled_while_its_prompt_is_read(monkeypatch: pytest.Monkey
 
 
 class Clock:
-    """A runner whose passes of prompts take 1 ms and 10 us a token."""
+    """A runner whose passes of prompts take 1 ms, 10 us a token, and some ns for each slot a token looks back at."""
 
     recorded_prompts, record_seconds, now = (2048,), 0.0, 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, look_seconds: float = 0.0, noise: float = 0.0) -> None:
         self.sizes: list[int] = []
+        self.took: list[float] = []
+        self._look_seconds, self._noise, self._random = look_seconds, noise, random.Random(3)
 
     def seconds(self) -> float:
         return self.now
 
     def forward(self, request: PassRequest, cache: Any) -> PassOutput:
         self.sizes.append(sum(map(len, request.tokens)))
-        self.now += 1e-3 + 1e-5 * self.sizes[-1]
+        looks = sum(
+            len(row) * (start + len(row) / 2) for row, start in zip(request.tokens, request.starts, strict=True)
+        )
+        seconds = 1e-3 + 1e-5 * self.sizes[-1] + looks * self._look_seconds
+        self.took.append(seconds * self._random.uniform(1 - self._noise, 1 + self._noise))
+        self.now += self.took[-1]
         return PassOutput(torch.empty(0))
 
 
-@pytest.mark.parametrize(("max_seconds", "size"), [(3e-3, 192), (1.5e-3, 64), (5e-3, 320), (None, 256), (9.0, 2048)])
+@pytest.mark.parametrize(("max_seconds", "size"), [(3e-3, 192), (1.5e-3, 64), (5e-3, 384), (None, 256), (9.0, 2048)])
 def test_parts_are_as_large_as_time_allows(max_seconds: float, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     runner: Any = Clock()
@@ -311,6 +318,24 @@ def test_parts_are_as_large_as_time_allows(max_seconds: float, size: int, monkey
         prompts.read_some(max_seconds)
     assert runner.sizes[0] == 256
     assert runner.sizes[-1] == size
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_parts_get_smaller_after_long_pasts(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None takes longer than allowed, nor does the first one after another text, which looks back at nothing."""
+    monkeypatch.undo()
+    runner: Any = Clock(look_seconds=2e-9, noise=noise)
+    state = State(None)
+    state.seat([TextSequence(number, [1] * 16_385, 1) for number in range(2)])
+    prompts = Prompts(runner, state, lambda _: PlainStrategy())
+    while any(not one.is_read for one in state.reading):
+        prompts.read_some(4e-3)
+    assert max(runner.took[1:]) <= 4e-3 * (1 + 2 * noise), "the first one is a guess"
+    first = runner.sizes[: len(runner.sizes) // 2 - 2]
+    assert first[0] == 256
+    assert first[-1] == 64
+    assert max(runner.sizes[len(first) :]) >= 256
+    assert sum(runner.sizes) == 2 * 16_384
 
 
 def test_reading_beside_a_round_loses_no_pass_that_runs_ahead() -> None:

@@ -87,7 +87,7 @@ class Runner(Protocol):
         """Of what is recorded now."""
 
     def graph_figures(self) -> Mapping[str, Any]:
-        """What recordings take, and `fallback_reason`; empty where nothing is ever recorded."""
+        """What recordings take, `fallback_reason`, and whose `products` run; empty where nothing is ever recorded."""
 
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""

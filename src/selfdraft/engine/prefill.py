@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from ..passes import PassRequest
@@ -28,6 +29,42 @@ class Part(NamedTuple):
     end: int
 
 
+class PartSeconds:
+    """What a part takes, by the last ones: a constant, each token, and each slot that each token looks back at."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, ...]] = deque(maxlen=32)
+
+    def observe(self, parts: Sequence[Part], seconds: float) -> None:
+        tokens = sum(part.end - part.start for part in parts)
+        looks = sum((part.end - part.start) * (part.start + part.end) / 2 for part in parts)
+        if tokens and tokens % CHUNK_STEP == 0:  # else it is padded
+            self._seen.append((1.0, tokens, looks, max(seconds, 1e-9)))
+
+    def most_tokens(self, max_seconds: float | None, past: int) -> float:
+        """After `past` slots: whole steps, one at least, at most twice as many as were read before."""
+        if max_seconds == math.inf:
+            return math.inf
+        if max_seconds is None or not self._seen:
+            return FIRST_CHUNK
+        constant, token, look = self._fit()
+        sizes = np.arange(CHUNK_STEP, 2 * max(seen[1] for seen in self._seen) + 1, CHUNK_STEP)
+        num_within = int((constant + sizes * (token + look * (past + sizes / 2)) <= max_seconds).sum())
+        return CHUNK_STEP * max(num_within, 1)
+
+    def _fit(self) -> Sequence[float]:
+        """By relative errors; a term that would be negative is left out. What few parts do not tell apart is shared."""
+        seen = np.array(self._seen)
+        terms = seen[:, :3] / seen[:, 3:]
+        scale, found = terms.max(axis=0), np.ones(3)
+        while (kept := found > 0).any():
+            found = np.zeros(3)
+            found[kept] = np.linalg.lstsq(terms[:, kept] / scale[kept], np.ones(len(seen)), rcond=1e-6)[0]
+            if (found >= 0).all():
+                break
+        return [float(number) for number in found / scale]
+
+
 class Prompts:
     """Of the texts in `State.reading`. First come, first read; as many as there is room for share a pass."""
 
@@ -41,7 +78,7 @@ class Prompts:
         self._runner, self._state, self._strategy_of, self._beginnings = runner, state, strategy_of, beginnings
         self._kept: dict[int, list[Mapping[str, torch.Tensor]]] = defaultdict(list)  # of each part, by sequence id
         self._begun: set[int] = set()  # ids of those whose rows have what was known of them
-        self._chunk = float(FIRST_CHUNK)  # tokens that can be read beside a round, on average
+        self._seconds = PartSeconds()
 
     def read_all(self) -> None:
         """In the largest passes; one wait for all of them."""
@@ -53,21 +90,20 @@ class Prompts:
     def read_some(self, max_seconds: float | None) -> None:
         """One pass of about as many tokens as can be read in that time; None: it is not known yet."""
         began, recorded = self._runner.seconds(), self._runner.record_seconds
-        chunk = max(int(self._chunk) // CHUNK_STEP, 1) * CHUNK_STEP
-        parts = self._read(math.inf if max_seconds == math.inf else chunk)
+        parts = self._read(lambda past: self._seconds.most_tokens(max_seconds, past))
         seconds = self._runner.seconds() - began
-        num_tokens = self._share(parts, seconds)
-        seconds -= self._runner.record_seconds - recorded
-        if num_tokens == chunk and max_seconds is not None:  # a smaller pass tells little
-            wanted = num_tokens * max_seconds / max(seconds, 1e-9)
-            self._chunk = (self._chunk + min(wanted, 2 * num_tokens)) / 2
+        self._share(parts, seconds)
+        self._seconds.observe(parts, seconds - (self._runner.record_seconds - recorded))
 
-    def _read(self, max_tokens: float = math.inf) -> list[Part]:
-        """One pass, of texts whose strategies need the same states; empty: nothing is left."""
+    def _read(self, max_tokens: Callable[[int], float] = lambda past: math.inf) -> list[Part]:
+        """One pass, of texts whose strategies need the same states; empty: nothing is left.
+
+        `max_tokens`: by what the first of them has in its row.
+        """
         while unread := [one for one in self._state.reading if not one.is_read and one.finish_reason is None]:
             ready = [one for one in self._with_known(unread) if not one.is_read]
             if ready:
-                return self._read_parts(ready, max_tokens)
+                return self._read_parts(ready, max_tokens(ready[0].num_read))
         return []
 
     def _with_known(self, unread: Sequence[TextSequence]) -> list[TextSequence]:
@@ -114,12 +150,11 @@ class Prompts:
             self._kept[part.sequence.sequence_id].append(kept)
             first = span.stop
 
-    def _share(self, parts: Sequence[Part], seconds: float) -> int:
-        """Each text took its share of the seconds, by tokens. Their number."""
+    def _share(self, parts: Sequence[Part], seconds: float) -> None:
+        """Each text took its share of the seconds, by tokens."""
         num_tokens = sum(part.end - part.start for part in parts)
         for part in parts:
             part.sequence.prefill_seconds += seconds * (part.end - part.start) / num_tokens
-        return num_tokens
 
     def begin(self) -> float:
         """Texts that have been read take part from now on; the seconds of what their strategies make of them.

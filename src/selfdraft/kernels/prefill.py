@@ -19,6 +19,7 @@ from .launch import let_next_start, wait
 from .quick import quick
 
 _BLOCK = 1024
+_MAX_SPLITS = 16
 _LOG2_E = 1.4426950408889634
 
 
@@ -114,42 +115,94 @@ def _mix(
     return mixed, new_best, total * before + tl.sum(probs, axis=1)
 
 
-@quick
-@triton.jit(do_not_specialize=["layer"])
-def _attend_chunks(
-    qkv_ptr, header_ptr, blocks_ptr, out_ptr, layer, scale,
+@triton.jit
+def _attend_block(
+    qkv_ptr, header_ptr, entry, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One head of a block of queries: it reads all slots up to its last token's. Slots come in whole blocks of KEYS."""
-    let_next_start(PDL)
-    wait(PDL)
-    entry, head = blocks_ptr + tl.program_id(0) * 4, tl.program_id(1)
-    count = tl.load(entry + 3).to(tl.int32)
-    if count == 0:
-        return
-    start, lane, dims = tl.load(entry + 1).to(tl.int32), tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
+    """One head of a block of queries; of the slots up to its last token's, in blocks of KEYS, every SPLITS-th block."""
+    STEP: tl.constexpr = KEYS * SPLITS
+    start, count = tl.load(entry + 1).to(tl.int32), tl.load(entry + 3).to(tl.int32)
+    lane, dims = tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
     keys, values = planes(header_ptr, qkv_ptr, layer, tl.load(entry), head // (NUM_HEADS // NUM_KV), NUM_KV, DIM)
-    is_query = (lane < count)[:, None]
-    token = (tl.load(entry + 2) + lane)[:, None]
-    query = tl.load(qkv_ptr + (token * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims, mask=is_query, other=0.0)
+    is_query = lane < count
+    token = tl.load(entry + 2) + lane
+    source = qkv_ptr + (token[:, None] * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims
+    query = tl.load(source, mask=is_query[:, None], other=0.0)
     position, end = start + lane, start + count
     begin, edge = 0, (start + 1) // KEYS * KEYS  # up to here everybody sees everything
     if WINDOW > 0:
         begin = tl.maximum(start + 1 - WINDOW, 0) // KEYS * KEYS
         edge = begin
+    begin += (split + SPLITS - begin // KEYS % SPLITS) % SPLITS * KEYS
     mixed, total = tl.zeros([QUERIES, DIM], tl.float32), tl.zeros([QUERIES], tl.float32)
     best = tl.full([QUERIES], -1e30, tl.float32)  # a query may see nothing of the first slots
-    for first in range(begin, edge, KEYS):
+    for first in range(begin, edge, STEP):
         mixed, best, total = _mix(
             query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
         )
-    for first in range(edge, end, KEYS):
+    for first in range(begin + tl.cdiv(tl.maximum(edge - begin, 0), STEP) * STEP, end, STEP):
         mixed, best, total = _mix(
             query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
         )
-    place = out_ptr + (token * NUM_HEADS + head) * DIM + dims
-    tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_query)
+    place = (split * num_tokens + token) * NUM_HEADS + head
+    if SPLITS == 1:
+        mixed = mixed / total[:, None]
+    else:
+        tl.store(weights_ptr + place * 2, best, mask=is_query)
+        tl.store(weights_ptr + place * 2 + 1, total, mask=is_query)
+        is_query = is_query & (total > 0)  # else nothing was seen here
+    tl.store(out_ptr + place[:, None] * DIM + dims, mixed.to(out_ptr.dtype.element_ty), mask=is_query[:, None])
+
+
+@quick
+@triton.jit(do_not_specialize=["layer", "num_tokens"])
+def _attend_chunks(
+    qkv_ptr, header_ptr, blocks_ptr, out_ptr, weights_ptr, layer, scale, num_tokens,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The blocks that there are, one or several a program; in splits, each program has another one of each block."""
+    let_next_start(PDL)
+    wait(PDL)
+    head, block, num_blocks = tl.program_id(1), tl.program_id(0), tl.load(header_ptr + 6).to(tl.int32)
+    if block >= num_blocks:
+        return
+    if SPLITS == 1:
+        _attend_block(
+            qkv_ptr, header_ptr, blocks_ptr + block * 4, out_ptr, weights_ptr, layer, scale, num_tokens, head, 0,
+            NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, 1,
+        )  # fmt: skip
+    else:
+        for item in range(block, num_blocks, tl.num_programs(0)):
+            split = (tl.program_id(2) + item) % SPLITS
+            _attend_block(
+                qkv_ptr, header_ptr, blocks_ptr + item * 4, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
+                NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, SPLITS,
+            )  # fmt: skip
+
+
+@quick
+@triton.jit(do_not_specialize=["num_tokens"])
+def _join_splits(
+    partial_ptr, weights_ptr, slots_ptr, out_ptr, num_tokens,
+    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The softmax over all splits, for one token and one head."""
+    let_next_start(PDL)
+    wait(PDL)
+    token = tl.program_id(0)
+    if tl.load(slots_ptr + token) < 0:  # padding: nobody reads it
+        return
+    dims = tl.arange(0, DIM)
+    place = (tl.arange(0, SPLITS) * num_tokens + token) * NUM_HEADS + tl.program_id(1)
+    best, total = tl.load(weights_ptr + place * 2), tl.load(weights_ptr + place * 2 + 1)
+    factor = tl.exp2(best - tl.max(best, axis=0))
+    part = tl.load(partial_ptr + place[:, None] * DIM + dims[None, :], mask=(total > 0)[:, None], other=0.0)
+    mixed = tl.sum(part * factor[:, None], axis=0)
+    out = out_ptr + (token * NUM_HEADS + tl.program_id(1)) * DIM + dims
+    tl.store(out, (mixed / tl.sum(total * factor, axis=0)).to(out_ptr.dtype.element_ty))
 
 
 def queries_of(num_tokens: int) -> int:
@@ -157,32 +210,53 @@ def queries_of(num_tokens: int) -> int:
     return 64 if num_tokens <= 1024 else 128
 
 
-def attend(qkv: torch.Tensor, header: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int) -> torch.Tensor:
+def splits_of(num_tokens: int, num_heads: int) -> int:
+    """Programs that share the slots of a block: two programs a processor, where tokens are too few for that.
+
+    A token's slots are the same ones in each of them, whatever shares its pass, and whichever part of a text it is in.
+    """
+    num_programs = triton.cdiv(num_tokens, queries_of(num_tokens)) * num_heads
+    return int(min(_MAX_SPLITS, 1 << max(2 * launch.PROCESSORS // num_programs, 1).bit_length() - 1))
+
+
+def attend(
+    qkv: torch.Tensor, header: torch.Tensor, slots: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int
+) -> torch.Tensor:
     """[tokens, heads * dim] of what `rotate_and_store` has left; of what only pads, anything.
 
     `blocks` [blocks, 4]: each has up to `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its
-    place among the tokens, and their number; 0: none.
+    place among the tokens, and their number. There are as many as `header[6]` says.
     """
-    out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
-    queries = queries_of(len(qkv))
+    num_tokens, shape = len(qkv), (len(qkv), heads.num_heads * heads.dim)
+    queries, splits = queries_of(num_tokens), splits_of(num_tokens, heads.num_heads)
+    out = torch.empty(shape, dtype=qkv.dtype, device=qkv.device)
+    partial = out if splits == 1 else torch.empty(splits, *shape, dtype=torch.float32, device=qkv.device)
+    weights = out if splits == 1 else partial.new_empty(splits, num_tokens, heads.num_heads, 2)
+    options = launch.options(qkv.device)
     kernel: Any = _attend_chunks
-    kernel[(len(blocks), heads.num_heads)](
-        qkv,
-        header,
-        blocks,
-        out,
-        layer,
-        heads.scaling * _LOG2_E,
+    kernel[(len(blocks) if splits == 1 else triton.cdiv(num_tokens, queries), heads.num_heads, splits)](
+        *(qkv, header, blocks, partial, weights, layer, heads.scaling * _LOG2_E, num_tokens),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
         WINDOW=heads.window or 0,
         QUERIES=queries,
         KEYS=64,
+        SPLITS=splits,
         num_warps=queries // 16,
         num_stages=_num_stages(queries, heads.dim, qkv),
-        **launch.options(qkv.device),
+        **options,
     )
+    if splits > 1:
+        join: Any = _join_splits
+        join[(num_tokens, heads.num_heads)](
+            *(partial, weights, slots, out, num_tokens),
+            NUM_HEADS=heads.num_heads,
+            DIM=heads.dim,
+            SPLITS=splits,
+            num_warps=2,
+            **options,
+        )
     return out
 
 

@@ -61,6 +61,10 @@ class Forward(Hashable, Protocol):
         """Called after wide eager passes, if the device needs something before recordings run well."""
         ...
 
+    def figures(self) -> dict[str, Any]:
+        """Of each product what was measured, and whose runs, by the tokens of a pass."""
+        ...
+
 
 def padded_rows(forward: Forward, num_rows: int) -> int:
     return num_rows if forward.holds_cache else power_of_two(num_rows)
@@ -126,6 +130,9 @@ class ModuleForward:
 
     def settle(self) -> None:
         pass
+
+    def figures(self) -> dict[str, Any]:
+        return {}
 
 
 @torch.inference_mode()

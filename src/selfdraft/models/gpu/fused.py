@@ -1,14 +1,14 @@
-"""FusedForward: a joined model in few kernels, all of kernels/; the products of wide passes are the vendor's.
+"""FusedForward: a joined model in few kernels, all of kernels/; in wide passes products may be the vendor's.
 
 A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
 weights are the model's own (models/joined.py has joined them). Each branch is added to the stream by the norm that
-follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels. Narrow passes
-work in fixed places (workspace.py), where any skip set is a composition of the same launches.
+follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels. Passes without the
+vendor's products work in fixed places (workspace.py), where any skip set is a composition of the same launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,8 @@ import torch.nn.functional as F
 from ...kernels.attention import Heads, Place, attend
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
-from ...kernels.gated import gated
-from ...kernels.launch import Room, fresh
-from ...kernels.linear import linear, linear_parts
+from ...kernels.launch import Room
 from ...kernels.norm import add_norm
-from ...kernels.prefill import gate
 from ...types import SkipSet
 from ..cache import SlotCache
 from ..decoder import Decoder
@@ -32,17 +29,12 @@ from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm
 from ..sublayer import SubLayer
 from .forward import head_start
 from .memory import PassBuffers, Rooms
+from .products import Products, Timer, branch_product, gated_product, product
 from .workspace import Fixed, Fresh, Workspace
 
 DTYPES = (torch.bfloat16, torch.float16)
 MAX_POSITIONS = 1 << 17
 """Of models that name no context length."""
-NARROW = 64
-"""Tokens a pass up to which all products are ours; a token's result does not depend on the width up to here.
-
-H200, products of a layer of 1536 and 8960 in us, ours and the vendor's: 8 tokens 36 and 41, 64 tokens 44 and 44, 96
-tokens 65 and 45, 256 tokens 97 and 57, 512 tokens 172 and 93.
-"""
 MANY_ROWS = 16
 """Of one token each: with more of them, no row is cut into splits."""
 _SETTLING_TOKENS = 64
@@ -52,11 +44,13 @@ _SETTLING_TOKENS = 64
 class Midway:
     """A pass on its way: `stream` [tokens, hidden] waits for `branch` (or its parts), which the next norm adds to it.
 
-    `streams`: the sums so far by capture point; `name` is the point after the branch.
+    `theirs`: the products that are the vendor's. `streams`: the sums so far by capture point; `name` is the point after
+    the branch.
     """
 
     place: Place
     space: Workspace
+    theirs: frozenset[str]
     rest: Sequence[SubLayer]
     skips: bool
     capture: Sequence[str]
@@ -72,8 +66,8 @@ class FusedForward:
     holds_cache, packs = False, True
     max_tokens = 512
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: Decoder, make_timer: Callable[[torch.device], Timer] | None = None) -> None:
+        self._decoder, self._products = decoder, Products(decoder, make_timer)
         self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
@@ -89,10 +83,10 @@ class FusedForward:
         sublayers, table, places = self._decoder.active_sublayers(skip), self._decoder.embedding, buffers.places
         rows = (buffers.header, buffers.starts, buffers.first, places)
         place = Place(*rows, buffers.depths, buffers.sees, self._cos, self._sin, end)
-        is_fixed = len(places) <= NARROW and not capture
-        space: Workspace = self._fixed(buffers, end) if is_fixed else Fresh()
+        theirs = self._products.theirs(len(places))
+        space: Workspace = Fresh() if capture or theirs - {"head"} else self._fixed(buffers, end)
         stream = space.launch("embedding", partial(embed, table, buffers.tokens, places, space.room))
-        return _run(Midway(place, space, sublayers, bool(skip), capture, stream), head_start(sublayers))
+        return _run(Midway(place, space, theirs, sublayers, bool(skip), capture, stream), head_start(sublayers))
 
     def finish(self, state: Midway, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         head: Any = self._decoder.head
@@ -103,7 +97,7 @@ class FusedForward:
         bias = None if head.bias is None else head.bias[:vocabulary]
         if state.skips and isinstance(state.space, Fixed):
             state.space.complete(lambda space: self._launch_all(replace(state, space=space), normed))
-        return _product(normed, head.weight[:vocabulary], bias), captured
+        return product(normed, head.weight[:vocabulary], bias, "head" in state.theirs), captured
 
     def _fixed(self, buffers: PassBuffers, end: int) -> Fixed:
         """Of these inputs and slots alone: others may be recorded between the two halves of a pass."""
@@ -112,12 +106,15 @@ class FusedForward:
     def _launch_all(self, state: Midway, normed: torch.Tensor) -> None:
         """Every launch of any skip set: each sub-layer, and each norm after nothing or after a branch of each sort."""
         sublayers = self._decoder.sublayers
-        branches = [_branch(state.space, sublayer, normed, state.place) for sublayer in sublayers]
+        branches = [_branch(state, sublayer, normed) for sublayer in sublayers]
         parts: dict[str, Any] = {one.name: one.run for one in sublayers}
         norms = {name: part.norm for name, part in parts.items()}
         for name, norm in {**norms, "norm": self._decoder.final_norm}.items():
             for branch in (None, *{_where(one): one for one in branches}.values()):
                 _normed(state.space, name, norm, state.stream, branch)
+
+    def figures(self) -> dict[str, Any]:
+        return self._products.figures()
 
     def settle(self) -> None:
         """A product that cuBLAS splits over the inner dimension, of nothing.
@@ -135,7 +132,7 @@ def _run(state: Midway, count: int) -> Midway:
         part: Any = sublayer.run
         stream, normed = _normed(state.space, sublayer.name, part.norm, stream, branch)
         streams[name] = stream
-        branch, name = _branch(state.space, sublayer, normed, state.place), sublayer.name
+        branch, name = _branch(state, sublayer, normed), sublayer.name
     return replace(state, rest=state.rest[count:], stream=stream, branch=branch, name=name, streams=streams)
 
 
@@ -153,36 +150,24 @@ def _where(branch: torch.Tensor | None) -> tuple[int, int]:
     return (0, 0) if branch is None else (branch.data_ptr(), len(branch))
 
 
-def _branch(space: Workspace, sublayer: SubLayer, normed: torch.Tensor, place: Place) -> torch.Tensor:
-    part: Any = sublayer.run
+def _branch(state: Midway, sublayer: SubLayer, normed: torch.Tensor) -> torch.Tensor:
+    part, space = sublayer.run, state.space
     run: Any = _mlp if isinstance(part, JoinedMLP) else _attention
-    branch: torch.Tensor = space.launch(sublayer.name, partial(run, part, normed, place, space.room))
+    branch: torch.Tensor = space.launch(sublayer.name, partial(run, part, normed, state, space.room))
     return branch
 
 
-def _mlp(part: JoinedMLP, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
-    if len(normed) <= NARROW:
-        inner = gated(normed, part.gate_up, part.gate_up_bias, room)
-    else:
-        inner = gate(F.linear(normed, part.gate_up, part.gate_up_bias))
-    return _branch_product(inner, part.down, part.down_bias, room)
+def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
+    inner = gated_product(normed, part.gate_up, part.gate_up_bias, "gated" in state.theirs, room)
+    return branch_product(inner, part.down, part.down_bias, "down" in state.theirs, room)
 
 
-def _attention(part: JoinedAttention, normed: torch.Tensor, place: Place, room: Room) -> torch.Tensor:
+def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    has_many_rows = len(normed) > MANY_ROWS and place.depths.shape[1] == 1
-    qkv = _product(normed, part.qkv, part.qkv_bias, room)
-    mixed = (attend_rows if has_many_rows else attend)(qkv, place, heads, part.layer, room)
-    return _branch_product(mixed, part.out, part.out_bias, room)
-
-
-def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room = fresh) -> torch.Tensor:
-    return linear(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
-
-
-def _branch_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, room: Room) -> torch.Tensor:
-    """The last product of a sub-layer: in parts that the next norm adds, or whole."""
-    return linear_parts(x, weight, bias, room) if len(x) <= NARROW else F.linear(x, weight, bias)
+    has_many_rows = len(normed) > MANY_ROWS and state.place.depths.shape[1] == 1
+    qkv = product(normed, part.qkv, part.qkv_bias, "qkv" in state.theirs, room)
+    mixed = (attend_rows if has_many_rows else attend)(qkv, state.place, heads, part.layer, room)
+    return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)
 
 
 def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:

@@ -137,7 +137,7 @@ class FusedPrefill(Prefill):
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
         header, chunks, slots, blocks = (inputs.tensors[name] for name in ("header", "chunks", "slots", "blocks"))
         rotate_and_store(qkv, header, chunks, slots, self._table, heads, part.layer)
-        return F.linear(attend(qkv, header, blocks, heads, part.layer), part.out, part.out_bias)
+        return F.linear(attend(qkv, header, slots, blocks, heads, part.layer), part.out, part.out_bias)
 
     @torch.inference_mode()
     def prove(self) -> None:

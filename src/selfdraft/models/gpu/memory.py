@@ -258,7 +258,8 @@ class PromptBuffers(Packed):
     """The tokens of some prompts, row after row: a `chunk` each. What pads belongs to no slot.
 
     `header` as in `PassBuffers`, a row for each chunk. `chunks`, `slots` [tokens]: where each token belongs; slot -1:
-    nowhere. `blocks` [blocks, 4]: see `kernels/prefill.attend`; those that read most come first.
+    nowhere. `blocks` [blocks, 4]: see `kernels/prefill.attend`; those that read most come first. The seventh number of
+    the header is how many there are.
     """
 
     def __init__(self, device: Device, num_tokens: int, num_chunks: int, num_queries: int) -> None:
@@ -273,13 +274,13 @@ class PromptBuffers(Packed):
         chunks, num_tokens = np.repeat(np.arange(len(lengths)), lengths), int(ends[-1])
         blocks = _blocks(starts, ends - lengths, lengths, self._num_queries)
         self.write(_header(request, cache, len(host["header"]) - 8))
+        host["header"][6] = len(blocks)
         host["tokens"][:num_tokens] = np.fromiter(itertools.chain(*request.numbers), np.int64, num_tokens)
         host["chunks"][:num_tokens] = chunks
         host["slots"][:num_tokens] = np.arange(num_tokens) + (starts - ends + lengths)[chunks]
         host["slots"][num_tokens:] = -1
         host["tokens"][num_tokens:] = 0
         host["blocks"][: len(blocks)] = blocks
-        host["blocks"][len(blocks) :] = 0
         self.send()
 
 

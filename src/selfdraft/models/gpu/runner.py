@@ -259,7 +259,8 @@ class GraphRunner(EagerRunner):
         return self.graphs.keys
 
     def graph_figures(self) -> dict[str, Any]:
-        return {**self.graphs.figures(), "fallback_reason": self.fallback_reason}
+        figures = {**self.graphs.figures(), "fallback_reason": self.fallback_reason}
+        return {**figures, "products": self._forwards[0].figures()}
 
     @property
     def num_hits(self) -> int:
