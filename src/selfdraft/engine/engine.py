@@ -27,6 +27,7 @@ from .audit import Verification, read_claim, rule_for, scores_behind, verify_tex
 from .beginnings import Beginnings
 from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
 from .keywords import (
+    Call,
     CallOptions,
     MethodOptions,
     PretrainedOptions,
@@ -264,13 +265,17 @@ class Engine:
     @keywords_of(CallOptions)
     def stream(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Stream:
         """The same, piece by piece: iterate over `Chunk`s with `for` or `async for`. Leaving early cancels the rest."""
+        call, method = self._read(options, n)
+        prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
+        return self._start(prompts, is_batch or n > 1, method, call.settings, n)
+
+    def _read(self, options: Mapping[str, Any], n: int) -> tuple[Call, Method]:
         call = read_call(options)
         check_n(n, call.settings)
         self._requests.check(call.settings)
         method = self._method(call.method)
         check_use(call.method, *self._choices(call.method)[:-1])
-        prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
-        return self._start(prompts, is_batch or n > 1, method, call.settings, n)
+        return call, method
 
     def session(
         self, max_rows: int | None = None, cache_bytes: int | None = None, max_stall_seconds: float | None = None
@@ -295,18 +300,16 @@ class Engine:
         return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
-        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
-    ) -> tuple[LiveText, Cohort]:
-        """A request of a session, and the cohort that it belongs to: `cohorts` are those so far."""
-        call = read_call(options)
-        self._requests.check(call.settings)
-        method = self._method(call.method)
+        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], n: int, options: Mapping[str, Any]
+    ) -> tuple[list[LiveText], Cohort]:
+        """The texts of a session's request, and the cohort that they belong to: `cohorts` are those so far."""
+        call, method = self._read(options, n)
         tokens = encode_prompt(prompt, self.tokenizer, call.chat, "a request is one prompt")
         self._refresh()
-        text = self._requests.resumed(tokens, read_tokens(emitted), call.settings)
+        texts = self._requests.texts([tokens], call.settings, n, emitted=read_tokens(emitted))
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
         cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
-        return text, cohort
+        return texts, cohort
 
     def stream_rows(
         self,
@@ -383,9 +386,8 @@ class Engine:
         room = Room(self._runner, self._beginnings, first_rows=len(texts))
         rows = Rows(self._runner, room, self._beginnings, self._worth, math.inf)
         cohort = Cohort(method, self._requests.sampler(settings, rules))
-        for text in texts:
-            rows.put(text, cohort)
-        return Stream(texts, rows, settings.cancel, is_batch, self._worker)
+        rows.put(texts, cohort)
+        return Stream(texts, rows, is_batch, self._worker)
 
     def _refresh(self) -> None:
         with self._runner.lock:

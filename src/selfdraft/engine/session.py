@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from ..errors import OptionError
 from ..protocols import Runner
@@ -46,14 +46,20 @@ class Rows:
     def has_work(self) -> bool:
         return bool(self._waiting or self._live)
 
-    def put(self, text: LiveText, cohort: Cohort) -> None:
-        """Raise for a text that can never have room."""
-        self._room.check(text.sequence)
-        self._waiting.append((text, cohort))
+    def put(self, texts: Sequence[LiveText], cohort: Cohort) -> None:
+        """Raise for texts that can never have room."""
+        for text in texts:
+            self._room.check(text.sequence)
+        self._waiting.extend((text, cohort) for text in texts)
+
+    @property
+    def _texts(self) -> list[LiveText]:
+        return [*self._live, *(text for text, _ in self._waiting)]
 
     def step(self) -> list[LiveText]:
         """One round of all that have a row; what it changed. Those that are no longer wanted leave before it."""
         try:
+            self._ask()
             with self._runner.lock:
                 return self._step()
         except BaseException:
@@ -65,19 +71,21 @@ class Rows:
         self._admit()
         changed = self._live
         if self._rounds is not None and changed:
-            for text in changed:
-                if text.is_unwanted is not None and text.is_unwanted():
-                    text.cancel()
-            self._rounds.drop_finished()
-            if any(not text.has_ended for text in changed):
-                self._rounds.step()
-        self._live = [text for text in changed if text.sequence.finish_reason is None]
+            self._rounds.step()
+        self._live = [text for text in changed if not text.has_ended]
         return [*gone, *changed]
+
+    def _ask(self) -> None:
+        """Whether texts are wanted: each of their callers' functions once."""
+        functions = {id(one.is_unwanted): one.is_unwanted for one in self._texts if one.is_unwanted is not None}
+        unwanted = {number for number, is_unwanted in functions.items() if is_unwanted()}
+        for text in self._texts if unwanted else ():
+            if id(text.is_unwanted) in unwanted:
+                text.cancel()
 
     def _let_go(self) -> list[LiveText]:
         """Cancelled since the last round."""
-        texts = [*self._live, *(text for text, _ in self._waiting)]
-        gone = [text for text in texts if text.sequence.finish_reason is not None]
+        gone = [text for text in self._texts if text.has_ended]
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
             self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)
@@ -105,7 +113,7 @@ class Rows:
 
     def close(self) -> None:
         """End what has not ended."""
-        for text in [*self._live, *(text for text, _ in self._waiting)]:
+        for text in self._texts:
             text.cancel()
         self._live, self._waiting = [], deque()
         self._room.close()
@@ -138,23 +146,33 @@ class Session:
     A text is the same alone, in any company, and whatever joins or leaves around it. Leaving a `with` block ends all.
     """
 
-    def __init__(self, rows: Rows, read: Callable[..., tuple[LiveText, Cohort]]) -> None:
+    def __init__(self, rows: Rows, read: Callable[..., tuple[list[LiveText], Cohort]]) -> None:
         self._rows, self._read = rows, read
         self._texts: dict[int, LiveText] = {}
         self._is_closed = False
 
-    def add(self, prompt: Any, emitted: Sequence[int] = (), **options: Any) -> int:
+    @overload
+    def add(self, prompt: Any, emitted: Sequence[int] = (), n: None = None, **options: Any) -> int: ...
+
+    @overload
+    def add(self, prompt: Any, emitted: Sequence[int] = (), *, n: int, **options: Any) -> tuple[int, ...]: ...
+
+    def add(
+        self, prompt: Any, emitted: Sequence[int] = (), n: int | None = None, **options: Any
+    ) -> int | tuple[int, ...]:
         """Ask for a text; its number, by which events name it. `options` are those of `Engine.generate`.
 
+        `n`: several texts of the prompt, which is read once; a tuple of their numbers. Text i is that of `sequence=i`.
         `emitted`: tokens that another request with the same prompt and options had when it stopped. The text goes on
         from there as if nothing had happened, and `generation` has all of them.
         """
         if self._is_closed:
             raise OptionError("this session is closed; open another one with engine.session()")
-        text, cohort = self._read(prompt, emitted, options)
-        self._rows.put(text, cohort)
-        self._texts[text.sequence.sequence_id] = text
-        return text.sequence.sequence_id
+        texts, cohort = self._read(prompt, emitted, 1 if n is None else n, options)
+        self._rows.put(texts, cohort)
+        added = {text.sequence.sequence_id: text for text in texts}
+        self._texts.update(added)
+        return texts[0].sequence.sequence_id if n is None else tuple(added)
 
     def step(self) -> list[Event]:
         """One round of all texts that have a row; empty once there is nothing left to do."""
