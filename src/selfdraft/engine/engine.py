@@ -67,6 +67,7 @@ class Engine:
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
+    Where their texts do not depend on it, they draft with the skip set of most rows, unless `shared_skip=False`.
 
     What a prompt has in common with earlier texts is not read again. `prefix_cache` bounds the memory that this takes,
     in bytes (True: a tenth of what is free, at most 4 GiB; False: none).
@@ -85,24 +86,24 @@ class Engine:
         profile: Given = "stored",
         name: str | None = None,
         economics: bool = True,
+        shared_skip: bool = True,
         prefix_cache: bool | int = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        check_value("graphs", graphs, bool)
-        check_value("economics", economics, bool)
+        for key, value in {"graphs": graphs, "economics": economics, "shared_skip": shared_skip}.items():
+            check_value(key, value, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_loaded(model, tokenizer)
         model = unwrapped(model)
-        self.model, self.tokenizer = model, tokenizer
-        self._runner = make_runner(model, graphs)
+        self.model, self.tokenizer, self._shared_skip = model, tokenizer, shared_skip
+        self._runner, self._worth = make_runner(model, graphs), Worth() if economics else None
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
-        self._worth = Worth() if economics else None
         self._beginnings = Beginnings(self._runner, read_prefix_cache(prefix_cache))
         self._method({})
 
@@ -125,6 +126,7 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         economics: bool = True,
+        shared_skip: bool = True,
         prefix_cache: bool | int = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
@@ -132,9 +134,9 @@ class Engine:
         method, load = read_pretrained(options)
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
-        own: dict[str, Any] = {"graphs": graphs, "profile": profile, "economics": economics}
-        called = str(name or catalogue.DEFAULT_MODEL)
-        return cls(model, tokenizer, name=called, prefix_cache=prefix_cache, **own, **method)
+        own: dict[str, Any] = {"graphs": graphs, "profile": profile, "name": str(name or catalogue.DEFAULT_MODEL)}
+        own |= {"economics": economics, "shared_skip": shared_skip, "prefix_cache": prefix_cache}
+        return cls(model, tokenizer, **own, **method)
 
     @property
     def runner(self) -> Runner:
@@ -185,8 +187,7 @@ class Engine:
         An engine that is built later goes on from there.
         """
         name = self.names(**method)["strategy"]
-        strategy = self._method(method).strategy
-        if not strategy.learns_online:
+        if not (strategy := self._method(method).strategy).learns_online:
             raise OptionError(
                 f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"
             )
@@ -308,7 +309,7 @@ class Engine:
         self._refresh()
         texts = self._requests.texts([tokens], call.settings, n, emitted=read_tokens(emitted))
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
-        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
+        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler, self._shared_skip))
         return texts, cohort
 
     def stream_rows(
@@ -336,7 +337,6 @@ class Engine:
         self._refresh()
         self._requests.check_tokens(prompt_tokens, tokens_a, tokens_b)
         sampler = self._requests.sampler(call.settings)
-
         contests = partial(contest_after, self.scores_behind, sampler, prompt_tokens, call.settings)
         return compare(tokens_a, tokens_b, contests)
 
@@ -385,7 +385,7 @@ class Engine:
         texts = self._requests.texts(prompts, settings, n, rules)
         room = Room(self._runner, self._beginnings, first_rows=len(texts))
         rows = Rows(self._runner, room, self._beginnings, self._worth, math.inf)
-        cohort = Cohort(method, self._requests.sampler(settings, rules))
+        cohort = Cohort(method, self._requests.sampler(settings, rules), self._shared_skip)
         rows.put(texts, cohort)
         return Stream(texts, rows, is_batch, self._worker)
 

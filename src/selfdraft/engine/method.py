@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -77,6 +78,11 @@ class Cohort:
 
     method: Method
     sampler: Sampler
+    is_shared: bool = True  # one skip set for all, where the texts do not depend on it
+
+    @property
+    def shares_skip(self) -> bool:
+        return self.is_shared and not self.is_tested
 
     @property
     def is_tested(self) -> bool:
@@ -87,6 +93,19 @@ class Cohort:
     def may_do_without(self) -> bool:
         """Whether it drafts, and rounds without drafts would give the same texts."""
         return not self.is_tested and tuple(self.method.strategy.known_plans) != (OFF,)
+
+
+def share_skip(plans: list[Plan], rows: Sequence[int]) -> None:
+    """Let rows draft together whose plans differ by their skip sets: with that of most of them, or of the first one."""
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        plan = plans[row]
+        alike[plan.drafter, plan.tree, plan.reuse, plan.max_draft_tokens == 0].append(row)
+    for members in alike.values():
+        skip, _ = Counter(plans[row].skip for row in members).most_common(1)[0]
+        shared = next(plans[row] for row in members if plans[row].skip == skip)
+        for row in members:
+            plans[row] = plans[row] if plans[row].skip == skip else shared
 
 
 class Parts(Mapping[str, Any]):
