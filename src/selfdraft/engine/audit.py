@@ -147,11 +147,6 @@ def scores_along(runner: Runner, tokens: Sequence[int], first: int) -> Iterator[
             yield begin - first, output.scores[0]
 
 
-def scores_behind(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
-    """The target's raw scores [num_last, vocabulary] after each of the last tokens of a text."""
-    return torch.cat([scores for _, scores in scores_along(runner, tokens, len(tokens) - num_last)])
-
-
 def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, end)) for start in range(begin, end, size)]
 

@@ -23,7 +23,7 @@ from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
-from .audit import Verification, read_claim, rule_for, scores_behind, verify_text
+from .audit import Verification, read_claim, rule_for, scores_along, verify_text
 from .beginnings import Beginnings
 from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
 from .keywords import (
@@ -297,7 +297,7 @@ class Engine:
         check_value("cache_bytes", cache_bytes, int | None, minimum=1)
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
         room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
-        rows = Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
+        rows = Rows(room, self._worth, max_stall_seconds)
         return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
@@ -383,8 +383,7 @@ class Engine:
     ) -> Stream:
         self._refresh()
         texts = self._requests.texts(prompts, settings, n, rules)
-        room = Room(self._runner, self._beginnings, first_rows=len(texts))
-        rows = Rows(self._runner, room, self._beginnings, self._worth, math.inf)
+        rows = Rows(Room(self._runner, self._beginnings, first_rows=len(texts)), self._worth, math.inf)
         cohort = Cohort(method, self._requests.sampler(settings, rules), self._shared_skip)
         rows.put(texts, cohort)
         return Stream(texts, rows, is_batch, self._worker)
@@ -396,5 +395,6 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        with self._runner.lock:
-            return scores_behind(self._runner, tokens, num_last)
+        with self._runner.lock:  # the next pass may write over what the last one left
+            found = scores_along(self._runner, tokens, len(tokens) - num_last)
+            return torch.cat([scores.clone() for _, scores in found])

@@ -7,6 +7,7 @@ from functools import partial
 
 from ..options import GenerateOptions
 from ..types import Generation, Source, TokenLogprobs
+from .method import Cohort
 from .metrics import stats_of
 from .state import TextSequence, steps_of
 from .text import TextTail
@@ -24,6 +25,8 @@ class Piece:
 
 class LiveText:
     """A sequence, how it reads, and how much of it has been shown: what was emitted elsewhere has been."""
+
+    cohort: Cohort  # known when it is put into rows
 
     def __init__(self, sequence: TextSequence, tail: TextTail, options: GenerateOptions) -> None:
         self.sequence, self._tail = sequence, tail

@@ -27,7 +27,6 @@ class Acceptance(Protocol):
 
     def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What a draft that samples proposes; a greedy one proposes its best tokens, whatever the acceptance."""
-        ...
 
     def accept(self, targets: Any, sampler: Sampler) -> list[Verdict]: ...
 
@@ -53,6 +52,10 @@ class Method:
         strategy = self.strategy
         is_constant = getattr(strategy.plan, "__func__", None) is ConstantStrategy.plan
         return strategy.known_plans[0] if is_constant else None
+
+    @property
+    def drafts(self) -> bool:
+        return tuple(self.strategy.known_plans) != (OFF,)
 
     @property
     def learns(self) -> bool:
@@ -92,7 +95,12 @@ class Cohort:
     @cached_property
     def may_do_without(self) -> bool:
         """Whether it drafts, and rounds without drafts would give the same texts."""
-        return not self.is_tested and tuple(self.method.strategy.known_plans) != (OFF,)
+        return not self.is_tested and self.method.drafts
+
+    @cached_property
+    def draft_slot_bytes(self) -> int:
+        """What a slot of a row takes in the cache of a draft model."""
+        return self.method.drafter_of(OFF).slot_bytes if self.method.drafts else 0
 
 
 def share_skip(plans: list[Plan], rows: Sequence[int]) -> None:

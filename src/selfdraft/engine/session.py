@@ -6,13 +6,10 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, overload
 
 from ..errors import OptionError
-from ..protocols import Runner
 from ..types import FinishReason, Generation
-from .beginnings import Beginnings
 from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
@@ -28,17 +25,9 @@ class Rows:
     round by round: recordings share what they read and write.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        room: Room,
-        beginnings: Beginnings,
-        worth: Worth | None,
-        max_stall_seconds: float | None = None,
-    ) -> None:
-        self._runner, self._room, self._beginnings, self._worth = runner, room, beginnings, worth
-        self._max_stall_seconds = max_stall_seconds
-        self._waiting: deque[tuple[LiveText, Cohort]] = deque()
+    def __init__(self, room: Room, worth: Worth | None, max_stall_seconds: float | None = None) -> None:
+        self._room, self._worth, self._max_stall_seconds = room, worth, max_stall_seconds
+        self._waiting: deque[LiveText] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
 
@@ -49,18 +38,19 @@ class Rows:
     def put(self, texts: Sequence[LiveText], cohort: Cohort) -> None:
         """Raise for texts that can never have room."""
         for text in texts:
-            self._room.check(text.sequence)
-        self._waiting.extend((text, cohort) for text in texts)
+            text.cohort = cohort
+            self._room.check(text, self._live)
+        self._waiting.extend(texts)
 
     @property
     def _texts(self) -> list[LiveText]:
-        return [*self._live, *(text for text, _ in self._waiting)]
+        return [*self._live, *self._waiting]
 
     def step(self) -> list[LiveText]:
         """One round of all that have a row; what it changed. Those that are no longer wanted leave before it."""
         try:
             self._ask()
-            with self._runner.lock:
+            with self._room.runner.lock:
                 return self._step()
         except BaseException:
             self.close()
@@ -88,7 +78,7 @@ class Rows:
         gone = [text for text in self._texts if text.has_ended]
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
-            self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)
+            self._waiting = deque(text for text in self._waiting if not text.has_ended)
             if self._rounds is not None:
                 self._rounds.drop_finished()
         return gone
@@ -97,18 +87,16 @@ class Rows:
         """As many as there is room for, in the order in which they came."""
         if not self._waiting:
             return
-        needs = [text.sequence.num_slots for text, _ in itertools.islice(self._waiting, self._room.max_rows)]
-        count = self._room.make(needs, [text.sequence for text in self._live])
+        count = self._room.make(list(itertools.islice(self._waiting, self._room.max_rows)), self._live)
         joining = [self._waiting.popleft() for _ in range(count)]
         if not joining:
             return
         if self._rounds is None:
             assert self._room.cache is not None
-            state = State(self._room.cache)
-            self._rounds = Rounds(self._runner, state, self._beginnings, self._worth, self._max_stall_seconds)
-        for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
-            texts = [text for text, _ in group]
-            self._live = [*self._live, *texts]
+            room, state = self._room, State(self._room.cache)
+            self._rounds = Rounds(room.runner, state, room.beginnings, self._worth, self._max_stall_seconds)
+        self._live = [*self._live, *joining]
+        for cohort, texts in itertools.groupby(joining, key=lambda text: text.cohort):
             self._rounds.join([text.sequence for text in texts], cohort)
 
     def close(self) -> None:
@@ -119,7 +107,7 @@ class Rows:
         self._room.close()
         if self._rounds is not None:
             rounds, self._rounds = self._rounds, None
-            with self._runner.lock:
+            with self._room.runner.lock:
                 rounds.close()
 
 
@@ -196,9 +184,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _event(self, text: LiveText) -> Event | None:
