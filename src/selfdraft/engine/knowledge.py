@@ -35,7 +35,6 @@ class EngineKnowledge:
             )
         self._model, self._runner, self.name = model, runner, name
         self._profile = profile
-        self._latency: LatencyFit | None = None
 
     @property
     def for_methods(self) -> Knowledge:
@@ -76,17 +75,13 @@ class EngineKnowledge:
             return {}
 
     def latency(self) -> LatencyFit:
-        if self._latency is None:
-            self._latency = self._read_latency() or self._measure_latency()
         return self._latency
 
-    def _read_latency(self) -> LatencyFit | None:
+    @cached_property
+    def _latency(self) -> LatencyFit:
         profile = self.profile
-        if profile is None or profile.latency is None:
-            return None
-        return fit_of(profile, self._runner.num_layers)
-
-    def _measure_latency(self) -> LatencyFit:
+        if profile is not None and profile.latency is not None:
+            return fit_of(profile, self._runner.num_layers)
         _LOGGER.info("no profile: measuring passes for %g seconds; `selfdraft calibrate` keeps them", QUICK_SECONDS)
         return measure(self._runner, QUICK_LENGTHS, QUICK_SECONDS)
 
