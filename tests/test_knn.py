@@ -192,7 +192,7 @@ def test_each_domain_gets_its_own_set(fitted: Artefact) -> None:
 
 
 def test_prompts_are_told_apart_and_strangers_are_known(fitted: Artefact) -> None:
-    engine = engine_with(fitted, settings=ALWAYS)
+    engine = engine_with(fitted, settings=ALWAYS, shared_skip=False)
     asked = {"low": tokens_of("low", 50), "high": tokens_of("high", 51), "mixed": tokens_of("mixed", 52, 8)}
     found = dict(zip(asked, engine.generate([*map(list, asked.values())], max_new_tokens=24), strict=True))
     for world in ("low", "high"):

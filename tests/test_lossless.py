@@ -16,9 +16,10 @@ from cases import MODES, SAMPLED, SETTINGS, Case, groups, matrix, name, pairwise
 from learned import profile
 from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
-from selfdraft.engine import decode, session
+from selfdraft.engine import decode, draft, session
 from selfdraft.engine.state import State
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES, find
+from selfdraft.types import OFF, Plan
 
 NUM_TOKENS = 28
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
@@ -86,6 +87,53 @@ WHOLE = groups(matrix(("llama", "qwen2", "gpt2", "gemma2")), "family", "strategy
 def test_whole_matrix(group: str) -> None:
     for case in WHOLE[group]:
         assert_lossless(case)
+
+
+PER_TEXT: dict[str, dict[str, Any]] = {
+    "asd": {"similarity": 0.9},
+    "clasp": {"interval": 2},
+    "knapspec": {"interval": 2},
+    "knn": {},
+}
+
+
+@pytest.mark.parametrize("shared_skip", [True, False])
+@pytest.mark.parametrize("strategy", PER_TEXT)
+def test_texts_with_sets_of_their_own_share_one_draft(
+    strategy: str, shared_skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless told otherwise; their texts are those of single plain runs, greedy and sampled."""
+    monkeypatch.setattr(engine_for("llama"), "_shared_skip", shared_skip)
+    settings, num_sets, num_groups = {strategy: {**SETTINGS.get(strategy, {}), **PER_TEXT[strategy]}}, [], []
+    plan, groups_of = decode.make_plans, draft._groups
+
+    def planned(*arguments: Any) -> Any:
+        own: list[Plan] = []
+        asked = find("strategy", strategy).plan
+
+        def watched(*arguments: Any) -> Plan:
+            own.append(asked(*arguments))
+            return own[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(find("strategy", strategy), "plan", watched)
+            plans = plan(*arguments)
+        num_sets.append(len({one.skip for one in own if one != OFF}))
+        return plans
+
+    def grouped(*arguments: Any) -> Any:
+        groups = groups_of(*arguments)
+        num_groups.append(len(groups))
+        return groups
+
+    monkeypatch.setattr(decode, "make_plans", planned)
+    monkeypatch.setattr(draft, "_groups", grouped)
+    for mode in ("greedy", "sampled"):
+        options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, **MODES[mode]}
+        found = engine_for("llama").fork().generate(list(PROMPTS), strategy=strategy, settings=settings, **options)
+        assert [one.tokens for one in found] == [reference("llama", mode, row).tokens for row in range(len(PROMPTS))]
+    assert max(num_sets) > 1, "the texts' own sets do not differ"
+    assert max(num_groups) == 1 if shared_skip else max(num_groups) > 1
 
 
 def test_the_covering_array_is_small_and_covers_every_pair() -> None:

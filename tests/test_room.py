@@ -11,6 +11,7 @@ import torch
 
 from pico import pico
 from selfdraft import Engine, OptionError
+from selfdraft.drafters.model import Model
 from selfdraft.engine import room as room_module
 from selfdraft.engine.session import Session
 from selfdraft.models import free_memory
@@ -81,6 +82,75 @@ def test_without_free_memory_a_call_says_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(engine.runner), "free_bytes", 1000)
     with pytest.raises(OptionError, match=r"memory that is free allows 4.66e-07 GiB; lower max_new_tokens"):
         engine.generate([5, 6, 7], max_new_tokens=5)
+
+
+SMALL = pico("llama", num_hidden_layers=2)
+DRAFTING: dict[str, Any] = {"drafter": "model", "strategy": "uniform", "settings": {"model": {"source": SMALL}}}
+
+
+def with_draft_model(engine: Engine) -> tuple[Model, int]:
+    """And what a slot of a row takes in both caches."""
+    drafter = engine.method(**DRAFTING).drafters["model"]
+    assert drafter.slot_bytes * pico("llama").config.num_hidden_layers == engine.runner.slot_bytes * 2
+    return drafter, drafter.slot_bytes + engine.runner.slot_bytes
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_caches_of_a_draft_model_are_counted(prefix_cache: bool) -> None:
+    """Texts that are drafted by one wait for its rows, too; those that are not need none."""
+    engine = Engine(pico("llama"), prefix_cache=prefix_cache)
+    drafter, both = with_draft_model(engine)
+    limit, lengths, most, live = 3 * 128 * both, [10, 40, 10, 9, 200, 10, 10, 30], [], []
+    with engine.session(max_rows=8, cache_bytes=limit) as session:
+        session._rows._room._first_rows = 1
+        asked = {session.add([5 + one, 6], max_new_tokens=size, **DRAFTING): one for one, size in enumerate(lengths)}
+        found = {}
+        while session.num_open:
+            found |= {event.id: event.generation for event in session.step() if event.generation}
+            live.append(len(session._rows._live))
+            texts = {text.sequence.sequence_id for text in session._rows._live}
+            cache = session._rows._room.cache
+            most.append((cache.num_bytes if cache else 0) + drafter.held_bytes(texts))
+    assert max(most) <= limit
+    assert max(live) == 3
+    assert not drafter.held_bytes(asked)
+    for number, place in asked.items():
+        alone = engine.generate([5 + place, 6], max_new_tokens=lengths[place], strategy="off")
+        assert found[number].tokens == alone.tokens
+        assert found[number].stats.num_draft_steps
+    with engine.session(max_rows=8, cache_bytes=limit) as session:
+        for place in range(8):
+            session.add([5 + place, 6], max_new_tokens=20, **({} if place else DRAFTING))
+        session.step()
+        assert len(session._rows._live) == 3 * both // engine.runner.slot_bytes - 1
+
+
+def test_who_can_never_be_drafted_by_a_model_is_told_what_that_takes() -> None:
+    engine = Engine(pico("llama"))
+    _, both = with_draft_model(engine)
+    with engine.session(cache_bytes=128 * both - 1) as session:
+        with pytest.raises(OptionError, match=r"GiB of cache \(.* GiB of it for the draft model\), and cache_bytes"):
+            session.add([5, 6, 7], max_new_tokens=20, **DRAFTING)
+        session.add([5, 6, 7], max_new_tokens=20)
+        session.add([5, 6, 7], max_new_tokens=20, strategy="off")
+        assert len(run(session)[0]) == 2
+
+
+def test_what_a_draft_model_holds_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free is less by what it has; the texts that it drafts may keep that."""
+    engine = Engine(pico("llama"), prefix_cache=False)
+    drafter, _ = with_draft_model(engine)
+    with engine.session(max_rows=8) as session:
+        session._rows._room._first_rows = 1
+        for place in range(4):
+            session.add([5 + place, 6], max_new_tokens=40, **DRAFTING)
+        session.step()
+        texts = {text.sequence.sequence_id for text in session._rows._live}
+        assert drafter.held_bytes(texts) == 4 * 128 * drafter.slot_bytes
+        monkeypatch.setattr(type(engine.runner), "free_bytes", 12 * slots(engine, 128))
+        session.add([9, 6], max_new_tokens=40, **DRAFTING)
+        session.step()
+        assert len(session._rows._live) == 5
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_rows", 0), ("cache_bytes", 0), ("max_rows", 1.5)])

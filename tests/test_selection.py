@@ -317,6 +317,12 @@ def test_a_text_whose_drafts_fail_is_decoded_plainly_and_tried_again_later() -> 
     assert plan_of(strategy, steps=[*failing, *resting]) != OFF
 
 
+def test_what_a_set_drafted_that_calibration_has_not_seen_says_nothing() -> None:
+    strategy = prune()
+    foreign = [step(Plan(SkipSet.of([1], [3])), num_drafted=3, num_accepted=0)] * 16
+    assert plan_of(strategy, steps=foreign) == plan_of(strategy) != OFF
+
+
 @pytest.mark.parametrize(("length", "match"), [(1, 0.5), (4, 0.8), (6, 0.7), (12, 0.9)])
 def test_a_text_as_calibrated_is_believed_as_calibrated(length: int, match: float) -> None:
     """Tokens kept with probability `match` until the first refusal: nothing to correct, however long the drafts."""

@@ -169,6 +169,52 @@ def test_texts_that_differ_by_their_seeds_draft_together(kind: str, monkeypatch:
         assert drafted[:2] == [4, 4]  # one draft a round
 
 
+@pytest.mark.parametrize("kind", ["llama", "recorded"])
+def test_several_texts_of_a_prompt_are_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(kind)
+    options: dict[str, Any] = {"temperature": 0.9, "strategy": "uniform", "max_new_tokens": 12, "seed": 3}
+    alone = [engine.generate(COMMON[:30], **options, sequence=2 + place).tokens for place in range(4)]
+    engine = engine.fork(prefix_cache=False)
+    passes = Passes(engine, monkeypatch)
+    with engine.session() as session:
+        numbers = session.add(COMMON[:30], n=4, sequence=2, **options)
+        found = {event.id: event.generation for _ in range(40) for event in session.step() if event.generation}
+        only = session.add(COMMON[:30], n=1, **options)
+    assert isinstance(only, tuple)
+    assert [found[number].tokens for number in numbers] == alone
+    assert len(set(alone)) == 4
+    assert sum(sum(one.values()) for one in passes.seen) == 29
+
+
+def test_several_texts_go_on_after_one_beginning() -> None:
+    engine, options = engine_of("llama"), {"temperature": 0.9, "max_new_tokens": 12}
+    begun = engine.generate([5, 6, 7], **options).tokens[:4]
+    with engine.session() as session:
+        numbers = *session.add([5, 6, 7], begun, n=2, **options), session.add([5, 6, 7], begun, sequence=1, **options)
+        texts = {event.id: event.generation for _ in range(20) for event in session.step() if event.generation}
+    found = [texts[number].tokens for number in numbers]
+    assert found[0] == engine.generate([5, 6, 7], **options).tokens
+    assert found[1] == found[2] != found[0]
+
+
+def test_what_cancels_several_texts_is_asked_once_a_round() -> None:
+    asked = iter(range(100))
+    with engine_of("llama").session(max_rows=2) as session:
+        options = {"temperature": 0.9, "max_new_tokens": 50, "strategy": "off", "cancel": lambda: next(asked) >= 5}
+        session.add([5, 6, 7], n=3, **options)
+        found = [event.generation for _ in range(6) for event in session.step() if event.generation]
+    assert [one.finish_reason for one in found] == ["cancelled"] * 3
+    assert [len(one.tokens) for one in found] == [5, 5, 0]
+
+
+def test_greedy_texts_of_a_request_are_all_equal() -> None:
+    with engine_of("llama").session() as session, pytest.warns(UserWarning, match="n=2 asks for several") as caught:
+        session.add([5, 6], n=2)
+    assert caught[0].filename == __file__
+    with engine_of("llama").session() as session, pytest.raises(OptionError, match="n must be at least 1, got 0"):
+        session.add([5, 6], n=0)
+
+
 def test_nothing_is_emitted_after_a_whole_text() -> None:
     with engine_of("llama").session() as session, pytest.raises(OptionError, match="max_new_tokens=4 allows no more"):
         session.add([5, 6], [1, 2, 3, 4], max_new_tokens=4)

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ import torch
 import learned
 from pico import NUM_LAYERS, pico
 from selfdraft import Engine, Plan, ProfileError, SkipSet, StepRecord
+from selfdraft.engine import decode
+from selfdraft.engine.draft import GroupDraft
+from selfdraft.engine.method import share_skip
 from selfdraft.engine.prefill import PREFILL_CHUNK
 from selfdraft.models.eager import EagerRunner
 from selfdraft.options import NoOptions
@@ -77,21 +81,94 @@ class Restless(PlainStrategy):
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
-    return Engine(pico("gemma2"), strategy="restless", settings=SETTINGS)
+    return Engine(pico("gemma2"), strategy="restless", settings=SETTINGS, shared_skip=False)
 
 
+@pytest.mark.parametrize("shared_skip", [False, True], ids=["own sets", "one set"])
 @pytest.mark.parametrize("needs", [Restless.needs, ()], ids=["capturing", "not capturing"])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1}], ids=str)
 def test_rows_may_plan_differently_in_every_round(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, float], needs: tuple[str, ...]
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, float],
+    needs: tuple[str, ...],
+    shared_skip: bool,
 ) -> None:
     monkeypatch.setattr(Restless, "needs", needs)
+    monkeypatch.setattr(engine, "_shared_skip", shared_skip)
     found = engine.generate(list(PROMPTS), max_new_tokens=40, **options)
     for row, prompt in enumerate(PROMPTS):
         plain = engine.generate(prompt, strategy="off", sequence=row, max_new_tokens=40, **options)
         assert found[row].tokens == plain.tokens
     drafted = [len(step.draft.tokens) for generation in found for step in generation.steps]
     assert len(set(drafted)) >= 4, "the plans did not differ"
+
+
+class ByText(Restless):
+    """A set for each text, the longer the text the more of it; some decode plainly."""
+
+    needs = ()
+    sets: tuple[Plan, ...] = ()
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        place = context.num_context_tokens - context.num_generated_tokens
+        return self.sets[place % len(self.sets)]
+
+
+ONE, OTHER = Plan(SkipSet.of([1], [2])), Plan(SkipSet.of([2, 3], [1]), max_draft_tokens=2)
+SIBLINGS = Plan(SkipSet.of([3]), tree="siblings")
+
+
+def drafts_of(plans: tuple[Plan, ...], monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[list[int]]:
+    """Of the first rounds of texts with these plans: how many rows drafted together. Texts are those of single runs."""
+    monkeypatch.setitem(STRATEGIES, "by-text", f"{__name__}:ByText")  # type: ignore[arg-type]
+    monkeypatch.setattr(ByText, "sets", plans)
+    engine = Engine(pico("llama"), strategy="by-text", shared_skip=options.pop("shared_skip", True))
+    rounds: list[list[int]] = []
+    run, run_all = GroupDraft.run, decode.run_drafts
+
+    def watched(group: GroupDraft) -> Any:
+        rounds[-1].append(len(group._rows.rows))
+        return run(group)
+
+    def watched_all(*arguments: Any) -> Any:
+        rounds.append([])
+        return run_all(*arguments)
+
+    prompts = [list(range(5, 5 + len(plans) + place)) for place in range(len(plans))]
+    alone = [engine.generate(one, sequence=row, max_new_tokens=20, **options) for row, one in enumerate(prompts)]
+    assert {step.plan for one in alone for step in one.steps} == set(plans)
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupDraft, "run", watched)
+        patched.setattr(decode, "run_drafts", watched_all)
+        found = engine.generate(prompts, max_new_tokens=20, **options)
+    assert [one.tokens for one in found] == [one.tokens for one in alone]
+    seen = [Restless.last.steps[number] for number in sorted(Restless.last.steps)[-len(plans) :]]
+    assert [[step.plan for step in one.steps] for one in found] == [[step.plan for step in steps] for steps in seen]
+    return rounds
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 4}, {"repetition_penalty": 1.2}], ids=str)
+def test_rows_with_several_sets_draft_together(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = (ONE, OTHER, OFF, SIBLINGS, OTHER)
+    assert drafts_of(plans, monkeypatch, **options)[0] == [3, 1]
+    assert sorted(drafts_of(plans, monkeypatch, **options, shared_skip=False)[0]) == [1, 1, 2]
+
+
+def test_what_rejection_tests_is_drafted_with_the_set_of_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"temperature": 0.9, "acceptance": "rejection"}
+    assert drafts_of((ONE, OTHER, OTHER), monkeypatch, **options)[0] == [1, 2]
+    assert drafts_of((ONE, OTHER, OTHER), monkeypatch, acceptance="rejection")[0] == [3]
+
+
+def test_rows_take_the_set_of_most_of_them() -> None:
+    long = replace(ONE, max_draft_tokens=7)
+    plans = [OTHER, ONE, OFF, SIBLINGS, long]
+    share_skip(plans, [0, 1, 2, 3, 4])
+    assert plans == [ONE, ONE, OFF, SIBLINGS, long], "who has the set keeps its own limit"
+    plans = [OTHER, ONE, OFF]
+    share_skip(plans, [2, 1, 0])
+    assert plans == [ONE, ONE, OFF], "of equals the first one's"
 
 
 class TwoTrees(Restless):

@@ -288,11 +288,11 @@ def test_what_learns_nothing_cannot_be_saved(home: Path) -> None:
 # ------------------------------------------------------------------------------------------------ other texts
 
 
-def drafting(strategy: Swift, num_rounds: int, num_accepted: int) -> None:
-    """Rounds that draft ten tokens, each faster than a plain one."""
+def drafting(strategy: Swift, num_rounds: int, num_accepted: int, other: Plan | None = None) -> None:
+    """Rounds that draft ten tokens, each faster than a plain one; `other`: with that plan, not its own."""
     for _ in range(num_rounds):
-        strategy.plan(0, context_of(4, 0))
-        strategy.observe(0, round_of(10, num_accepted, 1e-6))
+        plan = strategy.plan(0, context_of(4, 0))
+        strategy.observe(0, round_of(10, num_accepted, 1e-6, plan=other or plan))
 
 
 OVER = {"phase": "accelerate", "matchness": 0.6, "step": 1000}
@@ -328,6 +328,15 @@ def test_when_acceptance_falls_the_search_begins_again(options: Any, then: int, 
     assert (state["matchness"] is None) == (phase == "optimise")
 
 
+def test_what_another_set_drafted_says_nothing_about_its_own() -> None:
+    strategy = settled(always=True)
+    drafting(strategy, 100, 7)
+    drafting(strategy, 100, 0, Plan(SkipSet.of([2])))
+    assert strategy.state()["phase"] == "accelerate"
+    drafting(strategy, 100, 0)
+    assert strategy.state()["phase"] == "optimise"
+
+
 def resting(**options: Any) -> Swift:
     """After its search, and drafting was slower than plain decoding."""
     strategy = settled(window=8, budget=1.0, **options)
@@ -339,8 +348,9 @@ def live(strategy: Swift, num_rounds: int, slow: float) -> list[bool]:
     """Rounds of a text without a window yet; `slow`: seconds of a round that drafts."""
     went = []
     for _ in range(num_rounds):
-        went.append(strategy.plan(0, context_of(4, 0)) != OFF)
-        strategy.observe(0, round_of(2, 1, slow) if went[-1] else round_of(0, 0, 1.0))
+        plan = strategy.plan(0, context_of(4, 0))
+        went.append(plan != OFF)
+        strategy.observe(0, round_of(2, 1, slow, plan=plan) if went[-1] else round_of(0, 0, 1.0))
     return went
 
 
@@ -388,9 +398,9 @@ def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: floa
     optimising = total = 0.0
     for number in range(num_rounds):
         before = len(looked)
-        strategy.plan(0, context_of(4, number))
+        plan = strategy.plan(0, context_of(4, number))
         spent = 1e-4 + seconds * (len(looked) - before)
-        strategy.observe(0, round_of(2, 1, 0.02, optimise_seconds=spent))
+        strategy.observe(0, round_of(2, 1, 0.02, optimise_seconds=spent, plan=plan))
         optimising, total = optimising + spent, total + spent + 0.02
         yield optimising / total
 
@@ -424,8 +434,8 @@ def test_the_ratio_falls_with_acceptance(
     strategy = alone(num_layers=10, window=8, paper=paper, budget=1.0, always=True, patience=10**6)
     ratios = {}
     for number in range(210 if paper else 55):
-        strategy.plan(0, context_of(4, 8 + 4 * number))
-        strategy.observe(0, round_of(10, num_accepted))
+        plan = strategy.plan(0, context_of(4, 8 + 4 * number))
+        strategy.observe(0, round_of(10, num_accepted, plan=plan))
         report = strategy.report(0)
         ratios[report["step"]] = report["ratio"]
     assert {ratios[step] for step in ratios if step < 100} == {0.45}

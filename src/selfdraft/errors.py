@@ -14,6 +14,8 @@ SelfdraftError
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -59,3 +61,11 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> OptionError:
     near = difflib.get_close_matches(str(name), names, n=1) or [known for known in names if known.startswith(str(name))]
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return OptionError(f"unknown {what} {str(name)!r}.{hint} Known: {', '.join(names)}")
+
+
+def warn_caller(message: str) -> None:
+    """The line that is shown is the one that called us."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

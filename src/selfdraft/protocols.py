@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -119,7 +119,6 @@ class Runner(Protocol):
 
     def is_under_way(self, cache: Any, rows: Sequence[int], starts: Sequence[int]) -> bool:
         """Whether the pass of the next token of each row, at these places, was launched before it was asked for."""
-        ...
 
     def draft(
         self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
@@ -128,19 +127,15 @@ class Runner(Protocol):
 
         The chain goes on after the last column. With `vocabulary`, only that many of the first tokens are drafted.
         """
-        ...
 
     def probe(self, cache: Any, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
         """Look at `tokens`, which stand from position `first` on in the text of that row of the cache."""
-        ...
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         """Whether a pass that starts after `point` still comes by all of `capture`."""
-        ...
 
     def seconds(self, is_idle: bool = False) -> float:
         """A clock that has waited for the device; with `is_idle` also for what was launched before it is asked for."""
-        ...
 
 
 class Probe(Protocol):
@@ -153,7 +148,6 @@ class Probe(Protocol):
 
     def begin(self) -> States:
         """One row: the embedded tokens."""
-        ...
 
     def run(self, number: int, states: States) -> States: ...
 
@@ -161,7 +155,6 @@ class Probe(Protocol):
 
     def scores(self, states: States) -> torch.Tensor:
         """[rows, tokens, vocabulary] after the last sub-layer."""
-        ...
 
 
 class Lookahead(Protocol):
@@ -180,16 +173,13 @@ class Lookahead(Protocol):
         """How often what `wants_more` goes by has changed, where that must count at once: a draft begun before it is
         dropped. None: no draft is begun before it is asked for.
         """
-        ...
 
     @property
     def max_tokens(self) -> int | None:
         """How far it drafts at most."""
-        ...
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         """[rows] bool. Tensors in, tensor out: no `.item()` and no branch on values."""
-        ...
 
     def observe(self, step: StepRecord) -> None: ...
 
@@ -197,7 +187,6 @@ class Lookahead(Protocol):
 
     def forget(self) -> None:
         """Be as if no text had been seen. Tensors stay where they are: recorded drafts read them there."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -263,7 +252,6 @@ class Strategy(Protocol):
 
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """What to keep of the states [rows, tokens, hidden] of a part of the prefill: tensors [rows, tokens, ...]."""
-        ...
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None: ...
 
@@ -271,25 +259,21 @@ class Strategy(Protocol):
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         """Learn from a round. What is kept of `step.captured` must be cloned: the next pass overwrites it."""
-        ...
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         """What the caller may want to know of how the text was drafted; asked once, before `end`."""
-        ...
 
     def end(self, sequence_id: int) -> None: ...
 
     @staticmethod
     def fit(kit: Any, options: Any) -> dict[str, Any]:
         """`kit`: a `fitting.Kit`."""
-        ...
 
     def state(self) -> dict[str, Any]: ...
 
     @property
     def is_settled(self) -> bool:
         """Whether it has learned all that it will."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -323,27 +307,21 @@ class DraftSession(Protocol):
     @property
     def device(self) -> torch.device:
         """Where `propose` takes and leaves its tensors."""
-        ...
 
     def propose(self, last_tokens: torch.Tensor) -> Proposal:
         """Continue after `last_tokens` [rows]; a row that stopped earlier is carried along and ignored."""
-        ...
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         """The whole chain at once, as `propose` and `task.rule` give it token by token; None: not here."""
-        ...
 
     def rehearse(self, task: DraftTask) -> None:
         """Run once whatever a `chain` in this place may run, so that it is recorded."""
-        ...
 
     def branches(self, row: int) -> Sequence[Path]:
         """Other continuations of the committed text, to be verified beside the chain."""
-        ...
 
     def reuse(self, row: int, num_tokens: int) -> Reuse | None:
         """The exact hidden states of a row's last committed token and the `num_tokens` drafted after it, if any."""
-        ...
 
 
 class Drafter(Protocol):
@@ -352,23 +330,24 @@ class Drafter(Protocol):
     Options: ClassVar[type[Any]]
     needs_choices: bool  # whether `observe` reads `step.choices`
     max_nodes: int  # drafted at most by one that brings branches; 0: it brings none
+    slot_bytes: int  # what a slot of a row takes in a cache of its own, as long as the target's; 0: it has none
 
     @staticmethod
     def draft_model(options: Any) -> str:
         """What a drafter with these options calls a model of its own; nothing where it has none."""
-        ...
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> DraftSession: ...
 
+    def held_bytes(self, ids: Collection[int]) -> int:
+        """What its caches of these texts take now."""
+
     def observe(self, step: StepRecord) -> None:
         """A round that this drafter drafted has been verified."""
-        ...
 
     def end(self, sequence_id: int) -> None: ...
 
     def forget(self) -> None:
         """Be as if no text had been seen."""
-        ...
 
 
 class Tree(Protocol):
@@ -379,15 +358,12 @@ class Tree(Protocol):
 
     def max_nodes(self, *, is_wide: bool) -> int | None:
         """Of a whole draft; None: no limit. `is_wide`: a verification of many tokens costs little more than of one."""
-        ...
 
     def num_candidates(self, confidence: float) -> int:
         """How many of the draft's best tokens to verify at a depth, at least 1."""
-        ...
 
     def branches(self, committed: Sequence[int]) -> Sequence[Path]:
         """Continuations of the text that stand beside whatever drafts."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,11 @@ Being listed here means being in `--help`, in the settings and in the lossless t
 from __future__ import annotations
 
 import importlib
-import sys
 import typing
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .errors import OptionError, unknown_name
+from .errors import OptionError, unknown_name, warn_caller
 from .options import Settings, convert, make, parse_settings
 
 STRATEGIES: Mapping[str, str] = {
@@ -262,13 +260,10 @@ def check_use(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> None:
 
 
 def warn_of_idle(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> None:
-    """Where `off` was chosen, and what drafts as well. The line that is shown is the one that called us."""
+    """Where `off` was chosen, and what drafts as well."""
     if idle := idle_axes(method, *defaults):
         given = ", ".join(f"{axis}={method[axis]!r}" for axis in idle)
-        level, frame = 1, sys._getframe()
-        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
-            level, frame = level + 1, frame.f_back
-        warnings.warn(f"strategy='off' decodes plainly: {given} is not used", stacklevel=level)
+        warn_caller(f"strategy='off' decodes plainly: {given} is not used")
 
 
 def idle_axes(method: Mapping[str, Any], *defaults: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from ..chains import DraftedChain, DraftTask
@@ -16,6 +16,7 @@ class PlainDrafter:
     Options: ClassVar[type[Any]]
     needs_choices = False
     max_nodes = 0
+    slot_bytes = 0
 
     def __init__(self, options: Any, host: Host) -> None:
         self.options = options
@@ -23,6 +24,9 @@ class PlainDrafter:
     @staticmethod
     def draft_model(options: Any) -> str:
         return ""
+
+    def held_bytes(self, ids: Collection[int]) -> int:
+        return 0
 
     def observe(self, step: StepRecord) -> None:
         pass

@@ -50,7 +50,7 @@ class Model(PlainDrafter):
             check_same_tokens(model, tokenizer, host)
             host.draft_runners[options] = host.runner.another(model)
         self._runner = host.draft_runners[options]
-        self._vocab_size = host.runner.vocab_size
+        self.slot_bytes, self._vocab_size = self._runner.slot_bytes, host.runner.vocab_size
         self._batches: list[DraftBatch] = []
         self._ended: set[int] = set()
 
@@ -66,6 +66,9 @@ class Model(PlainDrafter):
         batch = self._batch_of(rows, cache.num_slots)
         batch.catch_up(rows)
         return ModelSession(batch, rows, self._vocab_size)
+
+    def held_bytes(self, ids: Collection[int]) -> int:
+        return sum(batch.cache.num_bytes for batch in self._batches if not batch.rows.keys().isdisjoint(ids))
 
     def end(self, sequence_id: int) -> None:
         """Many texts may end at once; their rows are given up together, at the latest when none is left."""

@@ -123,7 +123,8 @@ def verify_text(
     room = len(tokens) if runner.context_length is None else runner.context_length - len(prompt)
     judge = Audit(prompt, tokens[:room], sampler, rule, sequence.noise_sequence, sequence.seed)
     findings: list[Finding] = []
-    for first, scores in scores_along(runner, prompt, judge.tokens):
+    inputs = [*prompt, *judge.tokens[:-1]] if judge.tokens else []
+    for first, scores in scores_along(runner, inputs, len(prompt) - 1):
         findings.extend(judge.findings(first, scores))
         if progress is not None:
             progress(first + len(scores), len(judge.tokens), "verifying")
@@ -133,31 +134,17 @@ def verify_text(
     return Verification(len(judge.tokens), tuple(findings), faults, rule)
 
 
-def scores_along(runner: Runner, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
-    """(index, raw scores [n, vocabulary]) for `tokens[index]`, ...: each given all that stands before it."""
+def scores_along(runner: Runner, tokens: Sequence[int], first: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """(index, raw scores [n, vocabulary]) after `tokens[first + index]`, ...: each given all that stands before it."""
     if not tokens:
         return
-    inputs = [*prompt, *tokens[:-1]]
-    first = len(prompt) - 1
-    cache = runner.new_cache(1, len(inputs))
-    for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(inputs), SCORED_CHUNK)):
-        chunk = torch.tensor([inputs[begin:end]], device=runner.device)
+    cache = runner.new_cache(1, len(tokens))
+    for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(tokens), SCORED_CHUNK)):
+        chunk = torch.tensor([tokens[begin:end]], device=runner.device)
         is_judged = begin >= first
         output = runner.forward(PassRequest(chunk, [begin], needs_scores=is_judged), cache)
         if is_judged:
             yield begin - first, output.scores[0]
-
-
-def scores_behind(runner: Runner, tokens: Sequence[int], num_last: int) -> torch.Tensor:
-    """The target's raw scores [num_last, vocabulary] after each of the last tokens of a text."""
-    first, parts, cache = len(tokens) - num_last, [], runner.new_cache(1, len(tokens))
-    for start in range(0, len(tokens), PREFILL_CHUNK):
-        chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=runner.device)
-        is_asked = start + chunk.shape[1] > first
-        scores = runner.forward(PassRequest(chunk, [start], needs_scores=is_asked), cache).scores
-        if is_asked:
-            parts.append(scores[0, max(first - start, 0) :])
-    return torch.cat(parts)
 
 
 def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
 from .beginnings import Beginnings
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
-from .method import Cohort, Method
+from .method import Cohort, Method, share_skip
 from .prefill import Prompts
 from .state import KeptRound, State, TextSequence
 from .verify import Judged, TargetPass
@@ -158,10 +158,14 @@ def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
         return cohort.method.only_plan if drafts or not cohort.may_do_without else OFF
 
     same = {cohort: known(cohort) for cohort, _ in state.groups}
-    return [
+    plans = [
         same[cohort] or cohort.method.strategy.plan(sequence.sequence_id, context_of(runner, state, sequence))
         for sequence, cohort in zip(state.active, state.row_cohorts, strict=True)
     ]
+    for cohort, rows in state.groups:
+        if same[cohort] is None and cohort.shares_skip:
+            share_skip(plans, sorted(rows, key=lambda row: state.active[row].sequence_id))
+    return plans
 
 
 def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanContext:

@@ -6,13 +6,12 @@ And what a chat model makes of a plain string.
 from __future__ import annotations
 
 import reprlib
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import ModelError, OptionError
+from ..errors import ModelError, OptionError, warn_caller
 from ..options import GenerateOptions, check_value
 from ..types import Generation
 
@@ -95,10 +94,7 @@ def read_prefix_cache(value: Any) -> int | None:
 def check_n(n: Any, settings: GenerateOptions) -> None:
     check_value("n", n, int, minimum=1)
     if n > 1 and settings.temperature == 0:
-        warnings.warn(
-            f"greedy texts of one prompt are all equal, and n={n} asks for several; pass a temperature above 0",
-            stacklevel=4,
-        )
+        warn_caller(f"greedy texts of one prompt are all equal, and n={n} asks for several; pass a temperature above 0")
 
 
 def warned_if_silent(generation: Generation, prompt: Any, tokenizer: Any) -> Generation:
@@ -106,5 +102,5 @@ def warned_if_silent(generation: Generation, prompt: Any, tokenizer: Any) -> Gen
     is_silent = not generation.text and generation.finish_reason == "eos"
     if is_silent and isinstance(prompt, str) and getattr(tokenizer, "chat_template", None):
         what = "the model says nothing after this plain string, which was sent as it is, without its chat template"
-        warnings.warn(f"{what}; pass messages: [{{'role': 'user', 'content': ...}}]", stacklevel=3)
+        warn_caller(f"{what}; pass messages: [{{'role': 'user', 'content': ...}}]")
     return generation

@@ -23,10 +23,11 @@ from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
-from .audit import Verification, read_claim, rule_for, scores_behind, verify_text
+from .audit import Verification, read_claim, rule_for, scores_along, verify_text
 from .beginnings import Beginnings
 from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
 from .keywords import (
+    Call,
     CallOptions,
     MethodOptions,
     PretrainedOptions,
@@ -66,6 +67,7 @@ class Engine:
 
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
     operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
+    Where their texts do not depend on it, they draft with the skip set of most rows, unless `shared_skip=False`.
 
     What a prompt has in common with earlier texts is not read again. `prefix_cache` bounds the memory that this takes,
     in bytes (True: a tenth of what is free, at most 4 GiB; False: none).
@@ -84,24 +86,24 @@ class Engine:
         profile: Given = "stored",
         name: str | None = None,
         economics: bool = True,
+        shared_skip: bool = True,
         prefix_cache: bool | int = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        check_value("graphs", graphs, bool)
-        check_value("economics", economics, bool)
+        for key, value in {"graphs": graphs, "economics": economics, "shared_skip": shared_skip}.items():
+            check_value(key, value, bool)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
         check_loaded(model, tokenizer)
         model = unwrapped(model)
-        self.model, self.tokenizer = model, tokenizer
-        self._runner = make_runner(model, graphs)
+        self.model, self.tokenizer, self._shared_skip = model, tokenizer, shared_skip
+        self._runner, self._worth = make_runner(model, graphs), Worth() if economics else None
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
-        self._worth = Worth() if economics else None
         self._beginnings = Beginnings(self._runner, read_prefix_cache(prefix_cache))
         self._method({})
 
@@ -124,6 +126,7 @@ class Engine:
         graphs: bool = True,
         profile: Given = "stored",
         economics: bool = True,
+        shared_skip: bool = True,
         prefix_cache: bool | int = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
@@ -131,9 +134,9 @@ class Engine:
         method, load = read_pretrained(options)
         check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
-        own: dict[str, Any] = {"graphs": graphs, "profile": profile, "economics": economics}
-        called = str(name or catalogue.DEFAULT_MODEL)
-        return cls(model, tokenizer, name=called, prefix_cache=prefix_cache, **own, **method)
+        own: dict[str, Any] = {"graphs": graphs, "profile": profile, "name": str(name or catalogue.DEFAULT_MODEL)}
+        own |= {"economics": economics, "shared_skip": shared_skip, "prefix_cache": prefix_cache}
+        return cls(model, tokenizer, **own, **method)
 
     @property
     def runner(self) -> Runner:
@@ -184,8 +187,7 @@ class Engine:
         An engine that is built later goes on from there.
         """
         name = self.names(**method)["strategy"]
-        strategy = self._method(method).strategy
-        if not strategy.learns_online:
+        if not (strategy := self._method(method).strategy).learns_online:
             raise OptionError(
                 f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"
             )
@@ -264,13 +266,17 @@ class Engine:
     @keywords_of(CallOptions)
     def stream(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Stream:
         """The same, piece by piece: iterate over `Chunk`s with `for` or `async for`. Leaving early cancels the rest."""
+        call, method = self._read(options, n)
+        prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
+        return self._start(prompts, is_batch or n > 1, method, call.settings, n)
+
+    def _read(self, options: Mapping[str, Any], n: int) -> tuple[Call, Method]:
         call = read_call(options)
         check_n(n, call.settings)
         self._requests.check(call.settings)
         method = self._method(call.method)
         check_use(call.method, *self._choices(call.method)[:-1])
-        prompts, is_batch = encode_prompts(prompt, self.tokenizer, call.chat)
-        return self._start(prompts, is_batch or n > 1, method, call.settings, n)
+        return call, method
 
     def session(
         self, max_rows: int | None = None, cache_bytes: int | None = None, max_stall_seconds: float | None = None
@@ -291,22 +297,20 @@ class Engine:
         check_value("cache_bytes", cache_bytes, int | None, minimum=1)
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
         room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
-        rows = Rows(self._runner, room, self._beginnings, self._worth, max_stall_seconds)
+        rows = Rows(room, self._worth, max_stall_seconds)
         return Session(rows, partial(self._read_request, {}))
 
     def _read_request(
-        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], options: Mapping[str, Any]
-    ) -> tuple[LiveText, Cohort]:
-        """A request of a session, and the cohort that it belongs to: `cohorts` are those so far."""
-        call = read_call(options)
-        self._requests.check(call.settings)
-        method = self._method(call.method)
+        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], n: int, options: Mapping[str, Any]
+    ) -> tuple[list[LiveText], Cohort]:
+        """The texts of a session's request, and the cohort that they belong to: `cohorts` are those so far."""
+        call, method = self._read(options, n)
         tokens = encode_prompt(prompt, self.tokenizer, call.chat, "a request is one prompt")
         self._refresh()
-        text = self._requests.resumed(tokens, read_tokens(emitted), call.settings)
+        texts = self._requests.texts([tokens], call.settings, n, emitted=read_tokens(emitted))
         sampler = self._requests.sampler(as_far_as_it_chooses(call.settings))
-        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler))
-        return text, cohort
+        cohort = cohorts.setdefault((method.parts, sampler), Cohort(method, sampler, self._shared_skip))
+        return texts, cohort
 
     def stream_rows(
         self,
@@ -333,7 +337,6 @@ class Engine:
         self._refresh()
         self._requests.check_tokens(prompt_tokens, tokens_a, tokens_b)
         sampler = self._requests.sampler(call.settings)
-
         contests = partial(contest_after, self.scores_behind, sampler, prompt_tokens, call.settings)
         return compare(tokens_a, tokens_b, contests)
 
@@ -380,12 +383,10 @@ class Engine:
     ) -> Stream:
         self._refresh()
         texts = self._requests.texts(prompts, settings, n, rules)
-        room = Room(self._runner, self._beginnings, first_rows=len(texts))
-        rows = Rows(self._runner, room, self._beginnings, self._worth, math.inf)
-        cohort = Cohort(method, self._requests.sampler(settings, rules))
-        for text in texts:
-            rows.put(text, cohort)
-        return Stream(texts, rows, settings.cancel, is_batch, self._worker)
+        rows = Rows(Room(self._runner, self._beginnings, first_rows=len(texts)), self._worth, math.inf)
+        cohort = Cohort(method, self._requests.sampler(settings, rules), self._shared_skip)
+        rows.put(texts, cohort)
+        return Stream(texts, rows, is_batch, self._worker)
 
     def _refresh(self) -> None:
         with self._runner.lock:
@@ -394,5 +395,6 @@ class Engine:
 
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
-        with self._runner.lock:
-            return scores_behind(self._runner, tokens, num_last)
+        with self._runner.lock:  # the next pass may write over what the last one left
+            found = scores_along(self._runner, tokens, len(tokens) - num_last)
+            return torch.cat([scores.clone() for _, scores in found])

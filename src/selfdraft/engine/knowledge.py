@@ -6,6 +6,7 @@ import logging
 import reprlib
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from ..economics import LatencyFit
@@ -34,9 +35,6 @@ class EngineKnowledge:
             )
         self._model, self._runner, self.name = model, runner, name
         self._profile = profile
-        self._key: ProfileKey | None = None
-        self._latency: LatencyFit | None = None
-        self._fastest: Mapping[str, Any] | None = None
 
     @property
     def for_methods(self) -> Knowledge:
@@ -49,11 +47,9 @@ class EngineKnowledge:
             self.known,
         )
 
-    @property
+    @cached_property
     def key(self) -> ProfileKey:
-        if self._key is None:
-            self._key = ProfileKey.of(self._model, self.name)
-        return self._key
+        return ProfileKey.of(self._model, self.name)
 
     @property
     def profile(self) -> Profile | None:
@@ -67,14 +63,9 @@ class EngineKnowledge:
         """None as well where nothing has asked for it yet."""
         return self._profile if isinstance(self._profile, Profile) else None
 
-    @property
+    @cached_property
     def fastest(self) -> Mapping[str, Any]:
         """The method that was fastest when the profile was made; empty: plain decoding, or nothing is known."""
-        if self._fastest is None:
-            self._fastest = self._read_fastest()
-        return self._fastest
-
-    def _read_fastest(self) -> Mapping[str, Any]:
         if self._profile == "stored" and Store().is_empty():
             return {}
         try:
@@ -84,17 +75,13 @@ class EngineKnowledge:
             return {}
 
     def latency(self) -> LatencyFit:
-        if self._latency is None:
-            self._latency = self._read_latency() or self._measure_latency()
         return self._latency
 
-    def _read_latency(self) -> LatencyFit | None:
+    @cached_property
+    def _latency(self) -> LatencyFit:
         profile = self.profile
-        if profile is None or profile.latency is None:
-            return None
-        return fit_of(profile, self._runner.num_layers)
-
-    def _measure_latency(self) -> LatencyFit:
+        if profile is not None and profile.latency is not None:
+            return fit_of(profile, self._runner.num_layers)
         _LOGGER.info("no profile: measuring passes for %g seconds; `selfdraft calibrate` keeps them", QUICK_SECONDS)
         return measure(self._runner, QUICK_LENGTHS, QUICK_SECONDS)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from ..options import GenerateOptions
 from ..types import Generation, Source, TokenLogprobs
+from .method import Cohort
 from .metrics import stats_of
 from .state import TextSequence, steps_of
 from .text import TextTail
@@ -26,15 +26,11 @@ class Piece:
 class LiveText:
     """A sequence, how it reads, and how much of it has been shown: what was emitted elsewhere has been."""
 
-    def __init__(
-        self,
-        sequence: TextSequence,
-        tail: TextTail,
-        options: GenerateOptions,
-        is_unwanted: Callable[[], bool] | None = None,
-    ) -> None:
+    cohort: Cohort  # known when it is put into rows
+
+    def __init__(self, sequence: TextSequence, tail: TextTail, options: GenerateOptions) -> None:
         self.sequence, self._tail = sequence, tail
-        self.is_unwanted = is_unwanted  # the caller's own function, which is asked once a round
+        self.is_unwanted = options.cancel  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
         self._num_shown = len(sequence.emitted)
         for token in sequence.emitted[tail.num_tokens :]:

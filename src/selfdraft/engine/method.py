@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,7 +27,6 @@ class Acceptance(Protocol):
 
     def candidates(self, warped: torch.Tensor, count: int, sampler: Sampler, noise: NoiseKey) -> Ranked:
         """What a draft that samples proposes; a greedy one proposes its best tokens, whatever the acceptance."""
-        ...
 
     def accept(self, targets: Any, sampler: Sampler) -> list[Verdict]: ...
 
@@ -54,6 +54,10 @@ class Method:
         return strategy.known_plans[0] if is_constant else None
 
     @property
+    def drafts(self) -> bool:
+        return tuple(self.strategy.known_plans) != (OFF,)
+
+    @property
     def learns(self) -> bool:
         """Whether its strategy or lookahead makes something of rounds without a draft, too."""
         observed = (getattr(part.observe, "__func__", None) for part in (self.strategy, self.lookahead))
@@ -77,6 +81,11 @@ class Cohort:
 
     method: Method
     sampler: Sampler
+    is_shared: bool = True  # one skip set for all, where the texts do not depend on it
+
+    @property
+    def shares_skip(self) -> bool:
+        return self.is_shared and not self.is_tested
 
     @property
     def is_tested(self) -> bool:
@@ -86,7 +95,25 @@ class Cohort:
     @cached_property
     def may_do_without(self) -> bool:
         """Whether it drafts, and rounds without drafts would give the same texts."""
-        return not self.is_tested and tuple(self.method.strategy.known_plans) != (OFF,)
+        return not self.is_tested and self.method.drafts
+
+    @cached_property
+    def draft_slot_bytes(self) -> int:
+        """What a slot of a row takes in the cache of a draft model."""
+        return self.method.drafter_of(OFF).slot_bytes if self.method.drafts else 0
+
+
+def share_skip(plans: list[Plan], rows: Sequence[int]) -> None:
+    """Let rows draft together whose plans differ by their skip sets: with that of most of them, or of the first one."""
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        plan = plans[row]
+        alike[plan.drafter, plan.tree, plan.reuse, plan.max_draft_tokens == 0].append(row)
+    for members in alike.values():
+        skip, _ = Counter(plans[row].skip for row in members).most_common(1)[0]
+        shared = next(plans[row] for row in members if plans[row].skip == skip)
+        for row in members:
+            plans[row] = plans[row] if plans[row].skip == skip else shared
 
 
 class Parts(Mapping[str, Any]):

@@ -50,28 +50,24 @@ class Requests:
         settings: GenerateOptions,
         n: int = 1,
         rules: Sequence[RowRules] | None = None,
+        emitted: Sequence[int] = (),
     ) -> list[LiveText]:
-        """`n` of each prompt, one after the other."""
-        texts: list[LiveText] = []
-        for place, tokens in enumerate(prompts):
-            self.check_tokens(tokens)
-            request = -1
-            for row in range(place * n, place * n + n):
-                sequence, tail = self.sequence(tokens, settings, row, rules[row] if rules else None, request=request)
-                texts.append(LiveText(sequence, tail, settings))
-                request = sequence.request
-        return texts
-
-    def resumed(self, prompt: Sequence[int], emitted: Sequence[int], settings: GenerateOptions) -> LiveText:
-        """A text of a session; it goes on after what was emitted elsewhere."""
-        self.check_tokens(prompt, emitted)
+        """`n` of each prompt, one after the other; they go on after what was emitted elsewhere."""
         if len(emitted) >= settings.max_new_tokens:
             raise OptionError(
                 f"{len(emitted)} tokens were emitted, and max_new_tokens={settings.max_new_tokens} allows no more; "
                 "the text is complete"
             )
-        sequence, tail = self.sequence(prompt, settings, emitted=emitted)
-        return LiveText(sequence, tail, settings, settings.cancel)
+        texts: list[LiveText] = []
+        for place, tokens in enumerate(prompts):
+            self.check_tokens(tokens, emitted)
+            request = -1
+            for row in range(place * n, place * n + n):
+                own = rules[row] if rules else None
+                sequence, tail = self.sequence(tokens, settings, row, own, emitted, request)
+                texts.append(LiveText(sequence, tail, settings))
+                request = sequence.request
+        return texts
 
     def sequence(
         self,

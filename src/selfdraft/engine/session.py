@@ -6,13 +6,10 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from ..errors import OptionError
-from ..protocols import Runner
 from ..types import FinishReason, Generation
-from .beginnings import Beginnings
 from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
@@ -28,17 +25,9 @@ class Rows:
     round by round: recordings share what they read and write.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        room: Room,
-        beginnings: Beginnings,
-        worth: Worth | None,
-        max_stall_seconds: float | None = None,
-    ) -> None:
-        self._runner, self._room, self._beginnings, self._worth = runner, room, beginnings, worth
-        self._max_stall_seconds = max_stall_seconds
-        self._waiting: deque[tuple[LiveText, Cohort]] = deque()
+    def __init__(self, room: Room, worth: Worth | None, max_stall_seconds: float | None = None) -> None:
+        self._room, self._worth, self._max_stall_seconds = room, worth, max_stall_seconds
+        self._waiting: deque[LiveText] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
 
@@ -46,15 +35,22 @@ class Rows:
     def has_work(self) -> bool:
         return bool(self._waiting or self._live)
 
-    def put(self, text: LiveText, cohort: Cohort) -> None:
-        """Raise for a text that can never have room."""
-        self._room.check(text.sequence)
-        self._waiting.append((text, cohort))
+    def put(self, texts: Sequence[LiveText], cohort: Cohort) -> None:
+        """Raise for texts that can never have room."""
+        for text in texts:
+            text.cohort = cohort
+            self._room.check(text, self._live)
+        self._waiting.extend(texts)
+
+    @property
+    def _texts(self) -> list[LiveText]:
+        return [*self._live, *self._waiting]
 
     def step(self) -> list[LiveText]:
         """One round of all that have a row; what it changed. Those that are no longer wanted leave before it."""
         try:
-            with self._runner.lock:
+            self._ask()
+            with self._room.runner.lock:
                 return self._step()
         except BaseException:
             self.close()
@@ -65,22 +61,24 @@ class Rows:
         self._admit()
         changed = self._live
         if self._rounds is not None and changed:
-            for text in changed:
-                if text.is_unwanted is not None and text.is_unwanted():
-                    text.cancel()
-            self._rounds.drop_finished()
-            if any(not text.has_ended for text in changed):
-                self._rounds.step()
-        self._live = [text for text in changed if text.sequence.finish_reason is None]
+            self._rounds.step()
+        self._live = [text for text in changed if not text.has_ended]
         return [*gone, *changed]
+
+    def _ask(self) -> None:
+        """Whether texts are wanted: each of their callers' functions once."""
+        functions = {id(one.is_unwanted): one.is_unwanted for one in self._texts if one.is_unwanted is not None}
+        unwanted = {number for number, is_unwanted in functions.items() if is_unwanted()}
+        for text in self._texts if unwanted else ():
+            if id(text.is_unwanted) in unwanted:
+                text.cancel()
 
     def _let_go(self) -> list[LiveText]:
         """Cancelled since the last round."""
-        texts = [*self._live, *(text for text, _ in self._waiting)]
-        gone = [text for text in texts if text.sequence.finish_reason is not None]
+        gone = [text for text in self._texts if text.has_ended]
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
-            self._waiting = deque((text, cohort) for text, cohort in self._waiting if not text.has_ended)
+            self._waiting = deque(text for text in self._waiting if not text.has_ended)
             if self._rounds is not None:
                 self._rounds.drop_finished()
         return gone
@@ -89,29 +87,27 @@ class Rows:
         """As many as there is room for, in the order in which they came."""
         if not self._waiting:
             return
-        needs = [text.sequence.num_slots for text, _ in itertools.islice(self._waiting, self._room.max_rows)]
-        count = self._room.make(needs, [text.sequence for text in self._live])
+        count = self._room.make(list(itertools.islice(self._waiting, self._room.max_rows)), self._live)
         joining = [self._waiting.popleft() for _ in range(count)]
         if not joining:
             return
         if self._rounds is None:
             assert self._room.cache is not None
-            state = State(self._room.cache)
-            self._rounds = Rounds(self._runner, state, self._beginnings, self._worth, self._max_stall_seconds)
-        for cohort, group in itertools.groupby(joining, key=lambda one: one[1]):
-            texts = [text for text, _ in group]
-            self._live = [*self._live, *texts]
+            room, state = self._room, State(self._room.cache)
+            self._rounds = Rounds(room.runner, state, room.beginnings, self._worth, self._max_stall_seconds)
+        self._live = [*self._live, *joining]
+        for cohort, texts in itertools.groupby(joining, key=lambda text: text.cohort):
             self._rounds.join([text.sequence for text in texts], cohort)
 
     def close(self) -> None:
         """End what has not ended."""
-        for text in [*self._live, *(text for text, _ in self._waiting)]:
+        for text in self._texts:
             text.cancel()
         self._live, self._waiting = [], deque()
         self._room.close()
         if self._rounds is not None:
             rounds, self._rounds = self._rounds, None
-            with self._runner.lock:
+            with self._room.runner.lock:
                 rounds.close()
 
 
@@ -138,23 +134,33 @@ class Session:
     A text is the same alone, in any company, and whatever joins or leaves around it. Leaving a `with` block ends all.
     """
 
-    def __init__(self, rows: Rows, read: Callable[..., tuple[LiveText, Cohort]]) -> None:
+    def __init__(self, rows: Rows, read: Callable[..., tuple[list[LiveText], Cohort]]) -> None:
         self._rows, self._read = rows, read
         self._texts: dict[int, LiveText] = {}
         self._is_closed = False
 
-    def add(self, prompt: Any, emitted: Sequence[int] = (), **options: Any) -> int:
+    @overload
+    def add(self, prompt: Any, emitted: Sequence[int] = (), n: None = None, **options: Any) -> int: ...
+
+    @overload
+    def add(self, prompt: Any, emitted: Sequence[int] = (), *, n: int, **options: Any) -> tuple[int, ...]: ...
+
+    def add(
+        self, prompt: Any, emitted: Sequence[int] = (), n: int | None = None, **options: Any
+    ) -> int | tuple[int, ...]:
         """Ask for a text; its number, by which events name it. `options` are those of `Engine.generate`.
 
+        `n`: several texts of the prompt, which is read once; a tuple of their numbers. Text i is that of `sequence=i`.
         `emitted`: tokens that another request with the same prompt and options had when it stopped. The text goes on
         from there as if nothing had happened, and `generation` has all of them.
         """
         if self._is_closed:
             raise OptionError("this session is closed; open another one with engine.session()")
-        text, cohort = self._read(prompt, emitted, options)
-        self._rows.put(text, cohort)
-        self._texts[text.sequence.sequence_id] = text
-        return text.sequence.sequence_id
+        texts, cohort = self._read(prompt, emitted, 1 if n is None else n, options)
+        self._rows.put(texts, cohort)
+        added = {text.sequence.sequence_id: text for text in texts}
+        self._texts.update(added)
+        return texts[0].sequence.sequence_id if n is None else tuple(added)
 
     def step(self) -> list[Event]:
         """One round of all texts that have a row; empty once there is nothing left to do."""
@@ -178,9 +184,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _event(self, text: LiveText) -> Event | None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import TypeVar
 
 from ..types import Generation
@@ -36,16 +35,9 @@ class Stream:
     `with` and `async with` end the generation when they are left.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[LiveText],
-        rows: Rows,
-        is_unwanted: Callable[[], bool] | None,
-        is_batch: bool,
-        worker: Executor,
-    ) -> None:
+    def __init__(self, texts: Sequence[LiveText], rows: Rows, is_batch: bool, worker: Executor) -> None:
         self.is_batch, self._texts, self._rows, self._worker = is_batch, texts, rows, worker
-        self._is_cancelled, self._is_unwanted = False, is_unwanted
+        self._is_cancelled = False
 
     def __repr__(self) -> str:
         num_tokens = sum(text.sequence.num_generated for text in self._texts)
@@ -74,17 +66,13 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Stream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._aclose()
 
     async def _in_worker(self, function: Callable[[], T]) -> T:
@@ -113,8 +101,7 @@ class Stream:
         self._rows.close()
 
     def _goes_on(self) -> bool:
-        is_unwanted = self._is_cancelled or (self._is_unwanted is not None and self._is_unwanted())
-        return self._rows.has_work and not is_unwanted
+        return self._rows.has_work and not self._is_cancelled
 
     @property
     def generations(self) -> list[Generation]:

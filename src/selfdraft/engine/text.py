@@ -299,10 +299,7 @@ class TextTail:
     """
 
     def __init__(
-        self,
-        decode: Callable[[Sequence[int]], str],
-        stops: Sequence[str] = (),
-        marks: frozenset[int] | None = None,
+        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), marks: frozenset[int] | None = None
     ) -> None:
         self._decode, self._stops, self._marks = decode, stops, marks
         self._prefix = ""  # what `_window` to `_read` decode to

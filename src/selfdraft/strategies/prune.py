@@ -50,7 +50,6 @@ class Text:
         """What stands after the first refusal was never judged."""
         num_accepted = min(step.verdict.num_accepted, step.draft.num_draft_steps)
         has_failed = num_accepted < step.draft.num_draft_steps
-        self.num_rounds += 1
         self.failed = _MEMORY * self.failed + has_failed
         self.expected = _MEMORY * self.expected + (num_accepted + has_failed) * (1 - match)
 
@@ -94,7 +93,10 @@ class Prune(PlainStrategy):
         return text.plan or OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
-        self._texts[sequence_id].observe(step, self._match_of.get(step.plan.skip, 1.0))
+        text = self._texts[sequence_id]
+        text.num_rounds += 1
+        if not step.draft.tokens or step.plan.skip in self._match_of:  # not so: with a set of another text's domain
+            text.observe(step, self._match_of.get(step.plan.skip, 1.0))
 
     def end(self, sequence_id: int) -> None:
         self._texts.pop(sequence_id, None)

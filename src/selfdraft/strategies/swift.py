@@ -126,8 +126,10 @@ class Swift(PlainStrategy):
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._account.add(step)
         seconds = step.draft_seconds + step.verify_seconds
-        self._switch.observe(bool(step.draft.tokens), len(step.verdict.tokens), seconds)
         self._timeline.observe(step, self._latency.plain.at(self._texts[sequence_id].num_tokens))
+        if step.draft.tokens and step.plan.skip != self._plan.skip:  # says nothing about the set in use
+            return
+        self._switch.observe(bool(step.draft.tokens), len(step.verdict.tokens), seconds)
         if step.draft.num_draft_steps:
             self._acceptance.observe(step)
             self._watch()
