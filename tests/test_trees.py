@@ -232,7 +232,7 @@ def test_candidates_by_confidence(table: str, confidence: float, count: int) -> 
 @pytest.mark.parametrize(("option", "wide", "narrow"), [(0, 62, 31), (7, 7, 7), (100, 100, 100)])
 def test_as_many_nodes_as_a_pass_takes_lightly(option: int, wide: int, narrow: int) -> None:
     siblings = Siblings(Siblings.Options(max_nodes=option))
-    assert (siblings.max_nodes(is_wide=True), siblings.max_nodes(is_wide=False)) == (wide, narrow)
+    assert (siblings.max_nodes(1, is_recorded=True), siblings.max_nodes(1, is_recorded=False)) == (wide, narrow)
 
 
 @pytest.mark.parametrize("text", ["", "swiftly", "0.5:3", "0.5:3,0.4:2,1:1", "0:3,1:1", "0.5:0,1:1", "a:b", "1"])

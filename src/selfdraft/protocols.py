@@ -356,8 +356,11 @@ class Tree(Protocol):
     Options: ClassVar[type[Any]]
     max_candidates: int  # at one depth, the chain's own token included
 
-    def max_nodes(self, *, is_wide: bool) -> int | None:
-        """Of a whole draft; None: no limit. `is_wide`: a verification of many tokens costs little more than of one."""
+    def max_nodes(self, num_rows: int, *, is_recorded: bool) -> int | None:
+        """Of a row's draft, one of `num_rows` that are verified together; None: no limit.
+
+        `is_recorded`: a verification of many tokens costs little more than of one.
+        """
 
     def num_candidates(self, confidence: float) -> int:
         """How many of the draft's best tokens to verify at a depth, at least 1."""

@@ -81,7 +81,8 @@ class Rounds:
         state.record(rounds, watch.seconds)
         self._round_seconds = watch.seconds - recorded
         if switch is not None and not recorded:
-            switch.observe(any(draft.tokens for draft in drafts), mean_tokens(verdicts), watch.seconds)
+            counts = {one.sequence_id: len(verdict.tokens) for one, verdict in zip(state.active, verdicts, strict=True)}
+            switch.observe_rows(any(draft.tokens for draft in drafts), counts, watch.seconds)
         self.drop_finished()
 
     def _read_beside(self, watch: Stopwatch) -> None:
@@ -144,11 +145,6 @@ class Stopwatch:
     @property
     def record_seconds(self) -> float:
         return self._recorded - self._recorded_before
-
-
-def mean_tokens(verdicts: Sequence[Verdict]) -> float:
-    """Emitted by a row."""
-    return sum(len(verdict.tokens) for verdict in verdicts) / len(verdicts)
 
 
 def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:

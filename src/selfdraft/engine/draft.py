@@ -41,10 +41,11 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
         rows = DraftRows(tuple(sequence.row for sequence in sequences), ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
-        max_nodes = rule.tree.max_nodes(is_wide=runner.is_recording and len(plans) == 1)
-        share = SHARE if cohort.may_do_without else 0.0
+        company = len(plans) if cohort.may_do_without else 1  # tested drafts are what they would be alone
+        max_nodes = rule.tree.max_nodes(company, is_recorded=runner.is_recording)
+        min_rows = math.ceil(SHARE * len(members)) if company > 1 else 1
         own_sites = [sites[row] for row in members]
-        group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, share)
+        group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, min_rows)
         for row, draft in zip(members, group.run(), strict=True):
             if len(groups) > 1 and draft.scores is not None:  # the next group's would be written over them
                 draft = replace(draft, scores=draft.scores.clone())
@@ -138,7 +139,7 @@ class GroupDraft:
         sites: Sequence[Site],
         sampler: Sampler,
         max_nodes: int | None,
-        share: float,
+        min_rows: int,
     ) -> None:
         self._session, self._rule, self._rows, self._max_nodes = session, rule, rows, max_nodes
         # What stands beside a chain need not await it. Without `self`: a cycle would keep the cache from its next user.
@@ -146,7 +147,6 @@ class GroupDraft:
         self._texts, self._sampler = [sequence.text for sequence in sequences], sampler
         choosing = sampler.choosing(sites, self._texts, rule.accept.draft_salt)
         rooms = [sequence.max_draft_tokens for sequence in sequences]
-        min_rows = max(1, math.ceil(share * len(caps)))
         self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, self._branches, min_rows)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled
         self._confidences: list[torch.Tensor] = []

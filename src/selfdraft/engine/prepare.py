@@ -46,7 +46,7 @@ def max_width(method: Method, plan: Plan) -> int:
         return 1
     tree = method.tree_of(plan)
     unknown = TREE_NODES if tree.max_candidates > 1 else 0
-    nodes = tree.max_nodes(is_wide=True)
+    nodes = tree.max_nodes(1, is_recorded=True)
     return 1 + max(depth, unknown if nodes is None else nodes, method.drafter_of(plan).max_nodes)
 
 

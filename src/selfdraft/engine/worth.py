@@ -1,24 +1,39 @@
 """Worth: whether batches gain by drafting, by the clock.
 
 A pass of many rows is bound by computing, not by reading weights: drafts that pay for one text are a loss for many.
+Texts that were asked for together are done when the slowest one is, so batches go by that one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
 
 from ..strategies.draft_switch import DraftSwitch
 from .state import State
+
+
+class BatchSwitch(DraftSwitch):
+    def __init__(self) -> None:
+        super().__init__()
+        self._emitted: Counter[int] = Counter()
+
+    def observe_rows(self, has_drafted: bool, counts: Mapping[int, int], seconds: float) -> None:
+        """A round, and how many tokens each text emitted, by its number."""
+        if self._emitted.keys() != counts.keys():
+            self._emitted = Counter(dict.fromkeys(counts, 0))
+        before = min(self._emitted.values())
+        self._emitted.update(counts)
+        self.observe(has_drafted, min(self._emitted.values()) - before, seconds)
 
 
 class Worth:
     """What an engine's batches have shown, by what drafts and about how many rows there are."""
 
     def __init__(self) -> None:
-        self._switches: dict[Hashable, DraftSwitch] = defaultdict(DraftSwitch)
+        self._switches: dict[Hashable, BatchSwitch] = defaultdict(BatchSwitch)
 
-    def of(self, state: State) -> DraftSwitch | None:
+    def of(self, state: State) -> BatchSwitch | None:
         """Of batches like this one; None: one text drafts as its method says, and tested drafts are part of theirs."""
         num_rows = len(state.active)
         methods = frozenset(cohort.method.parts for cohort, _ in state.groups if cohort.may_do_without)

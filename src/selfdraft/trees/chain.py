@@ -15,7 +15,7 @@ class Chain:
     def __init__(self, options: NoOptions) -> None:
         self.options = options
 
-    def max_nodes(self, *, is_wide: bool) -> None:
+    def max_nodes(self, num_rows: int, *, is_recorded: bool) -> None:
         return None
 
     def num_candidates(self, confidence: float) -> int:

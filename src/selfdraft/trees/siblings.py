@@ -22,7 +22,10 @@ TABLES = {
     "swift-code": "0.5:10,0.8:8,0.95:5,1:3",
 }
 MAX_NODES, WIDE_NODES = 31, 62
-"""Drafted tokens of a round: with the committed one they fill 32 columns, or all 63 that a recorded pass may have."""
+"""Drafted tokens of a round: with the committed one they fill 32 columns, or all 63 that a recorded pass may have.
+
+The rows of a batch share 32: products of more tokens cost more.
+"""
 
 
 def read_table(text: str) -> tuple[tuple[float, int], ...]:
@@ -48,7 +51,8 @@ class Siblings:
         )
         max_nodes: int = setting(
             0,
-            f"the most tokens to verify in a round; 0: {WIDE_NODES} for one text on recorded passes, else {MAX_NODES}",
+            f"the most tokens to verify in a round; 0: {WIDE_NODES} for one text on recorded passes, else {MAX_NODES}, "
+            "which the texts of a batch share",
             minimum=0,
         )
         lookup: int = setting(0, "looked-up continuations that stand beside the draft", minimum=0)
@@ -60,8 +64,9 @@ class Siblings:
         self._bounds, self._counts = [bound for bound, _ in table[:-1]], [count for _, count in table]
         self.max_candidates = max(self._counts)
 
-    def max_nodes(self, *, is_wide: bool) -> int:
-        return self.options.max_nodes or (WIDE_NODES if is_wide else MAX_NODES)
+    def max_nodes(self, num_rows: int, *, is_recorded: bool) -> int:
+        most = WIDE_NODES if is_recorded and num_rows == 1 else max(1, (MAX_NODES + 1) // num_rows - 1)
+        return self.options.max_nodes or most
 
     def num_candidates(self, confidence: float) -> int:
         return self._counts[bisect.bisect_left(self._bounds, confidence)]

@@ -31,7 +31,8 @@ MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
 MAX_KEPT = 32
 """Tokens a row that are drafted where the scores they were drawn from are kept."""
-DEPTH = 1 << 16
+DEPTH_BITS = 16
+DEPTH = 1 << DEPTH_BITS
 """One number tells the host the depth that was reached, in these units, and how many rows go on."""
 MAX_SPINS = 100_000
 """Reads of a number that the device is about to write; asking the driver would take longer than most waits."""
@@ -90,12 +91,12 @@ class DraftOutputs:
     def num_going_on(self, depth: int) -> int:
         """How many rows draft on after `depth`; returns when the device has come that far."""
         for _ in range(MAX_SPINS):
-            if self._flag[0] // DEPTH >= depth:
+            if self._flag[0] >> DEPTH_BITS >= depth:
                 break
             _yield()
         else:
             self._device.wait()  # it takes long, or it failed, which shows here
-        return int(self._flag[0] % DEPTH)
+        return int(self._flag[0] & DEPTH - 1)
 
     def read(self, num_depths: int, rows: int) -> DraftedChain:
         candidates, confidences = self._numbers[:num_depths, :rows, :-1], self._confidences[:num_depths, :rows]
