@@ -439,8 +439,9 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         prefill.prove()
 
 
-def without_window(qkv, header, blocks, heads, layer):
-    return kernels_prefill.attend(qkv, header, blocks, replace(heads, window=None), layer)
+def without_window(*arguments):
+    *inputs, heads, layer = arguments
+    return kernels_prefill.attend(*inputs, replace(heads, window=None), layer)
 
 
 def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):

@@ -51,7 +51,7 @@ class Packed:
         qkv, tensors = self.qkv.clone(), self.tensors
         places = (tensors[name] for name in ("header", "chunks", "slots"))
         prefill.rotate_and_store(qkv, *places, self.table, self.heads, LAYER)
-        mixed = prefill.attend(qkv, tensors["header"], tensors["blocks"], self.heads, LAYER)
+        mixed = prefill.attend(qkv, *(tensors[name] for name in ("header", "segments", "blocks")), self.heads, LAYER)
         return mixed[: sum(length for _, _, length in self.chunks)].unflatten(-1, (-1, self.heads.dim))
 
     def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -114,3 +114,23 @@ def test_a_text_does_not_know_its_neighbours() -> None:
     alone.qkv, alone.table, alone.cache.storage[:] = together.qkv[3:10].clone(), together.table, together.cache.storage
     assert torch.equal(together.run()[3:10], alone.run())
     assert torch.equal(together.cache.storage[:, :, 2], alone.cache.storage[:, :, 2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_common_beginning_is_read_where_it_is_stored(dtype: torch.dtype, shape: str) -> None:
+    """Bit by bit as if it were copied: two rows share one, one has another, one has none."""
+    chunks, lengths = [(0, 128, 3), (1, 300, 5), (3, 200, 66), (4, 70, 2)], [128, 256, 128, 0]
+    copied, shared = (Packed(SHAPES[shape], chunks, dtype, padding=1) for _ in range(2))
+    storage = shared.cache.storage
+    segments = [storage[:, :, row, :, :length].clone() for row, length in ((0, 150), (1, 256))]
+    for one in (copied, shared):
+        one.cache.storage[:, :, 3, :, :128] = segments[0][..., :128, :]
+    for number, (segment, length) in enumerate(zip((0, 1, 0, 0), lengths, strict=True)):
+        storage[:, :, chunks[number][0], :, :length] = torch.nan
+        part = segments[segment]
+        shared.tensors["segments"][number, :3] = torch.tensor([part.data_ptr(), part.shape[-2], length])
+    assert torch.equal(shared.run(), copied.run())
+    for (row, *_), length in zip(chunks, lengths, strict=True):
+        assert torch.equal(storage[:, :, row, :, length:], copied.cache.storage[:, :, row, :, length:])
+        assert storage[:, :, row, :, :length].isnan().all()

@@ -34,7 +34,10 @@ class Cache(Protocol):
         """The first slots of a row, as they are now and as long as the cache is not resized."""
 
     def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
-        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        """Let a row begin with the first `length` slots of copies of what `beginning` returned, never written again."""
+
+    def begin_as(self, row: int, other: int, length: int) -> None:
+        """Let a row begin with the first `length` slots of another one."""
 
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""

@@ -13,18 +13,18 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, Place, planes, rotated
+from .attention import SHARED, Heads, Place, planes, rotated, shared_planes
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
-SLOTS, STAGES = 128, 3
+SLOTS, STAGES = SHARED, 3
 """Slots that are read at once, and how many times ahead."""
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "num_positions"])
+@triton.jit(do_not_specialize=["segments_ptr", "layer", "num_positions"])
 def _attend_rows(
-    qkv_ptr, header_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, layer, scaling, num_positions,
+    qkv_ptr, header_ptr, segments_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, layer, scaling, num_positions,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -35,6 +35,7 @@ def _attend_rows(
     head, row = tl.program_id(0), tl.program_id(1)
     start = tl.load(starts_ptr + row)
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    shared_keys, shared_values, shared_end = shared_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     is_row = row < tl.load(header_ptr + 4)
     wait(PDL)
     qkv_ptr += row.to(tl.int64) * QKV
@@ -64,9 +65,11 @@ def _attend_rows(
         slot = first + tl.arange(0, SLOTS)
         is_old, is_new = (slot < start)[:, None], (slot == start)[:, None]
         offsets = slot[:, None].to(tl.int64) * DIM
-        key_low = tl.where(is_new, new_low, tl.load(keys + offsets + half, mask=is_old, other=0.0))
-        key_high = tl.where(is_new, new_high, tl.load(keys + offsets + HALF + half, mask=is_old, other=0.0))
-        value = tl.where(is_new, new_value, tl.load(values + offsets + dims, mask=is_old, other=0.0))
+        old_keys = tl.where(first < shared_end, shared_keys, keys) + offsets
+        old_values = tl.where(first < shared_end, shared_values, values) + offsets
+        key_low = tl.where(is_new, new_low, tl.load(old_keys + half, mask=is_old, other=0.0))
+        key_high = tl.where(is_new, new_high, tl.load(old_keys + HALF + half, mask=is_old, other=0.0))
+        value = tl.where(is_new, new_value, tl.load(old_values + dims, mask=is_old, other=0.0))
         scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
         scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
         visible = (slot <= start)[None, :]
@@ -90,6 +93,7 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     kernel[(heads.num_kv_heads, len(qkv))](
         qkv,
         place.header,
+        place.segments,
         place.starts,
         place.cos,
         place.sin,

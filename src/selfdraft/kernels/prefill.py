@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, planes, rotated
+from .attention import Heads, planes, rotated, shared_planes
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -115,9 +115,9 @@ def _mix(
 
 
 @quick
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["segments_ptr", "layer"])
 def _attend_chunks(
-    qkv_ptr, header_ptr, blocks_ptr, out_ptr, layer, scale,
+    qkv_ptr, header_ptr, segments_ptr, blocks_ptr, out_ptr, layer, scale,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -129,7 +129,9 @@ def _attend_chunks(
     if count == 0:
         return
     start, lane, dims = tl.load(entry + 1).to(tl.int32), tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
-    keys, values = planes(header_ptr, qkv_ptr, layer, tl.load(entry), head // (NUM_HEADS // NUM_KV), NUM_KV, DIM)
+    chunk, group = tl.load(entry), head // (NUM_HEADS // NUM_KV)
+    keys, values = planes(header_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
+    shared_keys, shared_values, shared_end = shared_planes(segments_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
     is_query = (lane < count)[:, None]
     token = (tl.load(entry + 2) + lane)[:, None]
     query = tl.load(qkv_ptr + (token * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims, mask=is_query, other=0.0)
@@ -141,12 +143,16 @@ def _attend_chunks(
     mixed, total = tl.zeros([QUERIES, DIM], tl.float32), tl.zeros([QUERIES], tl.float32)
     best = tl.full([QUERIES], -1e30, tl.float32)  # a query may see nothing of the first slots
     for first in range(begin, edge, KEYS):
+        old_keys = tl.where(first < shared_end, shared_keys, keys)
+        old_values = tl.where(first < shared_end, shared_values, values)
         mixed, best, total = _mix(
-            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
         )
     for first in range(edge, end, KEYS):
+        old_keys = tl.where(first < shared_end, shared_keys, keys)
+        old_values = tl.where(first < shared_end, shared_values, values)
         mixed, best, total = _mix(
-            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
         )
     place = out_ptr + (token * NUM_HEADS + head) * DIM + dims
     tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_query)
@@ -157,11 +163,14 @@ def queries_of(num_tokens: int) -> int:
     return 64 if num_tokens <= 1024 else 128
 
 
-def attend(qkv: torch.Tensor, header: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int) -> torch.Tensor:
+def attend(
+    qkv: torch.Tensor, header: torch.Tensor, segments: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int
+) -> torch.Tensor:
     """[tokens, heads * dim] of what `rotate_and_store` has left; of what only pads, anything.
 
-    `blocks` [blocks, 4]: each has up to `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its
-    place among the tokens, and their number; 0: none.
+    `segments` as in `attention.Place`, a row of it for each chunk. `blocks` [blocks, 4]: each has up to
+    `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its place among the tokens, and their
+    number; 0: none.
     """
     out = torch.empty(len(qkv), heads.num_heads * heads.dim, dtype=qkv.dtype, device=qkv.device)
     queries = queries_of(len(qkv))
@@ -169,6 +178,7 @@ def attend(qkv: torch.Tensor, header: torch.Tensor, blocks: torch.Tensor, heads:
     kernel[(len(blocks), heads.num_heads)](
         qkv,
         header,
+        segments,
         blocks,
         out,
         layer,

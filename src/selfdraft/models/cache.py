@@ -10,9 +10,9 @@ import copy
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -32,6 +32,18 @@ class LayerShape:
     value_dim: int
 
 
+class SharedSlots(NamedTuple):
+    """What a row begins with and does not hold itself: the first `length` slots of [layers, 2, heads, slots, dim]."""
+
+    part: torch.Tensor
+    length: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """As kernels know it."""
+        return self.part.data_ptr(), self.part.shape[-2], self.length
+
+
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], tuple[torch.Tensor, object]]
 """Room for a cache, filled with zeros, and something to hold on to for as long as it is used."""
 
@@ -43,7 +55,9 @@ def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 class SlotCache:
     """Per layer `keys[layer]` and `values[layer]`, each [rows, heads, slots, dim].
 
-    Where all layers are alike they are views of one `storage` [layers, 2, rows, heads, slots, dim].
+    Where all layers are alike they are views of one `storage` [layers, 2, rows, heads, slots, dim]. Then, and if the
+    passes read them there, rows refer to common beginnings (`segments`, by row) in whole blocks of `shared_block`
+    slots. Their own slots stand where they would, and those that they do not use stay empty until `make_whole`.
     """
 
     @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
@@ -56,7 +70,10 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device,
         allocate: Allocate = allocate_zeros,
+        shared_block: int = 0,
     ) -> None:
+        self.segments: dict[int, SharedSlots] = {}
+        self._shared_block = shared_block
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = round_up(num_slots)
         self.num_freed, self.num_begun = 0, 0  # how often rows were
@@ -103,6 +120,7 @@ class SlotCache:
         """The same tensors, for a recording that must not keep the storage from its next user."""
         twin = copy.copy(self)
         twin.lease = twin.history = None  # which has one, too
+        twin.segments = {}
         return twin
 
     def reserve(self, num_slots: int) -> None:
@@ -117,6 +135,7 @@ class SlotCache:
         old_stores = [] if is_empty else self.stores
         if num_rows != old_rows:
             self.history = None
+        self.segments = {row: one for row, one in self.segments.items() if row < num_rows and not is_empty}
         if is_empty:
             self.storage, self.lease, self.keys, self.values = None, None, [], []
         self.num_slots = round_up(num_slots)
@@ -128,18 +147,52 @@ class SlotCache:
 
     def beginning(self, row: int, length: int) -> list[torch.Tensor]:
         """The first slots of a row: views [..., heads, length, dim], for `begin`."""
+        self.make_whole([row])
         return [store.select(-4, row).narrow(-2, 0, length) for store in self.stores]
 
     def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
-        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+        """Let a row begin with the first `length` slots of copies of what `beginning` returned, never written again."""
+        block = self._shared_block if self.storage is not None else 0
+        self._begin(row, parts, length, SharedSlots(parts[0], length // block * block) if block else None)
+
+    def begin_as(self, row: int, other: int, length: int) -> None:
+        """Let a row begin with the first `length` slots of another one."""
+        known = self.segments.get(other)
+        if known is not None and length <= known.length:
+            self.begin(row, [known.part], length)
+        else:
+            self._begin(row, [store.select(-4, other) for store in self.stores], length, known)
+
+    def _begin(self, row: int, parts: Sequence[torch.Tensor], length: int, shared: SharedSlots | None) -> None:
         self.num_begun += 1
+        self.segments = {place: one for place, one in self.segments.items() if one.length and place != row}
+        first = 0 if shared is None else shared.length
+        if shared is not None and first:
+            self.segments[row] = shared
+        self._copy(row, parts, first, length)
+
+    def make_whole(self, rows: Iterable[int]) -> None:
+        """Let rows hold what they refer to."""
+        for row in rows if self.segments else ():
+            if row in self.segments:
+                part, length = self.segments[row]
+                self._copy(row, [part], 0, length)
+                self._leave(row)
+
+    def _leave(self, row: int) -> None:
+        """It is held until the next row begins: a pass that runs ahead may go on reading it up to then."""
+        self.segments[row] = self.segments[row]._replace(length=0)
+
+    def _copy(self, row: int, parts: Sequence[torch.Tensor], first: int, end: int) -> None:
         for store, part in zip(self.stores, parts, strict=True):
-            store.select(-4, row).narrow(-2, 0, length).copy_(part.narrow(-2, 0, length))
+            store.select(-4, row).narrow(-2, first, end - first).copy_(part.narrow(-2, first, end - first))
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there."""
         self.num_freed += 1
         self._freed.update(dict.fromkeys(rows, self.num_freed))
+        for row in self.segments.keys() & set(rows):
+            self._leave(row)
         if self.history is not None:
             self.history.forget(rows)
 
