@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pico import pico
+from selfdraft.engine.beginnings import Beginnings
 from selfdraft.models.cache import LayerShape, SlotCache
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import graphs as gpu_graphs
@@ -198,6 +199,19 @@ def test_a_probe_and_a_prompt_find_it_whole() -> None:
         cache.begin(0, parts, 40)
         assert cache.segments
         assert torch.equal(read(cache), expected)
+
+
+def test_what_a_text_leaves_is_taken_before_its_row_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that has been given up refers to nothing."""
+    keep, kept = Beginnings.keep, []
+
+    def noted(beginnings: Beginnings, cache: SlotCache, sequence: Any) -> None:
+        kept.append(cache.was_freed([sequence.row], 0))
+        keep(beginnings, cache, sequence)
+
+    monkeypatch.setattr(Beginnings, "keep", noted)
+    new_engine(pico("llama"), sharing_runner).generate([LONG, LONG[::-1]], max_new_tokens=3)
+    assert kept == [False, False]
 
 
 def test_a_recording_that_fails_leaves_rows_whole() -> None:
