@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 2760,
-    "models": 2130,
-    "models/gpu": 2775,
+    "kernels": 2795,
+    "models": 2195,
+    "models/gpu": 2800,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,
@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4680,
+    "engine": 4685,
     "prompts": 480,
     "measure": 1365,
     "calibrate": 1655,

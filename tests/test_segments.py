@@ -13,6 +13,7 @@ import torch
 
 from pico import pico
 from selfdraft.engine.beginnings import Beginnings
+from selfdraft.models import cache as models_cache
 from selfdraft.models.cache import LayerShape, SlotCache
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import graphs as gpu_graphs
@@ -60,12 +61,35 @@ def test_a_row_that_begins_as_another_refers_to_the_same(length: int) -> None:
     cache, parts = new_cache(), segment()
     cache.begin(0, parts, 30)
     expected = torch.cat((parts[0][..., :24, :], cache.storage[:, :, 0, :, 24:]), -2)[..., :length, :]
-    cache.begin_as(2, 0, length)
+    cache.begin(2, 0, length)
     assert (2 in cache.segments) is (length >= BLOCK)
     assert all(one.part is parts[0] for one in cache.segments.values())
     assert cache.segments[0].length == 24
     assert torch.equal(cache.beginning(2, length)[0], expected)
     assert torch.equal(cache.beginning(0, length)[0], expected)
+
+
+@pytest.mark.parametrize("length", [7, 8, 29])
+def test_rows_that_begin_as_one_share_what_it_has(length: int) -> None:
+    """It is stored once, beside them."""
+    cache = new_cache()
+    expected = row_of(cache, 0)[..., :length, :]
+    cache.begin(1, 0, length)
+    cache.begin(3, 0, length)
+    shared = length // BLOCK * BLOCK
+    assert [one.length for one in cache.segments.values()] == [shared] * (3 if shared else 0)
+    assert len({one.part.data_ptr() for one in cache.segments.values()}) == min(shared, 1)
+    for row in (3, 0, 1):
+        assert torch.equal(cache.beginning(row, length)[0], expected)
+
+
+def test_where_memory_is_short_rows_copy_what_another_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, slot_bytes = new_cache(), 2 * 2 * 2 * 4 * 4
+    for count, is_shared in ((8 * 24 * slot_bytes - 1, False), (8 * 24 * slot_bytes, True)):
+        monkeypatch.setattr(models_cache, "free_bytes", lambda device, count=count: count)
+        cache.begin(1, 0, 30)
+        assert bool(cache.segments) is is_shared
+        assert torch.equal(cache.beginning(1, 30)[0], cache.beginning(0, 30)[0])
 
 
 def test_a_row_is_made_whole_once() -> None:
@@ -177,12 +201,12 @@ def test_what_reads_the_cache_alone_finds_it_whole(name: str, monkeypatch: pytes
         referring.extend([row] * (row in cache.segments))
 
     monkeypatch.setattr(SlotCache, "begin", noted)
-    for _ in range(3):
+    for turn in range(3):
         found, expected = (one.generate(prompts, max_new_tokens=14, **METHODS[name]) for one in (engine, whole))
         assert [one.tokens for one in found] == [one.tokens for one in expected]
-        if referring:
+        if turn:
             prompts = [[*prompt, *text.tokens, 8, 9] for prompt, text in zip(prompts, found, strict=True)]
-    assert sorted(referring) == [0, 0, 1, 1, 2, 2]
+    assert sorted(referring) == [0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_a_probe_and_a_prompt_find_it_whole() -> None:
@@ -221,7 +245,7 @@ def test_a_recording_that_fails_leaves_rows_whole() -> None:
         one.forward(PassRequest([LONG[:40]], [0], [0], needs_scores=False), cache)
     parts = [part.clone() for part in caches[0].beginning(0, 40)]
     caches[0].begin(1, parts, 40)
-    caches[1].begin_as(1, 0, 40)
+    caches[1].begin(1, 0, 40)
     with mock.patch.object(gpu_runner.Passes, "run", side_effect=gpu_graphs.RecordingError("no room")):
         found = runner.forward(PassRequest([[5, 6]], [40], [1]), caches[0])
     expected = eager.forward(PassRequest([[5, 6]], [40], [1]), caches[1])

@@ -130,10 +130,7 @@ class Beginnings:
         for sequence in joined:
             source, length = self._longest(sequence, live)
             if source is not None:
-                if isinstance(source, Segment):
-                    cache.begin(sequence.row, source.parts, length)
-                else:
-                    cache.begin_as(sequence.row, source.row, length)
+                cache.begin(sequence.row, source.parts if isinstance(source, Segment) else source.row, length)
                 sequence.num_known = sequence.num_read = length
 
     def who_waits(self, joining: Sequence[TextSequence], live: Sequence[TextSequence]) -> set[int]:

@@ -87,12 +87,28 @@ def planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.
 
 
 @triton.jit
-def shared_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
+def segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
     """The same of the segment that the row begins with, and the slot up to which they are read there."""
     segment = tl.load(segments_ptr + row * 4).to(tl.pointer_type(qkv_ptr.dtype.element_ty))
     plane = tl.load(segments_ptr + row * 4 + 1) * DIM
     keys = tl.multiple_of(segment, 16) + (layer * 2 * NUM_KV + head) * plane
     return keys, keys + NUM_KV * plane, tl.load(segments_ptr + row * 4 + 2)
+
+
+@triton.jit
+def old_planes(first, keys, values, segment_keys, segment_values, segment_end):
+    """Where the slots from `first` on are read: those of a block are all in the segment, or none of them."""
+    is_common = first < segment_end
+    return tl.where(is_common, segment_keys, keys), tl.where(is_common, segment_values, values)
+
+
+@triton.jit
+def read(keys, values, slot, mask, DIM: tl.constexpr):
+    """Both halves of the keys, and the values, of some slots."""
+    half, dims, offsets = tl.arange(0, DIM // 2)[None, :], tl.arange(0, DIM)[None, :], slot[:, None].to(tl.int64) * DIM
+    low = tl.load(keys + offsets + half, mask=mask, other=0.0)
+    high = tl.load(keys + offsets + DIM // 2 + half, mask=mask, other=0.0)
+    return low, high, tl.load(values + offsets + dims, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -151,17 +167,14 @@ def _attend(
     is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, first > start + own_depth)
     is_needless |= block >= num_tokens  # each row has as many blocks as the widest one
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    shared_keys, shared_values, shared_end = shared_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    old_keys = tl.where(first < shared_end, shared_keys, keys)
-    old_values = tl.where(first < shared_end, shared_values, values)
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
     is_read = (is_old & (is_needless == 0))[:, None]
-    half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
-    key_low = tl.load(old_keys + offsets + half, mask=is_read, other=0.0)
-    key_high = tl.load(old_keys + offsets + HALF + half, mask=is_read, other=0.0)
-    value = tl.load(old_values + offsets + dims, mask=is_read, other=0.0)
+    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
     wait(PDL)
     if is_needless:
         return

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import SHARED, Heads, Place, planes, rotated, shared_planes
+from .attention import SHARED, Heads, Place, old_planes, planes, read, rotated, segment_planes
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
@@ -35,7 +35,7 @@ def _attend_rows(
     head, row = tl.program_id(0), tl.program_id(1)
     start = tl.load(starts_ptr + row)
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    shared_keys, shared_values, shared_end = shared_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     is_row = row < tl.load(header_ptr + 4)
     wait(PDL)
     qkv_ptr += row.to(tl.int64) * QKV
@@ -64,12 +64,10 @@ def _attend_rows(
     for first in tl.range(begin, (start + 1).to(tl.int32), SLOTS, num_stages=STAGES):
         slot = first + tl.arange(0, SLOTS)
         is_old, is_new = (slot < start)[:, None], (slot == start)[:, None]
-        offsets = slot[:, None].to(tl.int64) * DIM
-        old_keys = tl.where(first < shared_end, shared_keys, keys) + offsets
-        old_values = tl.where(first < shared_end, shared_values, values) + offsets
-        key_low = tl.where(is_new, new_low, tl.load(old_keys + half, mask=is_old, other=0.0))
-        key_high = tl.where(is_new, new_high, tl.load(old_keys + HALF + half, mask=is_old, other=0.0))
-        value = tl.where(is_new, new_value, tl.load(old_values + dims, mask=is_old, other=0.0))
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
+        old_low, old_high, old_value = read(old_keys, old_values, slot, is_old, DIM)
+        key_low, key_high = tl.where(is_new, new_low, old_low), tl.where(is_new, new_high, old_high)
+        value = tl.where(is_new, new_value, old_value)
         scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
         scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
         visible = (slot <= start)[None, :]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, planes, rotated, shared_planes
+from .attention import Heads, old_planes, planes, rotated, segment_planes
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -131,7 +131,7 @@ def _attend_chunks(
     start, lane, dims = tl.load(entry + 1).to(tl.int32), tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
     chunk, group = tl.load(entry), head // (NUM_HEADS // NUM_KV)
     keys, values = planes(header_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
-    shared_keys, shared_values, shared_end = shared_planes(segments_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
     is_query = (lane < count)[:, None]
     token = (tl.load(entry + 2) + lane)[:, None]
     query = tl.load(qkv_ptr + (token * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims, mask=is_query, other=0.0)
@@ -143,14 +143,12 @@ def _attend_chunks(
     mixed, total = tl.zeros([QUERIES, DIM], tl.float32), tl.zeros([QUERIES], tl.float32)
     best = tl.full([QUERIES], -1e30, tl.float32)  # a query may see nothing of the first slots
     for first in range(begin, edge, KEYS):
-        old_keys = tl.where(first < shared_end, shared_keys, keys)
-        old_values = tl.where(first < shared_end, shared_values, values)
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
             query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
         )
     for first in range(edge, end, KEYS):
-        old_keys = tl.where(first < shared_end, shared_keys, keys)
-        old_values = tl.where(first < shared_end, shared_values, values)
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
             query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
         )

@@ -19,6 +19,8 @@ import torch
 from .free_memory import free_bytes
 from .placement import Placement
 
+_ROOM_APART = 8
+"""What rows have in common is stored apart from them where so many times as much memory is free."""
 BLOCK = 64
 """Slots are added in blocks of this many, so that a growing sequence copies its cache rarely."""
 
@@ -150,20 +152,36 @@ class SlotCache:
         self.make_whole([row])
         return [store.select(-4, row).narrow(-2, 0, length) for store in self.stores]
 
-    def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
-        """Let a row begin with the first `length` slots of copies of what `beginning` returned, never written again."""
-        block = self._shared_block if self.storage is not None else 0
-        self._begin(row, parts, length, SharedSlots(parts[0], length // block * block) if block else None)
+    def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
+        """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned.
 
-    def begin_as(self, row: int, other: int, length: int) -> None:
-        """Let a row begin with the first `length` slots of another one."""
-        known = self.segments.get(other)
+        Copies are never written again. What another row has gets stored apart for both, if there is room.
+        """
+        if isinstance(source, int):
+            self._begin_as(row, source, length)
+        else:
+            self._begin(row, source, length, SharedSlots(source[0], self._sharable(length)))
+
+    def _begin_as(self, row: int, other: int, length: int) -> None:
+        known, shared = self.segments.get(other), self._sharable(length)
+        if shared and (known is None or not known.length) and self._has_room_for(shared):
+            known = SharedSlots(self.beginning(other, shared)[0].clone(memory_format=torch.contiguous_format), shared)
+            self.segments[other] = known
         if known is not None and length <= known.length:
             self.begin(row, [known.part], length)
         else:
             self._begin(row, [store.select(-4, other) for store in self.stores], length, known)
 
+    def _sharable(self, length: int) -> int:
+        block = self._shared_block if self.storage is not None else 0
+        return length // block * block if block else 0
+
+    def _has_room_for(self, num_slots: int) -> bool:
+        num_bytes = self.num_bytes // (self.num_rows_allocated * self.num_slots) * num_slots
+        return num_bytes * _ROOM_APART <= free_bytes(self.keys[0].device)
+
     def _begin(self, row: int, parts: Sequence[torch.Tensor], length: int, shared: SharedSlots | None) -> None:
+        """`parts` have what `shared` has not."""
         self.num_begun += 1
         self.segments = {place: one for place, one in self.segments.items() if one.length and place != row}
         first = 0 if shared is None else shared.length
