@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,10 +15,12 @@ import torch
 from needs_triton import DEVICE, HAS_GPU
 from pico import pico
 from selfdraft import Engine
+from selfdraft.engine import engine as engine_module
 from selfdraft.errors import SelfTestError
 from selfdraft.kernels import accept as accept_kernels
 from selfdraft.kernels import attention, embed, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
+from selfdraft.models.cache import SlotCache
 from selfdraft.models.checks import relative_error, tolerance_of
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
@@ -301,6 +304,33 @@ def test_drafting_changes_nothing(tree):
     assert engine._runner.fallback_reason is None
 
 
+@pytest.mark.parametrize("tree", [None, pytest.param("siblings", marks=pytest.mark.full)])
+def test_a_common_beginning_is_read_where_it_is_stored(tree, monkeypatch):
+    """By several rows; their own slots stay empty as long as nobody else asks for them."""
+    monkeypatch.setattr(FusedForward, "shared_block", 64)  # no more than 16 rows: no kernel reads more at once
+    begun, whole, make_whole = [], [], SlotCache.make_whole
+
+    def noted(cache: SlotCache, rows: Sequence[int]) -> None:
+        begun.extend((row, one.length) for row, one in cache.segments.items() if row in rows)
+        whole.append(bool(cache.storage[:, :, list(rows), :, :64].any()) if cache.segments else False)
+        make_whole(cache, rows)
+
+    method = {"strategy": "fixed", "lookahead": "fixed", "settings": {"fixed": {"skip": "a2,m2", "tokens": 2}}}
+    options = {"strategy": "off"} if tree is None else {**method, "tree": tree}
+    model, prompt = model_of("llama"), [5 + (7 * place) % 90 for place in range(66)]
+    with mock.patch.object(engine_module, "make_runner", lambda model, *_: runner_of(model)):
+        engine = Engine(model, None)
+    engine.generate(prompt, strategy="off", max_new_tokens=1)
+    monkeypatch.setattr(SlotCache, "make_whole", noted)
+    prompts = [[*prompt, token, 7] for token in (4, 9)]  # one token is read after it
+    found = engine.generate(prompts, max_new_tokens=4, **options)
+    assert (sorted(begun), any(whole)) == ([(0, 64), (1, 64)], False)
+    reference = engine.fork(prefix_cache=False) if HAS_GPU else Engine(model, None)
+    plain = reference.generate(prompts, max_new_tokens=4, strategy="off")
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    assert [one.stats.cached_prompt_tokens for one in found] == [66, 66]
+
+
 @pytest.mark.skipif(HAS_GPU, reason="a tape is for a CPU")
 @pytest.mark.parametrize("tree", ["chain", "siblings"])
 def test_the_next_draft_is_begun_by_kernels(tree, monkeypatch):
@@ -491,8 +521,9 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         prefill.prove()
 
 
-def without_window(qkv, header, slots, blocks, heads, layer):
-    return kernels_prefill.attend(qkv, header, slots, blocks, replace(heads, window=None), layer)
+def without_window(*arguments):
+    *inputs, heads, layer = arguments
+    return kernels_prefill.attend(*inputs, replace(heads, window=None), layer)
 
 
 def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):

@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 2830,
-    "models": 2130,
-    "models/gpu": 2920,
+    "kernels": 2900,
+    "models": 2195,
+    "models/gpu": 2960,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,
@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4715,
+    "engine": 4720,
     "prompts": 480,
     "measure": 1365,
     "calibrate": 1655,

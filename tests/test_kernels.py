@@ -188,7 +188,7 @@ class Layers:
         self, heads: Heads, starts: list[int], width: int, dtype: torch.dtype, cache_rows: Sequence[int] = ()
     ) -> None:
         self.heads, self.starts, self.width = heads, starts, width
-        rows, kv, num_slots = len(starts), heads.num_kv_heads, max(256, max(starts) + width)
+        rows, kv, num_slots = len(starts), heads.num_kv_heads, max(320, max(starts) + width)
         self.cache_rows = cache_rows or range(1, 1 + rows)
         self.cache = random(2, 2, self.cache_rows[-1] + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
         total = (heads.num_heads + 2 * kv) * heads.dim
@@ -200,7 +200,8 @@ class Layers:
         rows = self.cache_rows
         header = [self.cache.data_ptr(), self.cache.shape[4], self.cache.shape[2], 0, len(rows), 0, 0, 0, *rows]
         first = [self.width * row for row in range(len(rows) + 1)]
-        ints = (torch.tensor(values, device=DEVICE) for values in (header, self.starts, first, [*range(first[-1])]))
+        numbers = (header, [[0] * 4] * len(rows), self.starts, first, [*range(first[-1])])
+        ints = (torch.tensor(values, device=DEVICE) for values in numbers)
         end = max(self.starts) + self.width
         return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
 
@@ -334,6 +335,39 @@ def test_rows_of_several_sizes_are_single_rows(dtype, max_bytes, monkeypatch):
         own = single.place(depths[row : row + 1, :width], sees[row : row + 1, :width])
         assert torch.equal(found[first[row] : first[row + 1]], attend(single.qkv, own, heads, layer=1)), row
     assert torch.equal(packed.cache, alone)
+
+
+def apart(layers: Layers, place: Place, lengths: Sequence[int]) -> list[torch.Tensor]:
+    """Let rows begin with segments of some more slots; their own slots up to there hold no numbers."""
+    segments = []
+    for number, (row, length) in enumerate(zip(layers.cache_rows, lengths, strict=True)):
+        if length:
+            segments.append(layers.cache[:, :, row, :, : length + 3 * number].clone())
+            layers.cache[:, :, row, :, :length] = torch.nan
+            numbers = [segments[-1].data_ptr(), length + 3 * number, length]
+            place.segments[number, :3] = torch.tensor(numbers, device=DEVICE)
+    return segments
+
+
+@by_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["tree", "many rows"])
+def test_a_common_beginning_is_read_where_it_is_stored(dtype, shape, kind):
+    """Bit by bit as if it were copied: of several rows, each its own or none, right before a border and after it."""
+    heads, starts, lengths = SHAPES[shape], [128, 257, 5, 255], [128, 256, 0, 128]
+    width, run = (1, attend_rows) if kind == "many rows" else (6, attend)
+    starts, lengths = (starts, lengths) if width == 1 or HAS_GPU else (starts[1:3], lengths[1:3])
+    copied, shared = (Layers(heads, starts, width, dtype) for _ in range(2))
+    inputs = tree(len(starts)) if kind == "tree" else chain(len(starts), width)
+    expected = run(copied.qkv, copied.place(*inputs), heads, layer=1)
+    place = shared.place(*inputs)
+    segments = apart(shared, place, lengths)
+    before = [segment.clone() for segment in segments]
+    assert torch.equal(run(shared.qkv, place, heads, layer=1), expected)
+    for row, length in zip(shared.cache_rows, lengths, strict=True):
+        assert torch.equal(shared.cache[:, :, row, :, length:], copied.cache[:, :, row, :, length:])
+        assert shared.cache[:, :, row, :, :length].isnan().all()
+    assert all(map(torch.equal, segments, before))
 
 
 @by_dtype

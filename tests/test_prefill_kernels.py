@@ -51,7 +51,8 @@ class Packed:
         qkv, tensors = self.qkv.clone(), self.tensors
         places = (tensors[name] for name in ("header", "chunks", "slots"))
         prefill.rotate_and_store(qkv, *places, self.table, self.heads, LAYER)
-        mixed = prefill.attend(qkv, *(tensors[name] for name in ("header", "slots", "blocks")), self.heads, LAYER)
+        names = ("header", "segments", "slots", "blocks")
+        mixed = prefill.attend(qkv, *(tensors[name] for name in names), self.heads, LAYER)
         return mixed[: sum(length for _, _, length in self.chunks)].unflatten(-1, (-1, self.heads.dim))
 
     def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -126,3 +127,23 @@ def test_few_tokens_have_programs_enough(num_tokens: int, num_heads: int, splits
     assert prefill.splits_of(num_tokens, num_heads) == splits
     assert prefill.splits_of(num_tokens, 4 * num_heads) == max(1, splits // 4)
     assert prefill.splits_of(4096, num_heads) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_common_beginning_is_read_where_it_is_stored(dtype: torch.dtype, shape: str) -> None:
+    """Bit by bit as if it were copied: two rows share one, one has another, one has none."""
+    chunks, lengths = [(0, 128, 3), (1, 300, 5), (3, 200, 66), (4, 70, 2)], [128, 256, 128, 0]
+    copied, shared = (Packed(SHAPES[shape], chunks, dtype, padding=1) for _ in range(2))
+    storage = shared.cache.storage
+    segments = [storage[:, :, row, :, :length].clone() for row, length in ((0, 150), (1, 256))]
+    for one in (copied, shared):
+        one.cache.storage[:, :, 3, :, :128] = segments[0][..., :128, :]
+    for number, (segment, length) in enumerate(zip((0, 1, 0, 0), lengths, strict=True)):
+        storage[:, :, chunks[number][0], :, :length] = torch.nan
+        part = segments[segment]
+        shared.tensors["segments"][number, :3] = torch.tensor([part.data_ptr(), part.shape[-2], length])
+    assert torch.equal(shared.run(), copied.run())
+    for (row, *_), length in zip(chunks, lengths, strict=True):
+        assert torch.equal(storage[:, :, row, :, length:], copied.cache.storage[:, :, row, :, length:])
+        assert storage[:, :, row, :, :length].isnan().all()

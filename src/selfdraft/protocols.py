@@ -33,8 +33,8 @@ class Cache(Protocol):
     def beginning(self, row: int, length: int) -> Sequence[torch.Tensor]:
         """The first slots of a row, as they are now and as long as the cache is not resized."""
 
-    def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
-        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+    def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
+        """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned."""
 
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""

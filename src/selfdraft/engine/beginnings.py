@@ -2,6 +2,7 @@
 
 Keys and values of a beginning depend on its tokens and the model alone. They come from a text that is being decoded
 beside, or from a segment: what a text that has ended leaves here, in bounded memory, least recently used first out.
+Rows refer to it where their passes can read it there, and so may live longer than its place here; others copy it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ SHARE, MAX_BYTES = 0.1, 4 << 30
 """Of free memory, unless told otherwise."""
 BLOCK, MOST_COMPARED = 16, 8
 """Tokens by which segments are found; of those that share all whole blocks, how many are looked at closely."""
+_DENSE = torch.contiguous_format
 Tokens = npt.NDArray[np.int64]
 
 
@@ -124,12 +126,11 @@ class Beginnings:
             self._segments = Segments()
 
     def fill(self, cache: Cache, joined: Sequence[TextSequence], live: Sequence[TextSequence]) -> None:
-        """Copy what is known of these texts into their rows, but never the last token; `live` are in the cache."""
+        """Let these texts' rows begin with what is known of them, but for the last token; `live` are in the cache."""
         for sequence in joined:
             source, length = self._longest(sequence, live)
             if source is not None:
-                parts = source.parts if isinstance(source, Segment) else cache.beginning(source.row, length)
-                cache.begin(sequence.row, parts, length)
+                cache.begin(sequence.row, source.parts if isinstance(source, Segment) else source.row, length)
                 sequence.num_known = sequence.num_read = length
 
     def who_waits(self, joining: Sequence[TextSequence], live: Sequence[TextSequence]) -> set[int]:
@@ -161,7 +162,8 @@ class Beginnings:
             segments.drop_beginnings_of(tokens)
             while segments.num_bytes + num_bytes > self._limit():
                 segments.drop_oldest()
-            segments.add(Segment(tokens, [part.clone() for part in cache.beginning(sequence.row, length)], num_bytes))
+            parts = [part.clone(memory_format=_DENSE) for part in cache.beginning(sequence.row, length)]
+            segments.add(Segment(tokens, parts, num_bytes))
 
     def _limit(self) -> int:
         if self._max_bytes is None:
@@ -185,7 +187,7 @@ class Beginnings:
                 segment, length = self._segments.longest(tokens)
                 if segment is not None and length >= self._min_shared:
                     self._segments.use(segment)
-                    found.append((length, -len(live), segment))
+                    found.append((length, 1, segment))  # before a row: it may be read where it is
         length, _, source = max(found, default=(0, 0, None))
         return (source, length) if length else (None, 0)
 

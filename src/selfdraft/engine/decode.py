@@ -96,11 +96,10 @@ class Rounds:
 
     def drop_finished(self) -> None:
         """Those that have ended leave, for whatever reason; what was read and written stays known."""
-        finished = self._state.drop_finished()
-        for sequence in finished:
+        for sequence in self._state.finished:
             if sequence.sequence_id in self._state.begun:  # else not all of it is in its row
                 self._beginnings.keep(self._state.cache, sequence)
-        end(self._state, finished)
+        end(self._state, self._state.drop_finished())
 
     def close(self) -> None:
         end(self._state, self._state.cancel())

@@ -226,9 +226,14 @@ class State:
             if logprobs:
                 sequence.logprobs += logprobs
 
+    @property
+    def finished(self) -> list[TextSequence]:
+        """Those that have ended and still have a row."""
+        return [sequence for sequence in (*self.active, *self.reading) if sequence.finish_reason is not None]
+
     def drop_finished(self) -> list[TextSequence]:
         """Give up the cache rows of finished sequences, which are returned; the others stay where they are."""
-        finished = [sequence for sequence in (*self.active, *self.reading) if sequence.finish_reason is not None]
+        finished = self.finished
         if finished:
             self._keep([sequence for sequence in self.active if sequence.finish_reason is None])
             self.reading = [sequence for sequence in self.reading if sequence.finish_reason is None]

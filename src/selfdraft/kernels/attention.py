@@ -23,6 +23,8 @@ from .quick import quick
 
 SPLIT = 32
 """Slots a program reads."""
+SHARED = 128
+"""Of a segment, as many slots are read together or none of them: what every kernel here and beside reads at once."""
 _JOINED = 16
 MAX_PARTIAL_BYTES = 1 << 28
 """Of what all splits leave to be put together: rows that would leave more go one group after the other."""
@@ -42,11 +44,14 @@ class Place:
     """Where the tokens of a pass stand, on the device.
 
     `header` [8 + rows]: address of the cache [layers, 2, rows, heads, slots, dim], its slots, its rows, a free number,
-    the number of rows of the pass; from the ninth number on their cache rows. `starts` [rows]; `first` and `places`:
-    see `passes.Columns`, lines are tokens; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
+    the number of rows of the pass; from the ninth number on their cache rows. `segments` [rows, 4]: address of the
+    segment [layers, 2, heads, slots, dim] that a row begins with, its slots, how many of them the row reads there and
+    not in the cache (whole blocks of SHARED; 0: none), 0. `starts` [rows]; `first` and `places`: see `passes.Columns`,
+    lines are tokens; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
     """
 
     header: torch.Tensor
+    segments: torch.Tensor
     starts: torch.Tensor
     first: torch.Tensor
     places: torch.Tensor
@@ -82,6 +87,31 @@ def planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.
 
 
 @triton.jit
+def segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV: tl.constexpr, DIM: tl.constexpr):
+    """The same of the segment that the row begins with, and the slot up to which they are read there."""
+    segment = tl.load(segments_ptr + row * 4).to(tl.pointer_type(qkv_ptr.dtype.element_ty))
+    plane = tl.load(segments_ptr + row * 4 + 1) * DIM
+    keys = tl.multiple_of(segment, 16) + (layer * 2 * NUM_KV + head) * plane
+    return keys, keys + NUM_KV * plane, tl.load(segments_ptr + row * 4 + 2)
+
+
+@triton.jit
+def old_planes(first, keys, values, segment_keys, segment_values, segment_end):
+    """Where the slots from `first` on are read: those of a block are all in the segment, or none of them."""
+    is_common = first < segment_end
+    return tl.where(is_common, segment_keys, keys), tl.where(is_common, segment_values, values)
+
+
+@triton.jit
+def read(keys, values, slot, mask, DIM: tl.constexpr):
+    """Both halves of the keys, and the values, of some slots."""
+    half, dims, offsets = tl.arange(0, DIM // 2)[None, :], tl.arange(0, DIM)[None, :], slot[:, None].to(tl.int64) * DIM
+    low = tl.load(keys + offsets + half, mask=mask, other=0.0)
+    high = tl.load(keys + offsets + DIM // 2 + half, mask=mask, other=0.0)
+    return low, high, tl.load(values + offsets + dims, mask=mask, other=0.0)
+
+
+@triton.jit
 def _partial(low, high, key_low, key_high, value, visible, scaling):
     """Softmax over the visible slots of one split: the mixed values, not yet divided, the best score, the divisor."""
     scores = tl.dot(low, tl.trans(key_low), input_precision="ieee")
@@ -114,10 +144,10 @@ def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "num_splits", "width", "num_positions", "first_row"])
+@triton.jit(do_not_specialize=["segments_ptr", "layer", "num_splits", "width", "num_positions", "first_row"])
 def _attend(
-    qkv_ptr, header_ptr, starts_ptr, first_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr, partial_ptr, weights_ptr,
-    layer, scaling, num_splits, width, num_positions, first_row,
+    qkv_ptr, header_ptr, segments_ptr, starts_ptr, first_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr,
+    partial_ptr, weights_ptr, layer, scaling, num_splits, width, num_positions, first_row,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -137,14 +167,14 @@ def _attend(
     is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, first > start + own_depth)
     is_needless |= block >= num_tokens  # each row has as many blocks as the widest one
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
     is_read = (is_old & (is_needless == 0))[:, None]
-    half, dims, offsets = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], slot[:, None] * DIM
-    key_low = tl.load(keys + offsets + half, mask=is_read, other=0.0)
-    key_high = tl.load(keys + offsets + HALF + half, mask=is_read, other=0.0)
-    value = tl.load(values + offsets + dims, mask=is_read, other=0.0)
+    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
     wait(PDL)
     if is_needless:
         return
@@ -242,8 +272,8 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
     options = launch.options(qkv.device)
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, width * heads.num_kv_heads, len(rows))](
-        *(qkv, place.header, place.starts, place.first, place.depths, place.sees, place.cos, place.sin),
-        *(partial, weights, layer, heads.scaling, num_splits, width, len(place.cos), rows.start),
+        *(qkv, place.header, place.segments, place.starts, place.first, place.depths, place.sees),
+        *(place.cos, place.sin, partial, weights, layer, heads.scaling, num_splits, width, len(place.cos), rows.start),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,

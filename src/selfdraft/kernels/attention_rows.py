@@ -15,19 +15,50 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, Place, planes, rotated
+from .attention import SHARED, Heads, Place, old_planes, planes, read, rotated, segment_planes
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
-SLOTS, STAGES = 128, 3
+SLOTS, STAGES = SHARED, 3
 """Slots that are read at once, and how many times ahead."""
 MAX_COUNTED = 1 << 16
 """Rows times key/value heads."""
 
 
 @triton.jit
-def _put_together(partial_ptr, weights_ptr, lane, first, last, GROUP: tl.constexpr, MEMBERS: tl.constexpr,
-                  DIM: tl.constexpr):  # fmt: skip
+def _go_through(
+    qkv_ptr, segments_ptr, keys, values, query_low, query_high, new_low, new_high, new_value,
+    layer, row, head, start, begin, lowest, highest, scaling,
+    NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Softmax over some slots of a row, as far as they are visible: mixed values, not yet divided, best, divisor."""
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    best = tl.full([MEMBERS], -1e30, tl.float32)
+    total = tl.zeros([MEMBERS], tl.float32)
+    mixed = tl.zeros([MEMBERS, DIM], tl.float32)
+    for first in tl.range(lowest, highest, SLOTS, num_stages=STAGES):
+        slot = first + tl.arange(0, SLOTS)
+        is_old, is_new = (slot < start)[:, None], (slot == start)[:, None]
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
+        old_low, old_high, old_value = read(old_keys, old_values, slot, is_old, DIM)
+        key_low, key_high = tl.where(is_new, new_low, old_low), tl.where(is_new, new_high, old_high)
+        value = tl.where(is_new, new_value, old_value)
+        scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
+        scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
+        scores = tl.where(((slot <= start) & (slot >= begin))[None, :], scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, axis=1))
+        probs = tl.exp(scores - new_best[:, None])
+        before = tl.exp(best - new_best)
+        total = total * before + tl.sum(probs, axis=1)
+        mixed = tl.dot(probs.to(value.dtype), value, mixed * before[:, None], input_precision="ieee")
+        best = new_best
+    return mixed, best, total
+
+
+@triton.jit
+def _put_together(
+    partial_ptr, weights_ptr, lane, first, last, GROUP: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr
+):
     """The softmax over all spans of a row: what other programs have just written."""
     dims, mask = tl.arange(0, DIM)[None, :], lane < GROUP
     best = tl.full([MEMBERS], -1e30, tl.float32)
@@ -48,9 +79,9 @@ def _put_together(partial_ptr, weights_ptr, lane, first, last, GROUP: tl.constex
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "num_positions", "num_spans"])
+@triton.jit(do_not_specialize=["segments_ptr", "layer", "num_positions", "num_spans"])
 def _attend_rows(
-    qkv_ptr, header_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, partial_ptr, weights_ptr, arrived_ptr,
+    qkv_ptr, header_ptr, segments_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, partial_ptr, weights_ptr, arrived_ptr,
     layer, scaling, num_positions, num_spans,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr, MEMBERS: tl.constexpr,
     SPAN: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -58,7 +89,6 @@ def _attend_rows(
     """One span of the slots of one row and one key/value head."""
     let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
-    QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     span, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(starts_ptr + row)
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
@@ -70,56 +100,36 @@ def _attend_rows(
     wait(PDL)
     if (span < first_span) | (span > last_span):
         return
-    qkv_ptr += row.to(tl.int64) * QKV
-    lane = tl.arange(0, MEMBERS)
+    qkv_ptr += row.to(tl.int64) * (GROUP + 2) * NUM_KV * DIM
+    lane, one = tl.arange(0, MEMBERS), tl.arange(0, 1)
     half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
-    is_member = (lane < GROUP)[:, None]
-    place = out_ptr + ((row * NUM_KV + head) * GROUP + lane)[:, None] * DIM + dims
+    is_member, number = (lane < GROUP)[:, None], row * NUM_KV + head
+    place = out_ptr + (number * GROUP + lane)[:, None] * DIM + dims
     if not is_row:  # padding: nothing, but a number
         tl.store(place, tl.zeros([MEMBERS, DIM], out_ptr.dtype.element_ty), mask=is_member)
         return
     query_low, query_high = rotated(
         qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, num_positions, HALF
     )
-    one = tl.arange(0, 1)
     own = one + (NUM_KV * GROUP + head) * DIM
     new_low, new_high = rotated(qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF)
     new_value = tl.load(qkv_ptr + own[:, None] + NUM_KV * DIM + dims)
-    is_own = span == last_span
-    tl.store(keys + start * DIM + half, new_low, mask=is_own)
-    tl.store(keys + start * DIM + HALF + half, new_high, mask=is_own)
-    tl.store(values + start * DIM + dims, new_value, mask=is_own)
-    best = tl.full([MEMBERS], -1e30, tl.float32)
-    total = tl.zeros([MEMBERS], tl.float32)
-    mixed = tl.zeros([MEMBERS, DIM], tl.float32)
+    tl.store(keys + start * DIM + half, new_low, mask=span == last_span)
+    tl.store(keys + start * DIM + HALF + half, new_high, mask=span == last_span)
+    tl.store(values + start * DIM + dims, new_value, mask=span == last_span)
     lowest, highest = tl.maximum(begin // SLOTS * SLOTS, span * SPAN), tl.minimum(end, (span + 1) * SPAN)
-    for first in tl.range(lowest, highest, SLOTS, num_stages=STAGES):
-        slot = first + tl.arange(0, SLOTS)
-        is_old, is_new = (slot < start)[:, None], (slot == start)[:, None]
-        offsets = slot[:, None].to(tl.int64) * DIM
-        key_low = tl.where(is_new, new_low, tl.load(keys + offsets + half, mask=is_old, other=0.0))
-        key_high = tl.where(is_new, new_high, tl.load(keys + offsets + HALF + half, mask=is_old, other=0.0))
-        value = tl.where(is_new, new_value, tl.load(values + offsets + dims, mask=is_old, other=0.0))
-        scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
-        scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
-        visible = ((slot < end) & (slot >= begin))[None, :]
-        scores = tl.where(visible, scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, axis=1))
-        probs = tl.exp(scores - new_best[:, None])
-        before = tl.exp(best - new_best)
-        total = total * before + tl.sum(probs, axis=1)
-        mixed = tl.dot(probs.to(value.dtype), value, mixed * before[:, None], input_precision="ieee")
-        best = new_best
+    mixed, best, total = _go_through(
+        qkv_ptr, segments_ptr, keys, values, query_low, query_high, new_low, new_high, new_value,
+        layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, MEMBERS, SLOTS, STAGES,
+    )  # fmt: skip
     if first_span != last_span:
-        number = row * NUM_KV + head
         partial_ptr += number.to(tl.int64) * num_spans * GROUP * DIM
         weights_ptr += number * num_spans * GROUP * 2
         tl.store(partial_ptr + (span * GROUP + lane)[:, None] * DIM + dims, mixed, mask=is_member)
         tl.store(weights_ptr + (span * GROUP + lane) * 2, best, mask=lane < GROUP)
         tl.store(weights_ptr + (span * GROUP + lane) * 2 + 1, total, mask=lane < GROUP)
         tl.debug_barrier()  # all of it is there before others hear of it
-        num_arrived = tl.atomic_add(arrived_ptr + number, 1, sem="acq_rel")
-        if num_arrived < last_span - first_span:
+        if tl.atomic_add(arrived_ptr + number, 1, sem="acq_rel") < last_span - first_span:
             return
         tl.store(arrived_ptr + number, 0)
         mixed, total = _put_together(partial_ptr, weights_ptr, lane, first_span, last_span, GROUP, MEMBERS, DIM)
@@ -148,8 +158,8 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     out = room("mixed", (len(qkv), heads.num_heads * heads.dim), qkv.dtype, qkv.device)
     kernel: Any = _attend_rows
     kernel[(num_spans, heads.num_kv_heads, len(qkv))](
-        *(qkv, place.header, place.starts, place.cos, place.sin, out, partial, weights, arrivals(qkv.device)),
-        *(layer, heads.scaling, len(place.cos), num_spans),
+        *(qkv, place.header, place.segments, place.starts, place.cos, place.sin, out),
+        *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(place.cos), num_spans),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,

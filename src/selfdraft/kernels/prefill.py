@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, planes, rotated
+from .attention import Heads, old_planes, planes, rotated, segment_planes
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -117,7 +117,7 @@ def _mix(
 
 @triton.jit
 def _attend_block(
-    qkv_ptr, header_ptr, entry, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
+    qkv_ptr, header_ptr, segments_ptr, entry, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -125,7 +125,9 @@ def _attend_block(
     STEP: tl.constexpr = KEYS * SPLITS
     start, count = tl.load(entry + 1).to(tl.int32), tl.load(entry + 3).to(tl.int32)
     lane, dims = tl.arange(0, QUERIES), tl.arange(0, DIM)[None, :]
-    keys, values = planes(header_ptr, qkv_ptr, layer, tl.load(entry), head // (NUM_HEADS // NUM_KV), NUM_KV, DIM)
+    chunk, group = tl.load(entry), head // (NUM_HEADS // NUM_KV)
+    keys, values = planes(header_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, chunk, group, NUM_KV, DIM)
     is_query = lane < count
     token = tl.load(entry + 2) + lane
     source = qkv_ptr + (token[:, None] * (NUM_HEADS + 2 * NUM_KV) + head) * DIM + dims
@@ -139,12 +141,14 @@ def _attend_block(
     mixed, total = tl.zeros([QUERIES, DIM], tl.float32), tl.zeros([QUERIES], tl.float32)
     best = tl.full([QUERIES], -1e30, tl.float32)  # a query may see nothing of the first slots
     for first in range(begin, edge, STEP):
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
-            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
         )
     for first in range(begin + tl.cdiv(tl.maximum(edge - begin, 0), STEP) * STEP, end, STEP):
+        old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
-            query, keys, values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
         )
     place = (split * num_tokens + token) * NUM_HEADS + head
     if SPLITS == 1:
@@ -157,9 +161,9 @@ def _attend_block(
 
 
 @quick
-@triton.jit(do_not_specialize=["layer", "num_tokens"])
+@triton.jit(do_not_specialize=["segments_ptr", "layer", "num_tokens"])
 def _attend_chunks(
-    qkv_ptr, header_ptr, blocks_ptr, out_ptr, weights_ptr, layer, scale, num_tokens,
+    qkv_ptr, header_ptr, segments_ptr, blocks_ptr, out_ptr, weights_ptr, layer, scale, num_tokens,
     NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -171,15 +175,15 @@ def _attend_chunks(
         return
     if SPLITS == 1:
         _attend_block(
-            qkv_ptr, header_ptr, blocks_ptr + block * 4, out_ptr, weights_ptr, layer, scale, num_tokens, head, 0,
-            NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, 1,
+            qkv_ptr, header_ptr, segments_ptr, blocks_ptr + block * 4, out_ptr, weights_ptr,
+            layer, scale, num_tokens, head, 0, NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, 1,
         )  # fmt: skip
     else:
         for item in range(block, num_blocks, tl.num_programs(0)):
             split = (tl.program_id(2) + item) % SPLITS
             _attend_block(
-                qkv_ptr, header_ptr, blocks_ptr + item * 4, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
-                NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, SPLITS,
+                qkv_ptr, header_ptr, segments_ptr, blocks_ptr + item * 4, out_ptr, weights_ptr,
+                layer, scale, num_tokens, head, split, NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, SPLITS,
             )  # fmt: skip
 
 
@@ -220,12 +224,19 @@ def splits_of(num_tokens: int, num_heads: int) -> int:
 
 
 def attend(
-    qkv: torch.Tensor, header: torch.Tensor, slots: torch.Tensor, blocks: torch.Tensor, heads: Heads, layer: int
+    qkv: torch.Tensor,
+    header: torch.Tensor,
+    segments: torch.Tensor,
+    slots: torch.Tensor,
+    blocks: torch.Tensor,
+    heads: Heads,
+    layer: int,
 ) -> torch.Tensor:
     """[tokens, heads * dim] of what `rotate_and_store` has left; of what only pads, anything.
 
-    `blocks` [blocks, 4]: each has up to `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its
-    place among the tokens, and their number. There are as many as `header[6]` says.
+    `segments` as in `attention.Place`, a row of it for each chunk. `blocks` [blocks, 4]: each has up to
+    `queries_of(tokens)` queries of one chunk: the chunk, the first one's slot, its place among the tokens, and their
+    number. There are as many as `header[6]` says.
     """
     num_tokens, shape = len(qkv), (len(qkv), heads.num_heads * heads.dim)
     queries, splits = queries_of(num_tokens), splits_of(num_tokens, heads.num_heads)
@@ -235,7 +246,7 @@ def attend(
     options = launch.options(qkv.device)
     kernel: Any = _attend_chunks
     kernel[(len(blocks) if splits == 1 else triton.cdiv(num_tokens, queries), heads.num_heads, splits)](
-        *(qkv, header, blocks, partial, weights, layer, heads.scaling * _LOG2_E, num_tokens),
+        *(qkv, header, segments, blocks, partial, weights, layer, heads.scaling * _LOG2_E, num_tokens),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,

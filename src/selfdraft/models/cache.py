@@ -10,15 +10,17 @@ import copy
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from .free_memory import free_bytes
 from .placement import Placement
 
+_ROOM_APART = 8
+"""What rows have in common is stored apart from them where so many times as much memory is free."""
 BLOCK = 64
 """Slots are added in blocks of this many, so that a growing sequence copies its cache rarely."""
 
@@ -32,6 +34,18 @@ class LayerShape:
     value_dim: int
 
 
+class SharedSlots(NamedTuple):
+    """What a row begins with and does not hold itself: the first `length` slots of [layers, 2, heads, slots, dim]."""
+
+    part: torch.Tensor
+    length: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """As kernels know it."""
+        return self.part.data_ptr(), self.part.shape[-2], self.length
+
+
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], tuple[torch.Tensor, object]]
 """Room for a cache, filled with zeros, and something to hold on to for as long as it is used."""
 
@@ -43,7 +57,9 @@ def allocate_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 class SlotCache:
     """Per layer `keys[layer]` and `values[layer]`, each [rows, heads, slots, dim].
 
-    Where all layers are alike they are views of one `storage` [layers, 2, rows, heads, slots, dim].
+    Where all layers are alike they are views of one `storage` [layers, 2, rows, heads, slots, dim]. Then, and if the
+    passes read them there, rows refer to common beginnings (`segments`, by row) in whole blocks of `shared_block`
+    slots. Their own slots stand where they would, and those that they do not use stay empty until `make_whole`.
     """
 
     @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
@@ -56,7 +72,10 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device,
         allocate: Allocate = allocate_zeros,
+        shared_block: int = 0,
     ) -> None:
+        self.segments: dict[int, SharedSlots] = {}
+        self._shared_block = shared_block
         self.history: Any = None  # what a runner knows of the texts in these rows beside their keys and values
         self.num_slots = round_up(num_slots)
         self.num_freed, self.num_begun = 0, 0  # how often rows were
@@ -103,6 +122,7 @@ class SlotCache:
         """The same tensors, for a recording that must not keep the storage from its next user."""
         twin = copy.copy(self)
         twin.lease = twin.history = None  # which has one, too
+        twin.segments = {}
         return twin
 
     def reserve(self, num_slots: int) -> None:
@@ -117,6 +137,7 @@ class SlotCache:
         old_stores = [] if is_empty else self.stores
         if num_rows != old_rows:
             self.history = None
+        self.segments = {row: one for row, one in self.segments.items() if row < num_rows and not is_empty}
         if is_empty:
             self.storage, self.lease, self.keys, self.values = None, None, [], []
         self.num_slots = round_up(num_slots)
@@ -128,18 +149,68 @@ class SlotCache:
 
     def beginning(self, row: int, length: int) -> list[torch.Tensor]:
         """The first slots of a row: views [..., heads, length, dim], for `begin`."""
+        self.make_whole([row])
         return [store.select(-4, row).narrow(-2, 0, length) for store in self.stores]
 
-    def begin(self, row: int, parts: Sequence[torch.Tensor], length: int) -> None:
-        """Let a row begin with the first `length` slots of what `beginning` returned, here or of another cache."""
+    def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
+        """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned.
+
+        Copies are never written again. What another row has gets stored apart for both, if there is room.
+        """
+        if isinstance(source, int):
+            self._begin_as(row, source, length)
+        else:
+            self._begin(row, source, length, SharedSlots(source[0], self._sharable(length)))
+
+    def _begin_as(self, row: int, other: int, length: int) -> None:
+        known, shared = self.segments.get(other), self._sharable(length)
+        if shared and (known is None or not known.length) and self._has_room_for(shared):
+            known = SharedSlots(self.beginning(other, shared)[0].clone(memory_format=torch.contiguous_format), shared)
+            self.segments[other] = known
+        if known is not None and length <= known.length:
+            self.begin(row, [known.part], length)
+        else:
+            self._begin(row, [store.select(-4, other) for store in self.stores], length, known)
+
+    def _sharable(self, length: int) -> int:
+        block = self._shared_block if self.storage is not None else 0
+        return length // block * block if block else 0
+
+    def _has_room_for(self, num_slots: int) -> bool:
+        num_bytes = self.num_bytes // (self.num_rows_allocated * self.num_slots) * num_slots
+        return num_bytes * _ROOM_APART <= free_bytes(self.keys[0].device)
+
+    def _begin(self, row: int, parts: Sequence[torch.Tensor], length: int, shared: SharedSlots | None) -> None:
+        """`parts` have what `shared` has not."""
         self.num_begun += 1
+        self.segments = {place: one for place, one in self.segments.items() if one.length and place != row}
+        first = 0 if shared is None else shared.length
+        if shared is not None and first:
+            self.segments[row] = shared
+        self._copy(row, parts, first, length)
+
+    def make_whole(self, rows: Iterable[int]) -> None:
+        """Let rows hold what they refer to."""
+        for row in rows if self.segments else ():
+            if row in self.segments:
+                part, length = self.segments[row]
+                self._copy(row, [part], 0, length)
+                self._leave(row)
+
+    def _leave(self, row: int) -> None:
+        """It is held until the next row begins: a pass that runs ahead may go on reading it up to then."""
+        self.segments[row] = self.segments[row]._replace(length=0)
+
+    def _copy(self, row: int, parts: Sequence[torch.Tensor], first: int, end: int) -> None:
         for store, part in zip(self.stores, parts, strict=True):
-            store.select(-4, row).narrow(-2, 0, length).copy_(part.narrow(-2, 0, length))
+            store.select(-4, row).narrow(-2, first, end - first).copy_(part.narrow(-2, first, end - first))
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there."""
         self.num_freed += 1
         self._freed.update(dict.fromkeys(rows, self.num_freed))
+        for row in self.segments.keys() & set(rows):
+            self._leave(row)
         if self.history is not None:
             self.history.forget(rows)
 

@@ -42,7 +42,7 @@ class Asked:
 
     spec: DraftSpec
     cache: weakref.ref[SlotCache]
-    place: tuple[int, ...]  # the cache's address, the rows
+    place: tuple[int, ...]  # the cache's address, how often its rows began, the rows
     ids: tuple[Sequence[int], ...]  # the engine's numbers of the texts, the caller's
     num_changes: int | None  # of the rule
     starts: Sequence[int]
@@ -58,12 +58,13 @@ class Asked:
         is_known = choosing is not None and rule.num_changes is not None and bool(task.rooms)
         if choosing is None or not is_known or len(request.tokens[0]) > 1 or min(task.caps) < 1:
             return None
-        place, ids = (cache.address, *request.cache_rows), (task.sequence_ids, [site.sequence for site in task.sites])
+        place = (cache.address, cache.num_begun, *request.cache_rows)
+        ids = (task.sequence_ids, [site.sequence for site in task.sites])
         numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
         return cls(spec, weakref.ref(cache), place, ids, rule.num_changes, *numbers)
 
     def is_verified_by(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_here = self.cache() is cache and self.place == (cache.address, *request.cache_rows)
+        is_here = self.cache() is cache and self.place == (cache.address, cache.num_begun, *request.cache_rows)
         return is_here and list(self.starts) == list(request.starts)
 
     def leads_to(self, other: Asked) -> bool:

@@ -37,6 +37,7 @@ class Forward(Hashable, Protocol):
     """
 
     holds_cache: bool  # whether a recording is bound to the cache's tensors, or finds them through `buffers.header`
+    shared_block: int  # slots of a common beginning that it reads together where they are stored; 0: in the cache only
     packs: bool  # whether it computes `buffers.places` alone, or all columns
     max_tokens: int  # it is meant for
 
@@ -102,7 +103,7 @@ class ModuleForward:
     """The decoder's own sub-layers: what the eager runner computes, for any family."""
 
     holds_cache, packs = True, False
-    max_tokens = 512
+    max_tokens, shared_block = 512, 0
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder

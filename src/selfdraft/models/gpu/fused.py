@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from ...kernels.attention import Heads, Place, attend
+from ...kernels.attention import SHARED, Heads, Place, attend
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
 from ...kernels.launch import Room
@@ -64,7 +64,7 @@ class FusedForward:
     """The same passes as ModuleForward's, for models whose every sub-layer is joined, in half precision."""
 
     holds_cache, packs = False, True
-    max_tokens = 512
+    max_tokens, shared_block = 512, SHARED
 
     def __init__(self, decoder: Decoder, make_timer: Callable[[torch.device], Timer] | None = None) -> None:
         self._decoder, self._products = decoder, Products(decoder, make_timer)
@@ -81,7 +81,7 @@ class FusedForward:
         self, buffers: PassBuffers, cache: SlotCache, end: int, skip: SkipSet, capture: Sequence[str] = ()
     ) -> Midway:
         sublayers, table, places = self._decoder.active_sublayers(skip), self._decoder.embedding, buffers.places
-        rows = (buffers.header, buffers.starts, buffers.first, places)
+        rows = (buffers.header, buffers.tensors["segments"], buffers.starts, buffers.first, places)
         place = Place(*rows, buffers.depths, buffers.sees, self._cos, self._sin, end)
         theirs = self._products.theirs(len(places))
         space: Workspace = Fresh() if capture or theirs - {"head"} else self._fixed(buffers, end)

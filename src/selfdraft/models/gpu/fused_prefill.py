@@ -135,9 +135,10 @@ class FusedPrefill(Prefill):
             return F.linear(gate(F.linear(normed, part.gate_up, part.gate_up_bias)), part.down, part.down_bias)
         heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
-        header, chunks, slots, blocks = (inputs.tensors[name] for name in ("header", "chunks", "slots", "blocks"))
+        header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
         rotate_and_store(qkv, header, chunks, slots, self._table, heads, part.layer)
-        return F.linear(attend(qkv, header, slots, blocks, heads, part.layer), part.out, part.out_bias)
+        mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], heads, part.layer)
+        return F.linear(mixed, part.out, part.out_bias)
 
     @torch.inference_mode()
     def prove(self) -> None:

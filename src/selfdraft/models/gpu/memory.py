@@ -115,7 +115,7 @@ class Packed:
         size = sum(math.prod(shape) for shape in shapes.values())
         self.data, self._mirror = device.zeros(size), device.host_zeros(size)
         self._numbers: Ints = self._mirror.numpy()
-        self._sent = Signal(device)
+        self._sent, self._refers = Signal(device), False
         self.host: dict[str, Ints] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         first = 0
@@ -131,6 +131,15 @@ class Packed:
         """
         self._sent.wait()
         self._numbers[: len(numbers)] = numbers
+
+    def refer(self, request: PassRequest, cache: SlotCache) -> None:
+        """`segments` [rows, 4] of the request's rows: see `kernels/attention.Place`; after `write`."""
+        if self._refers or cache.segments:
+            segments, self._refers = self.host["segments"], bool(cache.segments)
+            segments[:] = 0
+            for place, row in enumerate(request.cache_rows):
+                if row in cache.segments:
+                    segments[place, :3] = cache.segments[row].numbers
 
     def send(self) -> None:
         self.copy()
@@ -182,7 +191,7 @@ class PassBuffers(Packed):
         shapes = {"header": (8 + rows,), "starts": (rows,), "first": (num_first,), "places": (rows * width,)}
         squares = {"tokens": square, "depths": square, "sees": square}
         choosing = {"indices": (rows,), "settings": (rows, len(SETTINGS))}
-        super().__init__(device, {**shapes, **squares, **choosing, **(more or {})})
+        super().__init__(device, {**shapes, **squares, **choosing, **(more or {}), "segments": (rows, 4)})
         self.rows, self.width, self.num_tokens = rows, width, rows * width
         self._places = list(range(rows * width))
         columns = range(width)
@@ -224,6 +233,7 @@ class PassBuffers(Packed):
             numbers += self._choosing_numbers(request.choosing)
         numbers += more
         self.write(numbers)
+        self.refer(request, cache)
 
     def _packing(self, request: PassRequest, is_even: bool) -> list[int]:
         """`first` and `places`."""
@@ -266,7 +276,7 @@ class PromptBuffers(Packed):
         flat, self._num_queries = (num_tokens,), num_queries
         num_blocks = num_tokens // num_queries + num_chunks
         shapes = {"header": (8 + num_chunks,), "tokens": flat, "chunks": flat, "slots": flat, "blocks": (num_blocks, 4)}
-        super().__init__(device, shapes)
+        super().__init__(device, {**shapes, "segments": (num_chunks, 4)})
 
     def send_request(self, request: PassRequest, cache: SlotCache) -> None:
         host, lengths = self.host, np.array([len(row) for row in request.tokens])
@@ -281,6 +291,7 @@ class PromptBuffers(Packed):
         host["slots"][num_tokens:] = -1
         host["tokens"][num_tokens:] = 0
         host["blocks"][: len(blocks)] = blocks
+        self.refer(request, cache)
         self.send()
 
 

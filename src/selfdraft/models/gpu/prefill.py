@@ -33,4 +33,5 @@ class Prefill:
     @torch.inference_mode()
     def run(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         """A chain in each row, as the eager runner reads it; `request` asks for no scores."""
+        cache.make_whole(request.cache_rows)
         return read_prompts(self._decoder, request, cache, prefill_width)

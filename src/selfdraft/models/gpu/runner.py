@@ -148,6 +148,8 @@ class GraphRunner(EagerRunner):
     def _route(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         forward = self._forward_of(request)
         self._drafts.forget()
+        if not (request.is_prompt if forward is None else forward.shared_block):
+            cache.make_whole(request.cache_rows)
         if forward is not None:
             self.decoder.check_points(request.capture)
             self._settle()
@@ -169,6 +171,8 @@ class GraphRunner(EagerRunner):
         forward = self._forward_for(request.row_widths)
         if forward is None or task.rule in self._drafts.refused:
             return None
+        if not forward.shared_block:
+            cache.make_whole(request.cache_rows)
         self._passes.forget_ahead()
         self._settle()
         chain = self._drafts.run(forward, task, request, cache, vocabulary)
@@ -182,6 +186,7 @@ class GraphRunner(EagerRunner):
         self._drafts.forget()
         self._launches.launched()
         self._is_settled = False
+        cache.make_whole([row])
         return super().probe(cache, tokens, first, row)
 
     def _settle(self) -> None:
@@ -219,9 +224,15 @@ class GraphRunner(EagerRunner):
         self._drafts.leave()
         if self.fallback_reason is not None:
             return super().new_cache(num_rows, num_slots)
-        decoder, take = self.decoder, self._storages.take
+        decoder = self.decoder
         cache = SlotCache(
-            decoder.shapes, num_rows, bucket(num_slots), dtype=decoder.dtype, device=decoder.device, allocate=take
+            decoder.shapes,
+            num_rows,
+            bucket(num_slots),
+            dtype=decoder.dtype,
+            device=decoder.device,
+            allocate=self._storages.take,
+            shared_block=self._forwards[0].shared_block,
         )
         stale = self._storages.trim()
         if stale:
