@@ -2,10 +2,11 @@
 
     python benchmarks/batches.py MODEL --rows 1 8 32 --variant "tree: strategy=fixed ..." --output result.json
 
-For each number of rows the arms take turns, --repeats times, on the same prompts; shown are whole calls of
-`engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of each. In such a call the
-slowest text decides; --per-row K keeps all rows busy instead: K texts for each, in a session where the next one joins
-when one leaves. Every text is held against that of a single plain call: equal, a tie of scores, or different.
+For each number of rows the arms take turns, --repeats times, on the same prompts, one of each domain after the other;
+shown are whole calls of `engine.generate(list)` (prompts read, texts decoded) and decoding alone, the best repeat of
+each. In such a call the slowest text decides; --per-row K keeps all rows busy instead: K texts for each, in a session
+where the next one joins when one leaves. Every text is held against that of a single plain call: equal, a tie of
+scores, or different.
 
 --stall asks for a long prompt while others are being decoded: how long do they wait for a token? --queue N asks for N
 texts at once, transformers with padding of neighbours in length. Without --eos texts go on after their end, so that
@@ -34,6 +35,7 @@ from selfdraft.cli.bench import read_variants
 from selfdraft.cli.inputs import write_file
 from selfdraft.engine.device import device_seconds
 from selfdraft.measure.circumstances import circumstances
+from selfdraft.prompts.arrange import in_turn
 from selfdraft.prompts.sets import select_prompts
 from selfdraft.prompts.tokens import encode
 from selfdraft.registry import DRAFTING
@@ -66,7 +68,7 @@ class Bench:
             options.model, device=options.device, strategy="off", prefix_cache=False
         )
         files = [(path, Path(path).read_text(encoding="utf-8")) for path in options.prompts]
-        prompts = select_prompts([], files, [], None)
+        prompts = in_turn(select_prompts([], files, [], None))
         tokens = [encode(prompt, self.engine) for prompt in prompts]
         limit = (self.engine.context_length or 1 << 30) - options.max_new_tokens
         self.prompts = [one for one in tokens if len(one) <= min(limit, options.max_prompt)]
