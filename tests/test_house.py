@@ -46,7 +46,7 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 2900,
+    "kernels": 2960,
     "models": 2195,
     "models/gpu": 2960,
     "models/cpu": 450,
@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4720,
+    "engine": 4750,
     "prompts": 480,
     "measure": 1365,
     "calibrate": 1655,

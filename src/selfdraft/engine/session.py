@@ -63,6 +63,7 @@ class Rows:
         if self._rounds is not None and changed:
             self._rounds.step()
         self._live = [text for text in changed if not text.has_ended]
+        forget_methods([*gone, *changed])
         return [*gone, *changed]
 
     def _ask(self) -> None:
@@ -103,12 +104,20 @@ class Rows:
         """End what has not ended."""
         for text in self._texts:
             text.cancel()
+        forget_methods(self._texts)
         self._live, self._waiting = [], deque()
         self._room.close()
         if self._rounds is not None:
             rounds, self._rounds = self._rounds, None
             with self._room.runner.lock:
                 rounds.close()
+
+
+def forget_methods(texts: Sequence[LiveText]) -> None:
+    """Of those that have ended: they may be read much later, and would keep their model until then."""
+    for text in texts:
+        if text.has_ended:
+            vars(text).pop("cohort", None)
 
 
 @dataclass(frozen=True)

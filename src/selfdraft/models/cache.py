@@ -20,7 +20,7 @@ from .free_memory import free_bytes
 from .placement import Placement
 
 _ROOM_APART = 8
-"""What rows have in common is stored apart from them where so many times as much memory is free."""
+"""What rows have in common is stored apart from them where 8 times as much memory is free."""
 BLOCK = 64
 """Slots are added in blocks of this many, so that a growing sequence copies its cache rarely."""
 
