@@ -226,6 +226,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--queue", type=int, metavar="N", help="also N texts at once, and transformers padded")
     made.add_argument("--padded-rows", type=int, default=64, metavar="N", help="of transformers' padded batches")
     made.add_argument("--output", metavar="FILE", help="keep the JSON document here")
+    made.add_argument("--keep-prompts", metavar="FILE", help="write the prompts' tokens here, for vllm_batches.py")
     made.add_argument("--commit", metavar="TEXT", help="what was measured, where git does not know")
     return made
 
@@ -233,6 +234,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     bench = Bench(options)
+    if options.keep_prompts:
+        write_file(options.keep_prompts, json.dumps(bench.prompts).encode())
     where = circumstances(bench.engine.runner)
     asked = {name: value for name, value in vars(options).items() if name not in ("output", "commit", "device")}
     document: dict[str, Any] = {"benchmark": "batches", "selfdraft": selfdraft.__version__, **where, "options": asked}

@@ -1,0 +1,95 @@
+"""The documents of batches.py and vllm_batches.py as Markdown tables: `python benchmarks/batches_page.py FILE...`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def speed(row: Document) -> float:
+    return float(row["num_tokens"] / row["seconds"])
+
+
+def told(verdicts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())) or "-"
+
+
+def circumstances(document: Document) -> str:
+    """What was measured, on what, and how."""
+    keys = ("device", "vllm", "torch", "transformers", "commit")
+    where = ", ".join(f"{key} {document[key]}" for key in keys if key in document)
+    given = document["options"]
+    return f"{where}; {given['max_new_tokens']} tokens a text, best of {given['repeats']}.\n"
+
+
+def plain(document: Document, others: Sequence[Document]) -> str:
+    """Our own, by rows; beside them vLLM's on the same requests, the slower and the faster of our runs against it."""
+    ends = bool(document["options"]["eos"])
+    measured = {"batches": {}, "vllm": {}}
+    for one in (document, *others):
+        for row in one["rows"]:
+            if row.get("eos", ends) == ends:
+                measured[one["benchmark"]].setdefault(row["rows"], []).append(speed(row))
+    lines = []
+    for row in document["rows"]:
+        own, theirs = (measured[name].get(row["rows"], []) for name in ("batches", "vllm"))
+        ratios = {f"{one / theirs[0]:.2f}x": None for one in sorted(own) if theirs}
+        decoding = f"{row['num_tokens'] / row['decode_seconds']:,.0f}" if row["decode_seconds"] else "-"
+        beside = [f"{theirs[0]:,.0f}" if theirs else "-", " to ".join(ratios) or "-"]
+        lines.append([str(row["rows"]), f"{speed(row):,.0f}", decoding, told(row["verdicts"]), *beside])
+    return table(["rows", "tokens/s, whole calls", "decoding alone", "texts", "vLLM", "ours against it"], lines)
+
+
+def arms(document: Document) -> str:
+    """Methods against plain decoding, by rows."""
+    names = list(dict.fromkeys(row["arm"] for row in document["rows"]))
+    found = {(row["rows"], row["arm"]): row for row in document["rows"]}
+    lines = []
+    for number in dict.fromkeys(row["rows"] for row in document["rows"]):
+        base = speed(found[number, names[0]])
+        ratios = [f"{speed(found[number, name]) / base:.2f}x" for name in names[1:]]
+        verdicts: dict[str, int] = {}
+        for name in names[1:]:
+            for verdict, count in found[number, name]["verdicts"].items():
+                verdicts[verdict] = verdicts.get(verdict, 0) + count
+        lines.append([str(number), f"{base:,.0f}", *ratios, told(verdicts)])
+    return table(["rows", f"{names[0]}, tokens/s", *names[1:], "texts"], lines)
+
+
+def figures(what: str, numbers: dict[str, float]) -> str:
+    return table([what, ""], [[name.replace("_", " "), f"{number:,.2f}"] for name, number in numbers.items()])
+
+
+def page(documents: Sequence[Document]) -> str:
+    """A table of each; one that was measured again has one of both."""
+    parts, shown = [], []
+    for one in documents:
+        others = [other for other in documents if other is not one and is_like(other, one)]
+        if one["benchmark"] == "batches" and one["rows"] and not any(other in shown for other in others):
+            is_plain = all(row["arm"] == "off" for row in one["rows"])
+            parts.append((plain(one, others) if is_plain else arms(one)) + "\n" + circumstances(one))
+            shown.append(one)
+        parts += [figures(name, one[name]) + "\n" + circumstances(one) for name in ("stall", "queue") if name in one]
+    return "\n".join(parts)
+
+
+def is_like(other: Document, one: Document) -> bool:
+    """Whether it was measured beside it, of the same requests."""
+    if other["benchmark"] == "vllm":
+        return True
+    same = ("prompts", "eos", "max_new_tokens", "variant", "peer", "per_row")
+    return all(other["options"].get(key) == one["options"].get(key) for key in same)
+
+
+if __name__ == "__main__":
+    print(page([json.loads(Path(file).read_text(encoding="utf-8")) for file in sys.argv[1:]]), end="")
