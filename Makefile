@@ -6,6 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
 EVERYDAY := benchmarks/results/everyday-h200.jsonl
+BATCHES := $(foreach run,rows again vllm eos code busy stall peer,benchmarks/results/batches-h200-$(run).json)
 TREES := benchmarks/results/trees-h200.jsonl
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 
@@ -48,6 +49,7 @@ results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	@{ cat docs/notes/methods.md; echo; $(RUN) selfdraft report $(MEASURED) --markdown; } > docs/results/methods.md
 	@{ cat docs/notes/everyday.md; echo; $(RUN) selfdraft report $(EVERYDAY) --markdown; } > docs/results/everyday.md
 	@{ cat docs/notes/trees.md; echo; $(RUN) selfdraft report $(TREES) --markdown; } > docs/results/trees.md
+	@{ cat docs/notes/batches.md; echo; $(VENV)/bin/python benchmarks/batches_page.py $(BATCHES); } > docs/results/batches.md
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
 
 clean:

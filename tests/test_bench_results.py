@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -129,3 +131,30 @@ def test_a_speed_in_prose_is_in_a_measured_file() -> None:
     known = {f"{found.value:.1f}" for found in totals if found} | {"1.00"}
     for speed in re.findall(r"(\d\.\d+)x", prose):
         assert speed in known, speed
+
+
+@cache
+def batches_page() -> str:
+    spec = importlib.util.spec_from_file_location("batches_page", REPOSITORY / "benchmarks" / "batches_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    runs = re.search(r"BATCHES := \$\(foreach run,([\w ]+),benchmarks/results/(\S+?)\$\(run\).json\)", makefile)
+    assert runs is not None
+    files = [RESULTS / f"{runs[2]}{run}.json" for run in runs[1].split()]
+    return str(module.page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
+
+
+def test_the_page_of_batches_is_what_its_command_prints() -> None:
+    introduction = (REPOSITORY / "docs" / "notes" / "batches.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "results" / "batches.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{batches_page()}"
+    assert "different" not in batches_page()
+
+
+def test_the_readme_shows_the_batches_that_were_measured() -> None:
+    shown = [line for line in README.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert len(shown) >= 5
+    assert set(shown) <= set(batches_page().splitlines())

@@ -70,7 +70,7 @@ def test_nothing_changes_but_the_time(
     """Single texts of several lengths and a batch, one after the other; also over bucket borders."""
     monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", slots)
     engines = new_engine(pico("llama"), make), waiting_engine(), new_engine(pico("llama"), make_runner)
-    texts = [([PROMPTS[0]], 30), ([PROMPTS[2]], 12), (list(PROMPTS), 16)]
+    texts = [([PROMPTS[0]], 30), ([PROMPTS[2]], 12), (list(PROMPTS), 10)]
     for prompts, count in texts if make is new_runner else texts[:1]:  # the loose one's recordings know one cache
         found, waited, eager = (engine.generate(prompts, max_new_tokens=count, **method) for engine in engines)
         assert tokens_of(found) == tokens_of(eager)
@@ -87,9 +87,9 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
     engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
     drawn = {key: value for key, value in method.items() if key in {*DRAWN, *RULES}}
     expected = plain.generate(PROMPTS[0], max_new_tokens=24, **drawn).tokens
-    for count in range(1, 14):
+    for count in (1, 2, 3, 4, 6, 9, 13):
         assert engine.generate(PROMPTS[0], max_new_tokens=count, **method).tokens == expected[:count]
-    for place in range(5, 15, 2):
+    for place in (5, 8, 13):
         with mock.patch.object(engine.model.generation_config, "eos_token_id", expected[place]):
             found = engine.generate(PROMPTS[0], max_new_tokens=24, **method)
         assert found.finish_reason == "eos"

@@ -557,6 +557,7 @@ def test_recordings_that_find_the_cache_themselves_are_prepared_once(short_bucke
     assert loose._runner.graphs.num_captures == len(ends) + 1 < bound._runner.graphs.num_captures
 
 
+@pytest.mark.full
 def test_preparing_stays_within_the_context(short_buckets: None) -> None:
     """After the last position there is nothing to look up."""
     engine = new_engine(pico("gpt2", n_positions=64), tree="siblings")

@@ -163,7 +163,7 @@ def test_texts_have_the_targets_distribution(options: dict[str, Any], acceptance
 
 
 @on_recordings
-@pytest.mark.parametrize("name", ["chain", "tree"])
+@pytest.mark.parametrize("name", [pytest.param("chain", marks=pytest.mark.full), "tree"])
 def test_recorded_texts_have_the_targets_distribution(name: str, engine: str) -> None:
     assert share_of_texts(OPTIONS[1], acceptance="rejection", engine=engine, **METHODS[name]) > 1e-3
 

@@ -77,9 +77,9 @@ def test_one_text_and_tested_drafts_go_on(engine: Engine, monkeypatch: pytest.Mo
 def test_a_batch_drafts_while_most_rows_want_to(kind: str, acceptance: str) -> None:
     """Unless drafts are part of what is drawn: then each row drafts as it would alone."""
     make = Engine if kind == "eager" else new_engine
-    engine, prompts = make(pico("llama")), [[*prompt, place] for place in range(2) for prompt in PROMPTS]
+    engine, prompts = make(pico("llama")), [*PROMPTS, [2, 9, 4]]
     method = {"strategy": "uniform", "lookahead": "confidence", "settings": {"confidence": {"threshold": 0.05}}}
-    options = {"max_new_tokens": 20, "temperature": 0.8, "seed": 3, "acceptance": acceptance, **method}
+    options = {"max_new_tokens": 18, "temperature": 0.8, "seed": 3, "acceptance": acceptance, **method}
     found = engine.generate(prompts, **options)
     alone = [engine.generate(prompt, sequence=place, **options) for place, prompt in enumerate(prompts)]
     assert [one.tokens for one in found] == [one.tokens for one in alone]
@@ -89,5 +89,5 @@ def test_a_batch_drafts_while_most_rows_want_to(kind: str, acceptance: str) -> N
         return
     whole = min(map(len, lengths)) - 1  # rounds of all rows
     counts = [[sum(own[place] > depth for own in lengths) for depth in range(1, 20)] for place in range(whole)]
-    assert all(count == 0 or count >= 5 for round_counts in counts for count in round_counts)
+    assert all(count == 0 or count >= 3 for round_counts in counts for count in round_counts)
     assert any(len({own[place] for own in lengths}) - 1 > 0 for place in range(whole)), "they stop at different depths"
