@@ -43,11 +43,17 @@ def plain(document: Document, others: Sequence[Document]) -> str:
     lines = []
     for row in document["rows"]:
         own, theirs = (measured[name].get(row["rows"], []) for name in ("batches", "vllm"))
-        ratios = {f"{one / theirs[0]:.2f}x": None for one in sorted(own) if theirs}
+        ratios = {
+            f"{one / other:.2f}x": None for one, other in zip(range_of(own), range_of(theirs)[::-1], strict=False)
+        }
         decoding = f"{row['num_tokens'] / row['decode_seconds']:,.0f}" if row["decode_seconds"] else "-"
-        beside = [f"{theirs[0]:,.0f}" if theirs else "-", " to ".join(ratios) or "-"]
+        beside = [" to ".join(f"{one:,.0f}" for one in sorted(set(theirs))) or "-", " to ".join(ratios) or "-"]
         lines.append([str(row["rows"]), f"{speed(row):,.0f}", decoding, told(row["verdicts"]), *beside])
     return table(["rows", "tokens/s, whole calls", "decoding alone", "texts", "vLLM", "ours against it"], lines)
+
+
+def range_of(numbers: Sequence[float]) -> list[float]:
+    return [min(numbers), max(numbers)] if numbers else []
 
 
 def arms(document: Document) -> str:
@@ -86,7 +92,7 @@ def page(documents: Sequence[Document]) -> str:
 def is_like(other: Document, one: Document) -> bool:
     """Whether it was measured beside it, of the same requests."""
     if other["benchmark"] == "vllm":
-        return True
+        return bool(other["options"]["max_new_tokens"] == one["options"]["max_new_tokens"])
     same = ("prompts", "eos", "max_new_tokens", "variant", "peer", "per_row")
     return all(other["options"].get(key) == one["options"].get(key) for key in same)
 

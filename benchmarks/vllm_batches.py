@@ -19,6 +19,14 @@ from typing import Any
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # its engine in this process: no messages between two
 
 
+def read(value: str) -> Any:
+    """A number, a truth value or a list where it is one, else the text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
 def measure(llm: Any, prompts: list[list[int]], params: Any, repeats: int) -> dict[str, float]:
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
     found = []
@@ -39,7 +47,7 @@ def main() -> None:
     made.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     made.add_argument("--repeats", type=int, default=4, metavar="N")
     made.add_argument("--eos", action="store_true", help="also with texts that end where the model ends them")
-    made.add_argument("--set", action="append", default=[], metavar="NAME=TEXT", help="more for vllm.LLM")
+    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="more for vllm.LLM")
     made.add_argument("--output", required=True, metavar="FILE", help="keep the JSON document here")
     options = made.parse_args()
 
@@ -49,7 +57,7 @@ def main() -> None:
     known = json.loads(Path(options.prompts).read_text(encoding="utf-8"))
     arguments = {"dtype": "bfloat16", "enable_prefix_caching": False, "max_num_seqs": max(options.rows)}
     arguments |= {"max_model_len": max(map(len, known)) + options.max_new_tokens, "gpu_memory_utilization": 0.5}
-    arguments |= dict(text.split("=", 1) for text in options.set)
+    arguments |= {name: read(value) for name, _, value in (text.partition("=") for text in options.set)}
     llm = vllm.LLM(model=options.model, **arguments)
     rows: list[dict[str, Any]] = []
     document = {"benchmark": "vllm", "vllm": vllm.__version__, "torch": torch.__version__, "arguments": arguments}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from pico import pico
 from selfdraft import Engine, OptionError
 from selfdraft.drafters.model import Model
 from selfdraft.engine import room as room_module
+from selfdraft.engine.method import Cohort
+from selfdraft.engine.room import Room
 from selfdraft.engine.session import Session
 from selfdraft.models import free_memory
 from selfdraft.models.cache import SlotCache
@@ -236,3 +239,48 @@ def test_free_memory_is_told_everywhere(tmp_path: Any, monkeypatch: pytest.Monke
     assert free_memory._free_in_container(tmp_path) > 1 << 60
     monkeypatch.setattr(free_memory.Path, "read_text", lambda path: "")
     assert free_memory._free_in_system() > 1 << 20
+
+
+def test_options_that_differ_leave_nothing_behind() -> None:
+    with Engine(pico("llama")).session() as session:
+        for place in range(20):
+            session.add([5, 6], temperature=0.5 + place / 100, max_new_tokens=2, strategy="off")
+        while session.num_open:
+            session.step()
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, Cohort)]
+
+
+def test_after_a_round_that_fails_nothing_is_open() -> None:
+    def fails(prefix: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no scores today")
+
+    with Engine(pico("llama")).session() as session:
+        session.add([5, 6], processors=[fails])
+        with pytest.raises(ValueError, match="no scores today"):
+            session.step()
+        assert (session.num_open, session.step()) == (0, [])
+
+
+def test_a_text_that_no_longer_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less memory is free when it comes to it than when it was let in: it does not wait for ever."""
+    engine = Engine(pico("llama"), prefix_cache=False)
+    with engine.session() as session:
+        session.add([5, 6])
+        monkeypatch.setattr(type(engine.runner), "free_bytes", 0)
+        with pytest.raises(OptionError, match="the memory that is free allows 0 GiB"):
+            session.step()
+
+
+def test_who_waits_is_not_counted_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pico("llama"), prefix_cache=False)
+    slots = engine.runner.cache_slots(70)
+    with engine.session(cache_bytes=2 * slots * engine.runner.slot_bytes) as session:
+        for _ in range(6):
+            session.add([5, 6], max_new_tokens=4, strategy="off")
+        asked: list[int] = []
+        limit = Room._limit
+        monkeypatch.setattr(Room, "_limit", lambda room, held: asked.append(held) or limit(room, held))
+        found, _ = run(session)
+    assert len(found) == 6
+    assert 3 <= len(asked) <= 7, "when texts have left, and once in vain"

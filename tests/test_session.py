@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pico import pico
+from pico import CONTEXT_LENGTH, pico
 from selfdraft import Engine, Generation, OptionError
 from selfdraft.engine import prefill
 from selfdraft.engine.draft import GroupDraft
@@ -215,9 +216,21 @@ def test_greedy_texts_of_a_request_are_all_equal() -> None:
         session.add([5, 6], n=0)
 
 
-def test_nothing_is_emitted_after_a_whole_text() -> None:
-    with engine_of("llama").session() as session, pytest.raises(OptionError, match="max_new_tokens=4 allows no more"):
-        session.add([5, 6], [1, 2, 3, 4], max_new_tokens=4)
+@pytest.mark.parametrize(
+    ("prompt", "emitted", "options", "reason"),
+    [
+        ([5, 6], [1, 2, 3, 4], {"max_new_tokens": 4}, "4 tokens were emitted, and max_new_tokens allows 4"),
+        ([5] * (CONTEXT_LENGTH - 2), [7, 8], {}, "2 tokens were emitted, and the model's context allows 2"),
+        ([5, 6], [1, 49], {}, "2 tokens were emitted, and the last one, 49, ends texts"),
+    ],
+)
+def test_nothing_is_emitted_after_a_whole_text(
+    prompt: list[int], emitted: list[int], options: dict[str, Any], reason: str
+) -> None:
+    engine = Engine(copy.deepcopy(pico("llama")))
+    engine.model.generation_config.eos_token_id = 49
+    with engine.session() as session, pytest.raises(OptionError, match=f"{reason}; the text is complete"):
+        session.add(prompt, emitted, **options)
 
 
 def test_a_closed_session_says_so() -> None:

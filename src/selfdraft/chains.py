@@ -11,6 +11,9 @@ import torch
 from .drafted import DraftStats
 from .passes import ChoiceKind, Choosing, Drawn, Site
 
+MAX_TESTED = 32
+"""Tokens of a draft that is tested by what it was drawn from: that is kept until then."""
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -18,6 +18,8 @@ from .types import Plan, Reuse, SkipSet, StepRecord
 class Cache(Protocol):
     """Keys and values of a batch. Slots after a row's verified length are scratch; lengths are the caller's."""
 
+    stores_apart: bool  # what rows have in common may take memory beside them
+
     @property
     def num_slots(self) -> int: ...
 

@@ -169,7 +169,9 @@ def context_of(runner: Runner, state: State, sequence: TextSequence) -> PlanCont
         first = max(0, end - num_tokens)
         return runner.probe(state.cache, sequence.tokens[first:end], first, sequence.row)
 
-    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, len(state.active))
+    # Tested drafts are what they would be alone.
+    num_rows = 1 if state.cohorts[sequence.sequence_id].is_tested else len(state.active)
+    return PlanContext(len(sequence.tokens), sequence.num_generated, probe, sequence.tokens, num_rows)
 
 
 def logprobs_of(judged: Judged, verdicts: Sequence[Verdict]) -> list[tuple[TokenLogprobs, ...]]:

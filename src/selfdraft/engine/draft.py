@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..chains import Choice, DraftedChain, DraftTask, Draw
+from ..chains import MAX_TESTED, Choice, DraftedChain, DraftTask, Draw
 from ..drafted import DraftStats
 from ..kernels.top import distribution, top
 from ..passes import ChoiceKind, Drawn, NoiseKey, Site
@@ -146,6 +146,7 @@ class GroupDraft:
         self._branches = functools.cache(lambda: [rule.tree.branches(text) for text in rows.committed])
         self._texts, self._sampler = [sequence.text for sequence in sequences], sampler
         choosing = sampler.choosing(sites, self._texts, rule.accept.draft_salt)
+        caps = [min(cap, MAX_TESTED) for cap in caps] if rule.keeps_scores else caps
         rooms = [sequence.max_draft_tokens for sequence in sequences]
         self._task = DraftTask(rule, caps, sites, rows.sequence_ids, choosing, rooms, self._branches, min_rows)
         self._candidates: list[torch.Tensor] = []  # per depth [rows, candidates], best first, PAD-filled

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -283,9 +284,8 @@ class Engine:
     ) -> Session:
         """Texts that join and leave between rounds, each with its own options.
 
-        At most `max_rows` are decoded at a time (None: 256), in a cache of at most `cache_bytes` (None: a
-        share of the memory that is free). The others wait. Beside texts that are decoded, prompts are read in parts,
-        one between two tokens, each in about `max_stall_seconds` (None: one and a half rounds). For servers and jobs:
+        At most `max_rows` (None: 256) are decoded at a time, in a cache of `cache_bytes` (None: by what is free).
+        The others wait. Prompts are read in parts, each in `max_stall_seconds` (None: one and a half rounds):
 
             with engine.session() as session:
                 number = session.add("Once upon a time", max_new_tokens=50)
@@ -298,10 +298,15 @@ class Engine:
         check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
         room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
         rows = Rows(room, self._worth, max_stall_seconds)
-        return Session(rows, partial(self._read_request, {}))
+        return Session(rows, partial(self._read_request, WeakValueDictionary()))
 
     def _read_request(
-        self, cohorts: dict[Any, Cohort], prompt: Any, emitted: Sequence[int], n: int, options: Mapping[str, Any]
+        self,
+        cohorts: MutableMapping[Any, Cohort],
+        prompt: Any,
+        emitted: Sequence[int],
+        n: int,
+        options: Mapping[str, Any],
     ) -> tuple[list[LiveText], Cohort]:
         """The texts of a session's request, and the cohort that they belong to: `cohorts` are those so far."""
         call, method = self._read(options, n)

@@ -53,11 +53,6 @@ class Requests:
         emitted: Sequence[int] = (),
     ) -> list[LiveText]:
         """`n` of each prompt, one after the other; they go on after what was emitted elsewhere."""
-        if len(emitted) >= settings.max_new_tokens:
-            raise OptionError(
-                f"{len(emitted)} tokens were emitted, and max_new_tokens={settings.max_new_tokens} allows no more; "
-                "the text is complete"
-            )
         texts: list[LiveText] = []
         for place, tokens in enumerate(prompts):
             self.check_tokens(tokens, emitted)
@@ -66,6 +61,7 @@ class Requests:
                 own = rules[row] if rules else None
                 sequence, tail = self.sequence(tokens, settings, row, own, emitted, request)
                 texts.append(LiveText(sequence, tail, settings))
+                check_emitted(sequence, tail.is_stopped)
                 request = sequence.request
         return texts
 
@@ -115,3 +111,18 @@ def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
         return ""
     text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
+
+
+def check_emitted(sequence: TextSequence, is_stopped: bool) -> None:
+    """Raise where what was emitted elsewhere is a whole text: nothing can go on from there."""
+    count, last = len(sequence.emitted), sequence.emitted[-1:]
+    reason = None
+    if count >= sequence.max_new_tokens:
+        what = "the model's context" if sequence.ends_at == "context" else "max_new_tokens"
+        reason = f"{what} allows {sequence.max_new_tokens}"
+    elif not sequence.eos_tokens.isdisjoint(last):
+        reason = f"the last one, {last[0]}, ends texts"
+    elif is_stopped:
+        reason = "they hold a stop string"
+    if count and reason:
+        raise OptionError(f"{count} tokens were emitted, and {reason}; the text is complete")

@@ -41,14 +41,15 @@ class Room:
         self.max_rows = max_rows or MAX_ROWS
         self._first_rows, self._share = min(first_rows, self.max_rows), SHARE_CPU if is_cpu else SHARE
         self._allowed = 0  # when it was last asked: of thousands of texts one or two ask
+        self._refused: list[int] = []  # who waited first when there was no room, and beside whom
         self.cache: Cache | None = None
 
-    def check(self, text: LiveText, live: Sequence[LiveText]) -> None:
-        """Raise for a text that could not even be decoded alone."""
+    def check(self, text: LiveText, live: Sequence[LiveText], again: bool = False) -> None:
+        """Raise for a text that could not even be decoded alone; `again`: by what is free now."""
         sequence, drafting = text.sequence, text.cohort.draft_slot_bytes
         slots = self.runner.cache_slots(sequence.num_slots)
         needed = self._bytes(1, slots, drafting)
-        if needed > self._allowed:
+        if again or needed > self._allowed:
             self._allowed = self._limit(self._held_bytes(live))
         if needed > self._allowed:
             given = "cache_bytes allows" if self._max_bytes else "the memory that is free allows"
@@ -61,6 +62,9 @@ class Room:
 
     def make(self, waiting: Sequence[LiveText], live: Sequence[LiveText]) -> int:
         """How many of those that wait join now, the first ones. The cache has room for them then."""
+        state = [text.sequence.sequence_id for text in (*waiting[:1], *live)]
+        if live and state == self._refused:
+            return 0
         texts = [*live, *waiting[: self.max_rows - len(live)]]
         longest = list(itertools.accumulate((text.sequence.num_slots for text in texts), max))
         drafting = list(itertools.accumulate(text.cohort.draft_slot_bytes for text in texts))
@@ -70,6 +74,7 @@ class Room:
             size = max(count, num_taken), self.runner.cache_slots(longest[count - 1])
             if self._has_room(*size, drafting[count - 1], held, limit, is_empty=not live):
                 return count - len(live)
+        self._refused = state
         return 0
 
     def close(self) -> None:
@@ -103,6 +108,7 @@ class Room:
     def _resize(self, rows: int, slots: int, is_empty: bool) -> None:
         if self.cache is None:
             self.cache = self.runner.new_cache(rows, slots)
+            self.cache.stores_apart = self._max_bytes is None  # else there may be no more than that
         else:
             self.cache.resize(rows, slots, is_empty)
 

@@ -30,6 +30,7 @@ class Rows:
         self._waiting: deque[LiveText] = deque()
         self._live: list[LiveText] = []
         self._rounds: Rounds | None = None
+        self._has_cancelled, self._asks = False, False  # whether texts were cancelled, or have functions to be asked
 
     @property
     def has_work(self) -> bool:
@@ -39,8 +40,14 @@ class Rows:
         """Raise for texts that can never have room."""
         for text in texts:
             text.cohort = cohort
+            self._asks |= text.is_unwanted is not None
             self._room.check(text, self._live)
         self._waiting.extend(texts)
+
+    def cancel(self, text: LiveText) -> None:
+        """It leaves before the next round, if it has not ended."""
+        text.cancel()
+        self._has_cancelled = True
 
     @property
     def _texts(self) -> list[LiveText]:
@@ -68,15 +75,17 @@ class Rows:
 
     def _ask(self) -> None:
         """Whether texts are wanted: each of their callers' functions once."""
-        functions = {id(one.is_unwanted): one.is_unwanted for one in self._texts if one.is_unwanted is not None}
+        texts = self._texts if self._asks else ()
+        functions = {id(one.is_unwanted): one.is_unwanted for one in texts if one.is_unwanted is not None}
         unwanted = {number for number, is_unwanted in functions.items() if is_unwanted()}
         for text in self._texts if unwanted else ():
             if id(text.is_unwanted) in unwanted:
-                text.cancel()
+                self.cancel(text)
 
     def _let_go(self) -> list[LiveText]:
         """Cancelled since the last round."""
-        gone = [text for text in self._texts if text.has_ended]
+        gone = [text for text in self._texts if text.has_ended] if self._has_cancelled else []
+        self._has_cancelled = False
         if gone:
             self._live = [text for text in self._live if not text.has_ended]
             self._waiting = deque(text for text in self._waiting if not text.has_ended)
@@ -89,9 +98,11 @@ class Rows:
         if not self._waiting:
             return
         count = self._room.make(list(itertools.islice(self._waiting, self._room.max_rows)), self._live)
-        joining = [self._waiting.popleft() for _ in range(count)]
-        if not joining:
+        if not count:
+            if not self._live:  # less memory is free than when it was let in: it could wait for ever
+                self._room.check(self._waiting[0], [], again=True)
             return
+        joining = [self._waiting.popleft() for _ in range(count)]
         if self._rounds is None:
             assert self._room.cache is not None
             room, state = self._room, State(self._room.cache)
@@ -140,7 +151,8 @@ class Event:
 class Session:
     """Made by `Engine.session`. Requests join with `add` and leave when they end or by `cancel`, between rounds.
 
-    A text is the same alone, in any company, and whatever joins or leaves around it. Leaving a `with` block ends all.
+    A text is the same alone, in any company, and whatever joins or leaves around it; with `acceptance="rejection"` as
+    far as its drafts are. Leaving a `with` block ends all, and so does a round that fails.
     """
 
     def __init__(self, rows: Rows, read: Callable[..., tuple[list[LiveText], Cohort]]) -> None:
@@ -161,7 +173,8 @@ class Session:
 
         `n`: several texts of the prompt, which is read once; a tuple of their numbers. Text i is that of `sequence=i`.
         `emitted`: tokens that another request with the same prompt and options had when it stopped. The text goes on
-        from there as if nothing had happened, and `generation` has all of them.
+        from there as if nothing had happened (by `rejection` it would have drafted otherwise, and may read otherwise),
+        and `generation` has all of them.
         """
         if self._is_closed:
             raise OptionError("this session is closed; open another one with engine.session()")
@@ -173,12 +186,17 @@ class Session:
 
     def step(self) -> list[Event]:
         """One round of all texts that have a row; empty once there is nothing left to do."""
-        return [event for event in map(self._event, self._rows.step() if self._rows.has_work else ()) if event]
+        try:
+            changed = self._rows.step() if self._rows.has_work else []
+        except BaseException:  # it is over for all of them
+            self._texts.clear()
+            raise
+        return [event for event in map(self._event, changed) if event]
 
     def cancel(self, id: int) -> None:  # noqa: A002 - the word that callers know
         """The text ends before the next round, which tells so; what has ended stays as it is."""
         if id in self._texts:
-            self._texts[id].cancel()
+            self._rows.cancel(self._texts[id])
 
     @property
     def num_open(self) -> int:

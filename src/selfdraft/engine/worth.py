@@ -12,6 +12,8 @@ from collections.abc import Hashable, Mapping
 from ..strategies.draft_switch import DraftSwitch
 from .state import State
 
+MAX_KNOWN = 64
+
 
 class BatchSwitch(DraftSwitch):
     def __init__(self) -> None:
@@ -20,8 +22,9 @@ class BatchSwitch(DraftSwitch):
 
     def observe_rows(self, has_drafted: bool, counts: Mapping[int, int], seconds: float) -> None:
         """A round, and how many tokens each text emitted, by its number."""
-        if self._emitted.keys() != counts.keys():
-            self._emitted = Counter(dict.fromkeys(counts, 0))
+        if self._emitted.keys() != counts.keys():  # who joins begins with the slowest one of those that stay
+            least = min((self._emitted[number] for number in counts if number in self._emitted), default=0)
+            self._emitted = Counter({number: self._emitted.get(number, least) for number in counts})
         before = min(self._emitted.values())
         self._emitted.update(counts)
         self.observe(has_drafted, min(self._emitted.values()) - before, seconds)
@@ -37,4 +40,8 @@ class Worth:
         """Of batches like this one; None: one text drafts as its method says, and tested drafts are part of theirs."""
         num_rows = len(state.active)
         methods = frozenset(cohort.method.parts for cohort, _ in state.groups if cohort.may_do_without)
-        return self._switches[methods, num_rows.bit_length()] if methods and num_rows > 1 else None
+        if not methods or num_rows < 2:
+            return None
+        while len(self._switches) >= MAX_KNOWN:  # callers' own parts are others each time
+            del self._switches[next(iter(self._switches))]
+        return self._switches[methods, num_rows.bit_length()]

@@ -62,6 +62,9 @@ class SlotCache:
     slots. Their own slots stand where they would, and those that they do not use stay empty until `make_whole`.
     """
 
+    stores_apart = True
+    """Whether what rows have in common may take memory beside them."""
+
     @torch.inference_mode(False)  # so that it may be written inside and outside of that mode
     def __init__(
         self,
@@ -164,7 +167,7 @@ class SlotCache:
 
     def _begin_as(self, row: int, other: int, length: int) -> None:
         known, shared = self.segments.get(other), self._sharable(length)
-        if shared and (known is None or not known.length) and self._has_room_for(shared):
+        if shared and self.stores_apart and (known is None or not known.length) and self._has_room_for(shared):
             known = SharedSlots(self.beginning(other, shared)[0].clone(memory_format=torch.contiguous_format), shared)
             self.segments[other] = known
         if known is not None and length <= known.length:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...chains import Choice, DraftedChain, DraftRule, DraftTask
+from ...chains import MAX_TESTED, Choice, DraftedChain, DraftRule, DraftTask
 from ...drafted import DraftStats
 from ...kernels.top import draw, processed, runs_triton
 from ...passes import Columns
@@ -29,8 +29,6 @@ from .memory import Device, DraftBuffers, PassBuffers
 
 MAX_DEPTHS = 64
 """Tokens a row that the device notes before the host must have taken them."""
-MAX_KEPT = 32
-"""Tokens a row that are drafted where the scores they were drawn from are kept."""
 DEPTH_BITS = 16
 DEPTH = 1 << DEPTH_BITS
 """One number tells the host the depth that was reached, in these units, and how many rows go on."""
@@ -59,7 +57,7 @@ class DraftOutputs:
 
     def __init__(self, device: Device, rows: int, num_candidates: int, kept: tuple[int, torch.dtype] | None) -> None:
         self._is_busy = False
-        self.kept = None if kept is None else device.zeros(1 + MAX_KEPT, rows, kept[0], dtype=kept[1])
+        self.kept = None if kept is None else device.zeros(1 + MAX_TESTED, rows, kept[0], dtype=kept[1])
         self._device, shape = device, (MAX_DEPTHS, rows, num_candidates + 1)
         self._host_drafted, self._host_progress = device.host_zeros(*shape), device.host_zeros(1)
         self._is_at_host = runs_triton(device.device)  # our own kernels write there

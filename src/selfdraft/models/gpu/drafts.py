@@ -21,7 +21,7 @@ from ...chains import DraftedChain, DraftRule, DraftTask
 from ...passes import PassRequest
 from ..cache import SlotCache
 from .accept import NUM_NODES, ROUND, Accepting, follow
-from .draft import MAX_KEPT, DraftGraphs, DraftOutputs, DraftSpec, run_draft
+from .draft import DraftGraphs, DraftOutputs, DraftSpec, run_draft
 from .forward import Forward, cache_key, padded_rows
 from .graphs import Graphs, RecordingError, bucket
 from .history import Histories
@@ -136,9 +136,8 @@ class Drafts:
     ) -> DraftedChain | None:
         """The chain after the tokens of `request`; None: it goes token by token."""
         rule = task.rule
-        if rule.kind.has_rules or rule.keeps_scores:  # which go by the tokens noted, or need room
-            limit = MAX_KEPT if rule.keeps_scores else MAX_WIDTH - 1
-            task = replace(task, caps=[min(cap, limit) for cap in task.caps])
+        if rule.kind.has_rules:  # which go by the tokens noted
+            task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
         num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
         first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
