@@ -33,8 +33,8 @@ from transformers import GenerationConfig
 import selfdraft
 from selfdraft.cli.bench import read_variants
 from selfdraft.cli.inputs import write_file
-from selfdraft.engine.device import device_seconds
 from selfdraft.measure.circumstances import circumstances
+from selfdraft.measure.device import device_seconds
 from selfdraft.prompts.arrange import in_turn
 from selfdraft.prompts.sets import select_prompts
 from selfdraft.prompts.tokens import encode

@@ -24,7 +24,7 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
 @pytest.fixture(autouse=True)
 def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """What else runs on this machine is not told, as on systems without /proc."""
-    monkeypatch.setattr("selfdraft.engine.cores.PROC", Path("/proc/none"))
+    monkeypatch.setattr("selfdraft.measure.cores.PROC", Path("/proc/none"))
 
 
 @pytest.fixture(autouse=True)

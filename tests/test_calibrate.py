@@ -20,12 +20,12 @@ from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
 from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
+from selfdraft.calibrate.writing import Text, probe_text, write_texts
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import advice
 from selfdraft.cli.main import main
 from selfdraft.cli.parsers.learn import seconds
 from selfdraft.cli.profile_text import as_text
-from selfdraft.engine.writing import Text, probe_text, write_texts
 from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.profiles.contents import KnownSet
 from selfdraft.profiles.store import Store

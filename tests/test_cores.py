@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from selfdraft.cli.main import main
-from selfdraft.engine import cores
-from selfdraft.engine.cores import Load, Watch
+from selfdraft.measure import cores
+from selfdraft.measure.cores import Load, Watch
 from selfdraft.measure.result import Result
 
 CPU = torch.device("cpu")

@@ -16,8 +16,8 @@ from pico import FAMILIES, NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.papers import knapspec_states as states
 from selfdraft.bench.papers.experiment import Found
+from selfdraft.calibrate.writing import Text
 from selfdraft.cli.main import main
-from selfdraft.engine.writing import Text
 from selfdraft.errors import UnsupportedModelError
 
 CIRCLE = torch.eye(2)

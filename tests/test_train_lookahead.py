@@ -21,12 +21,12 @@ from selfdraft.calibrate import traces as traces_module
 from selfdraft.calibrate.lookahead import LookaheadOptions, train_lookahead
 from selfdraft.calibrate.traces import Trace, collect, overlap
 from selfdraft.calibrate.training import Examples, classifier_hits, f1, hits, oracle_depths, static_hits, train
+from selfdraft.calibrate.writing import Text
 from selfdraft.cli.main import main
 from selfdraft.cli.profile_text import as_text
 from selfdraft.drafted import DraftStats
 from selfdraft.drafters.lookup import find_matches
 from selfdraft.engine import engine as engine_module
-from selfdraft.engine.writing import Text
 from selfdraft.lookahead.disco import Disco, artefact_name
 from selfdraft.models.gpu.runner import GraphRunner
 from selfdraft.profiles.profile import Artefact

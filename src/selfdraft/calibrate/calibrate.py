@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ..economics import LatencyFit
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
+from ..measure.cores import Watch
 from ..measure.figures import Figures, Measured
 from ..measure.records import OFF, Record
 from ..measure.run import WARM_UP_TOKENS, MeasurePlan, run_whole

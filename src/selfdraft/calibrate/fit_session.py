@@ -16,7 +16,6 @@ import torch
 
 from ..engine.engine import Engine
 from ..engine.prefill import read_prompt
-from ..engine.writing import Text, probe_text, write_texts
 from ..fitting import Condense
 from ..options import Settings
 from ..profiles.journal import Journal
@@ -30,6 +29,7 @@ from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Generation, Prompt, SkipSet
+from .writing import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
 _STATE = "state"

@@ -18,7 +18,6 @@ from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
 from ..engine.sampling import Sampler
-from ..engine.writing import Text, Told, probe_text, rows_at_once, write
 from ..lookahead.base import PlainLookahead
 from ..options import NoOptions
 from ..passes import States
@@ -27,6 +26,7 @@ from ..protocols import Probe, Runner
 from ..registry import in_use
 from ..strategies.base import ConstantStrategy
 from ..types import Prompt, SkipSet, Verdict
+from .writing import Text, Told, probe_text, rows_at_once, write
 
 _SCORED_TOKENS = 64  # whose scores [tokens, vocabulary] are held at once
 

@@ -12,10 +12,10 @@ from typing import Any
 from ..bench.advice import document
 from ..bench.methods import PRESETS, Methods, crossed
 from ..bench.tables import as_text
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..measure.arms import is_bound
+from ..measure.cores import Watch
 from ..measure.peers import PEERS, check_greedy
 from ..measure.records import OFF, RecordFile
 from ..measure.result import Result

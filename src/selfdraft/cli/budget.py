@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
+from ..measure.cores import Watch
 from ..models.load.catalogue import CATALOGUE, DEFAULT_MODEL, is_ready, model_folder
 from ..models.load.pull import pull
 from ..progress import Budget

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..engine.text import OnePrompt, encode_prompts
 from ..errors import OptionError
+from ..measure.cores import Watch
 from ..options import GenerateOptions, make, typed_call
 from ..profiles.contents import has_trials
 from ..registry import AXES, names_drafts

@@ -19,10 +19,10 @@ from ..calibrate.lookahead import (
     tune,
 )
 from ..calibrate.tuning import TUNABLE
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import artefact_name
+from ..measure.cores import Watch
 from ..models.load import loading
 from ..profiles.store import Store
 from ..prompts.tokens import encoded

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..engine.device import memory_bytes
 from ..engine.engine import Engine
 from ..measure.arms import Ours
+from ..measure.device import memory_bytes
 
 _SHARES = (1.0, 1 / 16, 1 / 2, 1 / 8, 1 / 4)
 _NUM_SAMPLES = 4

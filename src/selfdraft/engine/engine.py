@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from .keywords import (
 )
 from .knowledge import EngineKnowledge, Given
 from .live import LiveText
-from .method import Cohort, Method
+from .method import Cohort, Cohorts, Method
 from .metrics import Comparison, compare, contest_after
 from .parts import BuiltParts
 from .prepare import prepare
@@ -301,12 +301,7 @@ class Engine:
         return Session(rows, partial(self._read_request, WeakValueDictionary()))
 
     def _read_request(
-        self,
-        cohorts: MutableMapping[Any, Cohort],
-        prompt: Any,
-        emitted: Sequence[int],
-        n: int,
-        options: Mapping[str, Any],
+        self, cohorts: Cohorts, prompt: Any, emitted: Sequence[int], n: int, options: Mapping[str, Any]
     ) -> tuple[list[LiveText], Cohort]:
         """The texts of a session's request, and the cohort that they belong to: `cohorts` are those so far."""
         call, method = self._read(options, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -101,6 +101,10 @@ class Cohort:
     def draft_slot_bytes(self) -> int:
         """What a slot of a row takes in the cache of a draft model."""
         return self.method.drafter_of(OFF).slot_bytes if self.method.drafts else 0
+
+
+Cohorts = MutableMapping[Any, Cohort]
+"""By method and sampler."""
 
 
 def share_skip(plans: list[Plan], rows: Sequence[int]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
 from ..errors import SelfdraftError
 from ..lookahead.oracle import Oracle
 from ..registry import AXES, BENCH_ONLY, DEFAULTS, resolve
 from ..types import Generation, SkipSet
+from .device import device_seconds, peak_bytes, reset_peak
 from .records import OFF, Record
 
 MOST_SKIPS = 8  # skip sets of a text that its record names: an arm that searches has many

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..economics import PassCosts
-from ..engine.device import copy_bandwidth
 from ..engine.engine import Engine
 from ..models.decoder import Decoder
 from ..models.load.info import describe
 from ..types import SkipSet, StepRecord
+from .device import copy_bandwidth
 
 CONTEXT = 320  # tokens of the text that passes are priced after
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from transformers import StoppingCriteriaList
 
-from ..engine.device import device_seconds, peak_bytes, reset_peak
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..progress import quiet
 from ..types import SkipSet
 from .arms import Output
+from .device import device_seconds, peak_bytes, reset_peak
 from .records import Record
 
 PEERS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {

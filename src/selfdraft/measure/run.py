@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..economics import LatencyFit, PassCosts
-from ..engine.cores import Watch
 from ..engine.engine import Engine
 from ..errors import OptionError
 from ..progress import Budget, Progress, Steps, no_progress
@@ -22,6 +21,7 @@ from ..types import FrontierPoint, Prompt, SkipSet
 from ..version import __version__
 from .arms import Ours, Output
 from .circumstances import SHAPING, circumstances
+from .cores import Watch
 from .passes import CONTEXT, cost_figures, predicted_seconds
 from .peers import PeerArm, check_greedy, peer_arms
 from .records import OFF, Head, Machine, Record, RecordFile, complete_texts

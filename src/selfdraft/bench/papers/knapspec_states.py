@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from ...calibrate.fit_session import ScoredTexts
+from ...calibrate.writing import Text, probe_text
 from ...economics import PassCosts, expected_tokens
 from ...engine.engine import Engine
-from ...engine.writing import Text, probe_text
 from ...errors import UnsupportedModelError
 from ...measure.estimate import Estimate, correlation
 from ...models.checks import relative_error, tolerance_of

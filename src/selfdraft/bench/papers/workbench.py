@@ -16,9 +16,9 @@ from typing import Any
 
 from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
 from ...calibrate.fit_session import PRACTICE_TOKENS
+from ...calibrate.writing import Text
 from ...economics import LatencyFit
 from ...engine.engine import Engine
-from ...engine.writing import Text
 from ...errors import unknown_name
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..engine.engine import Engine
 from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
 from ..progress import Progress
 from ..protocols import Probe, Runner
 from ..types import Prompt
-from .engine import Engine
 
 _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
