@@ -237,7 +237,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.keep_prompts:
         write_file(options.keep_prompts, json.dumps(bench.prompts).encode())
     where = circumstances(bench.engine.runner)
-    asked = {name: value for name, value in vars(options).items() if name not in ("output", "commit", "device")}
+    left_out = ("output", "commit", "device", "keep_prompts")
+    asked = {name: value for name, value in vars(options).items() if name not in left_out}
+    asked |= {"model": Path(options.model or "").name, "prompts": [Path(path).name for path in options.prompts]}
     document: dict[str, Any] = {"benchmark": "batches", "selfdraft": selfdraft.__version__, **where, "options": asked}
     document["commit"] = options.commit or where["commit"]
     document["rows"] = [asdict(row) for row in bench.by_rows()]

@@ -26,10 +26,10 @@ def told(verdicts: dict[str, int]) -> str:
 
 def circumstances(document: Document) -> str:
     """What was measured, on what, and how."""
-    keys = ("device", "vllm", "torch", "transformers", "commit")
-    where = ", ".join(f"{key} {document[key]}" for key in keys if key in document)
-    given = document["options"]
-    return f"{where}; {given['max_new_tokens']} tokens a text, best of {given['repeats']}.\n"
+    given, versions = document["options"], (f"{key} {document[key]}" for key in ("torch", "transformers"))
+    where = ", ".join((document["device_name"], given["model"], document["dtype"], *versions))
+    ends = "texts end where the model ends them" if given["eos"] else "texts go on after their end"
+    return f"{where}, commit {document['commit']}; best of {given['repeats']}, {ends}.\n"
 
 
 def plain(document: Document, others: Sequence[Document]) -> str:
@@ -73,7 +73,8 @@ def arms(document: Document) -> str:
 
 
 def figures(what: str, numbers: dict[str, float]) -> str:
-    return table([what, ""], [[name.replace("_", " "), f"{number:,.2f}"] for name, number in numbers.items()])
+    shown = [f"{number:,}" if isinstance(number, int) else f"{number:,.2f}" for number in numbers.values()]
+    return table([what, ""], [[name.replace("_", " "), text] for name, text in zip(numbers, shown, strict=True)])
 
 
 def page(documents: Sequence[Document]) -> str:
@@ -83,10 +84,16 @@ def page(documents: Sequence[Document]) -> str:
         others = [other for other in documents if other is not one and is_like(other, one)]
         if one["benchmark"] == "batches" and one["rows"] and not any(other in shown for other in others):
             is_plain = all(row["arm"] == "off" for row in one["rows"])
-            parts.append((plain(one, others) if is_plain else arms(one)) + "\n" + circumstances(one))
+            title = "Methods" if not is_plain else "Texts that end" if one["options"]["eos"] else "Texts at a time"
+            parts.append(section(title, plain(one, others) if is_plain else arms(one), one))
             shown.append(one)
-        parts += [figures(name, one[name]) + "\n" + circumstances(one) for name in ("stall", "queue") if name in one]
+        for name, title in (("stall", "A long prompt beside others"), ("queue", "A queue")):
+            parts += [section(title, figures(name, one[name]), one)] if name in one else []
     return "\n".join(parts)
+
+
+def section(title: str, text: str, document: Document) -> str:
+    return f"## {title}\n\n{text}\n{circumstances(document)}"
 
 
 def is_like(other: Document, one: Document) -> bool:

@@ -60,8 +60,10 @@ def main() -> None:
     arguments |= {name: read(value) for name, _, value in (text.partition("=") for text in options.set)}
     llm = vllm.LLM(model=options.model, **arguments)
     rows: list[dict[str, Any]] = []
+    asked = {**vars(options), "model": Path(options.model).name, "prompts": Path(options.prompts).name}
+    del asked["output"]
     document = {"benchmark": "vllm", "vllm": vllm.__version__, "torch": torch.__version__, "arguments": arguments}
-    document |= {"device": torch.cuda.get_device_name(0), "options": vars(options), "rows": rows}
+    document |= {"device": torch.cuda.get_device_name(0), "options": asked, "rows": rows}
     for ends in [False, True][: 1 + options.eos]:
         params = vllm.SamplingParams(temperature=0.0, max_tokens=options.max_new_tokens, ignore_eos=not ends)
         for number in options.rows:
