@@ -25,7 +25,7 @@ from test_segments import sharing_runner
 
 Request = tuple[list[int], dict[str, Any]]
 RUNNERS = {"recorded": new_runner, "sharing": sharing_runner}
-KINDS = ("llama", "gpt2", *RUNNERS)
+KINDS = ("llama", "gpt2", "recorded", "llama", "gpt2", "sharing")
 NUM_SCHEDULES, NUM_MORE = 25, 475
 COMMON = [5 + 11 * place % 90 for place in range(70)]
 METHODS: tuple[dict[str, Any], ...] = (
@@ -38,8 +38,8 @@ METHODS: tuple[dict[str, Any], ...] = (
     {"strategy": "swift"},
     {"strategy": "clasp"},
     {"strategy": "asd"},
-    {"strategy": "uniform", "acceptance": "rejection"},
-    {"strategy": "uniform", "acceptance": "rejection", "lookahead": "fixed", "tree": "siblings"},
+    {"strategy": "uniform", "acceptance": "rejection", "lookahead": "fixed"},
+    {"strategy": "uniform", "acceptance": "rejection", "lookahead": "confidence", "tree": "siblings"},
     {"drafter": "lookup", "strategy": "uniform", "acceptance": "rejection", "lookahead": "fixed"},
 )
 CHOICES: tuple[dict[str, Any], ...] = (
@@ -71,7 +71,7 @@ def engine_of(kind: str) -> Engine:
 def some_request(rng: random.Random) -> Request:
     prompt = [*COMMON[: rng.choice((0, 0, 20, 33, 70))]]
     prompt += [rng.randrange(5, 100) for _ in range(rng.choice((1, 2, 5, 9, 9, 20, 70)))]
-    options = {**rng.choice(METHODS), **rng.choice(CHOICES), "max_new_tokens": rng.choice((1, 2, 7, 15, 30))}
+    options = {**rng.choice(METHODS), **rng.choice(CHOICES), "max_new_tokens": rng.choice((1, 2, 7, 12, 20))}
     options["min_new_tokens"] = min(options.get("min_new_tokens", 0), options["max_new_tokens"])
     return prompt, options
 
@@ -92,7 +92,7 @@ def ask(session: Session, request: Request, n: int) -> dict[int, Request]:
 def run_schedule(engine: Engine, seed: int) -> list[tuple[list[int], dict[str, Any], Generation]]:
     """Requests join at random; some are cancelled, and of these some go on in another row."""
     rng = random.Random(seed)
-    waiting = [some_request(rng) for _ in range(rng.randrange(3, 8))]
+    waiting = [some_request(rng) for _ in range(rng.randrange(3, 7))]
     asked: dict[int, Request] = {}
     moved: set[int] = set()
     done = []
@@ -100,7 +100,7 @@ def run_schedule(engine: Engine, seed: int) -> list[tuple[list[int], dict[str, A
         while waiting or session.num_open:
             while waiting and rng.random() < 0.5:
                 request = waiting.pop()
-                asked |= ask(session, request, rng.choice((1, 1, 2, 3)) if "temperature" in request[1] else 1)
+                asked |= ask(session, request, rng.choice((1, 1, 1, 2, 3)) if "temperature" in request[1] else 1)
             if asked and rng.random() < 0.15:
                 number = rng.choice(list(asked))
                 session.cancel(number)
