@@ -473,7 +473,7 @@ def test_one_recording_reads_all_prompts_of_a_size(recorder, monkeypatch):
     read_prompts(runners, 2, {0: 6, 1: 6}, ("norm",))
     assert graphs.num_captures == 3
     padded = gpu_prefill.prefill_width(12)
-    for name, size in (("MAX_TOKENS", padded - 1), ("MAX_KEPT", 2 * padded - 1)):
+    for name, size in (("MAX_TOKENS", padded - 1), ("MAX_KEPT_STATES", 2 * padded - 1)):
         with monkeypatch.context() as patched:
             patched.setattr(fused_prefill, name, size)
             read_prompts(runners, 2, {0: 6, 1: 6}, ("a0", "m1"))

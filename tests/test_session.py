@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from cases import SETTINGS
+from learned import profile
 from pico import CONTEXT_LENGTH, pico
-from selfdraft import Engine, Generation, OptionError
+from selfdraft import Engine, Generation, OptionError, Session
 from selfdraft.engine import prefill
 from selfdraft.engine.draft import GroupDraft
 from selfdraft.engine.prefill import Prompts
@@ -19,8 +21,12 @@ from selfdraft.engine.state import State, TextSequence
 from selfdraft.passes import PassOutput, PassRequest
 from selfdraft.strategies.base import PlainStrategy
 from selfdraft.types import Draft
-from test_graphs import new_engine
+from test_graphs import new_engine, new_runner
+from test_segments import sharing_runner
 
+Request = tuple[list[int], dict[str, Any]]
+RUNNERS = {"recorded": new_runner, "sharing": sharing_runner}
+KINDS = ("llama", "gpt2", "recorded", "llama", "gpt2", "sharing")
 NUM_SCHEDULES, NUM_MORE = 25, 475
 COMMON = [5 + 11 * place % 90 for place in range(70)]
 METHODS: tuple[dict[str, Any], ...] = (
@@ -29,7 +35,13 @@ METHODS: tuple[dict[str, Any], ...] = (
     {"strategy": "uniform", "tree": "siblings"},
     {"strategy": "uniform", "lookahead": "fixed"},
     {"drafter": "lookup", "strategy": "uniform"},
+    {"drafter": "model", "strategy": "uniform"},
     {"strategy": "swift"},
+    {"strategy": "clasp"},
+    {"strategy": "asd"},
+    {"strategy": "uniform", "acceptance": "rejection", "lookahead": "fixed"},
+    {"strategy": "uniform", "acceptance": "rejection", "lookahead": "confidence", "tree": "siblings"},
+    {"drafter": "lookup", "strategy": "uniform", "acceptance": "rejection", "lookahead": "fixed"},
 )
 CHOICES: tuple[dict[str, Any], ...] = (
     {},
@@ -52,33 +64,48 @@ def prompts_are_read_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @functools.cache
 def engine_of(kind: str) -> Engine:
-    return new_engine(pico("llama")) if kind == "recorded" else Engine(pico(kind), strategy="off")
+    if kind in RUNNERS:
+        return new_engine(pico("llama"), RUNNERS[kind])
+    return Engine(pico(kind), strategy="off", settings=SETTINGS, profile=profile())
 
 
-def some_request(rng: random.Random) -> tuple[list[int], dict[str, Any]]:
+def some_request(rng: random.Random) -> Request:
     prompt = [*COMMON[: rng.choice((0, 0, 20, 33, 70))]]
     prompt += [rng.randrange(5, 100) for _ in range(rng.choice((1, 2, 5, 9, 9, 20, 70)))]
-    options = {**rng.choice(METHODS), **rng.choice(CHOICES), "max_new_tokens": rng.choice((1, 2, 7, 15, 30))}
+    options = {**rng.choice(METHODS), **rng.choice(CHOICES), "max_new_tokens": rng.choice((1, 2, 7, 12, 20))}
     options["min_new_tokens"] = min(options.get("min_new_tokens", 0), options["max_new_tokens"])
     return prompt, options
+
+
+def is_tested(options: dict[str, Any]) -> bool:
+    """Whether the text depends on its drafts."""
+    return "acceptance" in options and "temperature" in options
+
+
+def ask(session: Session, request: Request, n: int) -> dict[int, Request]:
+    """The requests of single texts, by their numbers."""
+    prompt, options = request
+    first = options.get("sequence", 0)
+    numbers = session.add(prompt, n=n, **options) if n > 1 else (session.add(prompt, **options),)
+    return {number: (prompt, {**options, "sequence": first + place}) for place, number in enumerate(numbers)}
 
 
 def run_schedule(engine: Engine, seed: int) -> list[tuple[list[int], dict[str, Any], Generation]]:
     """Requests join at random; some are cancelled, and of these some go on in another row."""
     rng = random.Random(seed)
-    waiting = [some_request(rng) for _ in range(rng.randrange(3, 9))]
-    asked: dict[int, tuple[list[int], dict[str, Any]]] = {}
+    waiting = [some_request(rng) for _ in range(rng.randrange(3, 7))]
+    asked: dict[int, Request] = {}
     moved: set[int] = set()
     done = []
     with engine.session(max_rows=rng.randrange(1, 6)) as session:
         while waiting or session.num_open:
             while waiting and rng.random() < 0.5:
                 request = waiting.pop()
-                asked[session.add(request[0], **request[1])] = request
+                asked |= ask(session, request, rng.choice((1, 1, 1, 2, 3)) if "temperature" in request[1] else 1)
             if asked and rng.random() < 0.15:
                 number = rng.choice(list(asked))
                 session.cancel(number)
-                moved |= {number} if rng.random() < 0.7 else set()
+                moved |= {number} if rng.random() < 0.7 and not is_tested(asked[number][1]) else set()
             for event in session.step():
                 if event.generation is None:
                     continue
@@ -92,9 +119,9 @@ def run_schedule(engine: Engine, seed: int) -> list[tuple[list[int], dict[str, A
 
 def check_schedule(kind: str, seed: int) -> None:
     engine = engine_of(kind)
-    plain = engine.fork(prefix_cache=False)
+    single = engine.fork(prefix_cache=False)
     for prompt, options, found in run_schedule(engine, seed):
-        alone = plain.generate(prompt, **{**options, "strategy": "off"})
+        alone = single.generate(prompt, **options if is_tested(options) else {**options, "strategy": "off"})
         if found.finish_reason == "cancelled":
             assert found.tokens == alone.tokens[: len(found.tokens)]
         else:
@@ -103,13 +130,13 @@ def check_schedule(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES))
 def test_every_text_is_that_of_a_single_call(seed: int) -> None:
-    check_schedule(("llama", "gpt2", "recorded")[seed % 3], seed)
+    check_schedule(KINDS[seed % len(KINDS)], seed)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES, NUM_SCHEDULES + NUM_MORE))
 def test_every_text_is_that_of_a_single_call_many_times(seed: int) -> None:
-    check_schedule(("llama", "gpt2", "recorded")[seed % 3], seed)
+    check_schedule(KINDS[seed % len(KINDS)], seed)
 
 
 @pytest.mark.parametrize("kind", ["llama", "recorded"])

@@ -23,7 +23,7 @@ from .method import Acceptance, Method
 from .sampling import Sampler
 from .state import State, TextSequence
 
-SHARE = 0.75
+MIN_WANTING = 0.75
 """Of the rows: as many must want another token, else what it costs all of them is more than what it promises."""
 
 
@@ -43,7 +43,7 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
         rule = Rule.of(method, plan, sampler)
         company = len(plans) if cohort.may_do_without else 1  # tested drafts are what they would be alone
         max_nodes = rule.tree.max_nodes(company, is_recorded=runner.is_recording)
-        min_rows = math.ceil(SHARE * len(members)) if company > 1 else 1
+        min_rows = math.ceil(MIN_WANTING * len(members)) if company > 1 else 1
         own_sites = [sites[row] for row in members]
         group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, min_rows)
         for row, draft in zip(members, group.run(), strict=True):

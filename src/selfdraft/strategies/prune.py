@@ -95,7 +95,8 @@ class Prune(PlainStrategy):
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         text = self._texts[sequence_id]
         text.num_rounds += 1
-        if not step.draft.tokens or step.plan.skip in self._match_of:  # not so: with a set of another text's domain
+        # else a set that another text's domain chose: its match is not known here
+        if not step.draft.tokens or step.plan.skip in self._match_of:
             text.observe(step, self._match_of.get(step.plan.skip, 1.0))
 
     def end(self, sequence_id: int) -> None:

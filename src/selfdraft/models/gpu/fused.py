@@ -35,8 +35,8 @@ from .workspace import Fixed, Fresh, Workspace
 DTYPES = (torch.bfloat16, torch.float16)
 MAX_POSITIONS = 1 << 17
 """Of models that name no context length."""
-MANY_ROWS = 16
-"""Of one token each: with more of them, no row is cut into splits."""
+SPANNED_ROWS = 16
+"""Of one token each: more of them are read in long spans (kernels/attention_rows.py) instead of short splits."""
 _SETTLING_TOKENS = 64
 
 
@@ -164,7 +164,7 @@ def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> to
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
-    has_many_rows = len(normed) > MANY_ROWS and state.place.depths.shape[1] == 1
+    has_many_rows = len(normed) > SPANNED_ROWS and state.place.depths.shape[1] == 1
     qkv = product(normed, part.qkv, part.qkv_bias, "qkv" in state.theirs, room)
     mixed = (attend_rows if has_many_rows else attend)(qkv, state.place, heads, part.layer, room)
     return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)

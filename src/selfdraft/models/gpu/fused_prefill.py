@@ -35,8 +35,8 @@ from .prefill import PREFILL_STEP, Prefill, prefill_width
 
 MAX_TOKENS = 2048
 """Of what is recorded: beyond, launching takes less than computing."""
-MAX_KEPT = 1 << 15
-"""States, all points together: their memory stays."""
+MAX_KEPT_STATES = 1 << 15
+"""All points together: their memory stays."""
 FEW_ROWS, MANY_ROWS = 8, 64
 """A recording has room for this many rows: few sizes, for each is recorded for itself."""
 _PROOF_WIDTHS, _PROOF_WINDOW = ((PREFILL_STEP + 6, 5), (3, 9)), 3
@@ -83,7 +83,7 @@ class FusedPrefill(Prefill):
         rows, skip, capture = padded_chunks(len(request.starts)), request.skip, tuple(request.capture)
         inputs = self._inputs(num_tokens, rows)
         inputs.send_request(request, cache)
-        is_small = num_tokens <= MAX_TOKENS and num_tokens * len(capture) <= MAX_KEPT
+        is_small = num_tokens <= MAX_TOKENS and num_tokens * len(capture) <= MAX_KEPT_STATES
         if self._graphs is None or not is_small:
             return self._captured(inputs, skip, capture)
         key = GraphKey("prefill", self, rows, num_tokens, 0, skip, capture)

@@ -1,6 +1,6 @@
 """Whose products a fused pass computes with, ours or the vendor's: measured once for each number of tokens.
 
-Up to 16 tokens they are ours: a single text's results do not depend on the device, nor on how many tokens share a
+In passes of up to 16 tokens they are ours, and results depend neither on the device nor on how many tokens share the
 pass. Above, each product is the vendor's where that takes 5 % less time; its sums have another order.
 """
 
