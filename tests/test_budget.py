@@ -154,7 +154,7 @@ def test_trials_of_one_strategy_leave_time_for_the_next(clock: Clock, engine: En
     assert not any("no time is left" in text for text in said)
 
 
-@pytest.mark.parametrize("strategy", ["prune", "uniform"])
+@pytest.mark.parametrize("strategy", ["prune", pytest.param("uniform", marks=pytest.mark.full)])
 def test_what_is_predicted_is_of_what_is_measured(clock: Clock, engine: Engine, strategy: str) -> None:
     """The same texts, lookahead, tree and baseline: where nothing but passes takes time, both are equal."""
     clock(0.1)

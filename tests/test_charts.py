@@ -105,6 +105,7 @@ def test_principal_components() -> None:
     assert charts.plane(np.ones((3, 1)))[0].shape == (3, 2)
 
 
+@pytest.mark.full
 def test_matplotlib_is_not_imported_before_something_is_drawn() -> None:
     code = "import sys, selfdraft.bench.page.charts, selfdraft.cli.profile; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == 0

@@ -411,6 +411,7 @@ class TestPrompt:
     def test_dtypes_in_short(self, short: str, dtype: str, generate: Generate) -> None:
         assert generate("--dtype", short, "--json", "--max-new-tokens", "2", "abc").document["dtype"] == dtype
 
+    @pytest.mark.full
     def test_pipes_are_clean(self, folder: str, tmp_path: Path, generate: Generate) -> None:
         """As a shell runs it: `> out.txt` has the text and one line break, and what is piped in is joined."""
         line = f"echo bc | {sys.executable} -m selfdraft generate --model {folder} --max-new-tokens 9 a > out.txt"

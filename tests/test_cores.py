@@ -140,6 +140,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("busy", "home", "untimed")
 def test_the_commands_say_so(
     folder: str, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

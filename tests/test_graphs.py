@@ -522,11 +522,15 @@ def refused_runner(model: Any, *_: Any) -> GraphRunner:
     return new_runner(model, make_recorder=lambda device: recorder)
 
 
+def slow(method: dict[str, Any]) -> Any:
+    return pytest.param(method, marks=pytest.mark.full)
+
+
 def method_name(method: dict[str, Any]) -> str:
     return "-".join(str(value) for key, value in method.items() if key != "settings")
 
 
-@pytest.mark.parametrize("method", METHODS, ids=method_name)
+@pytest.mark.parametrize("method", [METHODS[0], *map(slow, METHODS[1:])], ids=method_name)
 def test_what_was_prepared_is_not_recorded_again(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Short and long texts, over bucket borders."""
     monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 64)  # as many as a cache has at least

@@ -320,6 +320,7 @@ def test_the_command(folder: str, few: list[str], tmp_path: Path, capsys: pytest
     assert "| uniform |" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_passes_soak_and_runs(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.jsonl"
     options = ["--passes", "--soak", "2", "--runs", "2", "--output", str(file)]

@@ -33,6 +33,7 @@ def engine(home: Path, untimed: None) -> Engine:
     return Engine(copy.deepcopy(pico("llama")), letter_tokenizer(), drafter="lookup", strategy="uniform")
 
 
+@pytest.mark.full
 def test_learn_is_what_calibrate_does(engine: Engine) -> None:
     told: list[tuple[int, int | None, str]] = []
     said: list[str] = []

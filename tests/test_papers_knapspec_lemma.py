@@ -96,6 +96,7 @@ def test_on_pico_models(family: str) -> None:
     assert [row[0] for row in parts] == ["up to 10%", "up to 20%", "up to 30%", "up to 40%", "up to 50%"]
 
 
+@pytest.mark.full
 def test_premises_hold_and_are_kept() -> None:
     """Of all pico models together, so that the test above is not empty."""
     assert sum(examined(family)["rows"][-1][4] > 0 for family in FAMILIES) > len(FAMILIES) / 3

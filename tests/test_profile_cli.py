@@ -203,6 +203,7 @@ def test_a_picture(key: ProfileKey, folder: str, tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == f"{file}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("artefacts", [{}, realistic().artefacts], ids=["latency", "frontier"])
 def test_a_picture_of_what_is_known(artefacts: Any) -> None:
     pytest.importorskip("matplotlib")

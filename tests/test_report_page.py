@@ -293,6 +293,7 @@ def page_of(*files: Path) -> str:
     return (folder / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_page(tmp_path: Path) -> None:
     page = page_of(a_file(tmp_path))
     assert all(name in page for name in ("prune", "uniform", "oracle", PEER, "chat", "code &amp; co", "maths"))

@@ -192,7 +192,7 @@ def test_rows_are_added_when_more_texts_come() -> None:
     assert found[numbers[5]].tokens == engine.generate([9, 6], max_new_tokens=9).tokens
 
 
-@pytest.mark.parametrize("number", [800, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [400, pytest.param(2000, marks=pytest.mark.full)])
 def test_memory_is_flat(number: int) -> None:
     """Mixed methods and options: no tensor, object or block of memory stays of them."""
     engine = Engine(pico("llama"), prefix_cache=1 << 18)

@@ -206,6 +206,7 @@ def test_what_is_mixed_beforehand_gives_the_same_noise(seed: int) -> None:
     assert torch.equal(gumbel_at((first, second), 50), gumbel(places, 50, 2))
 
 
+@pytest.mark.full
 class TestPlantedDefects:
     """Mistakes that published code makes: the distribution test sees each of them."""
 

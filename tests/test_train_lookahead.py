@@ -449,6 +449,7 @@ class TestRefusals:
 
 
 class TestCommand:
+    @pytest.mark.full
     def test_train_show_use(self, folder: str, prompts: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         method = ["--set", "uniform.ratio=0.4"]
         command = [*COMMAND, folder, "--prompts", prompts, "--tokens", "10", "--label", "tv", *method]

@@ -293,6 +293,7 @@ class TestTune:
 
 
 class TestCommand:
+    @pytest.mark.full
     def test_a_table_and_what_to_type(self, folder: str, prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
         """Or one JSON document instead."""
         asked = ["--prompts", prompts, "--tokens", "12", "--set", "uniform.ratio=0.4"]
