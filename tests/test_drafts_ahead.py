@@ -62,8 +62,21 @@ def waiting_engine(**options: Any) -> Engine:
     return new_engine(pico("llama"), waiting_runner, **options)
 
 
-@pytest.mark.parametrize(("make", "slots"), [(new_runner, 16), (loose_runner, 256)])
-@pytest.mark.parametrize("method", METHODS, ids=method_name)
+LOOSE = (CHAIN, TREE, {**TREE, **TESTED})
+"""Methods that are also tried on recordings which know one cache alone; the others in `make test-full`."""
+
+
+@pytest.mark.parametrize(
+    ("method", "make", "slots"),
+    [
+        *((method, new_runner, 16) for method in METHODS),
+        *(
+            pytest.param(method, loose_runner, 256, marks=[] if method in LOOSE else [pytest.mark.full])
+            for method in METHODS
+        ),
+    ],
+    ids=lambda value: method_name(value) if isinstance(value, dict) else getattr(value, "__name__", str(value)),
+)
 def test_nothing_changes_but_the_time(
     method: dict[str, Any], make: Callable[..., Any], slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

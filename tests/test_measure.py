@@ -338,6 +338,7 @@ def test_passes_soak_and_runs(folder: str, few: list[str], tmp_path: Path, capsy
     assert "first token ms" in as_markdown(result)
 
 
+@pytest.mark.full
 def test_modes(folder: str, few: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each prompt in each, compared with plain decoding in the same mode."""
     file, modes = tmp_path / "result.jsonl", {"greedy": "temperature=0", "warm": "temperature=2 top_p=0.9"}
