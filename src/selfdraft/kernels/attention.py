@@ -63,17 +63,29 @@ class Place:
 
 
 @triton.jit
-def rotated(ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr):
+def summed(ptr, mask, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride):
+    """What a product left in parts, each `stride` after the one before, rounded as if it had been whole."""
+    total = tl.load(ptr, mask=mask, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(ptr + part * stride, mask=mask, other=0.0)
+    return total.to(DTYPE)
+
+
+@triton.jit
+def rotated(
+    ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr, DTYPE: tl.constexpr,
+    PARTS: tl.constexpr = 1, stride=0,
+):  # fmt: skip
     """Both halves of heads [n, dim], rotated to their positions; what pads may stand after the last one."""
     positions = tl.minimum(positions, num_positions - 1)
     half = tl.arange(0, HALF)[None, :]
-    low = tl.load(ptr + row_offsets[:, None] + half, mask=mask[:, None], other=0.0)
-    high = tl.load(ptr + row_offsets[:, None] + HALF + half, mask=mask[:, None], other=0.0)
+    ptr += row_offsets[:, None] + half
+    low = summed(ptr, mask[:, None], DTYPE, PARTS, stride)
+    high = summed(ptr + HALF, mask[:, None], DTYPE, PARTS, stride)
     cos = tl.load(cos_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
-    dtype = low.dtype
     low, high = low.to(tl.float32), high.to(tl.float32)
-    return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
+    return (low * cos - high * sin).to(DTYPE), (high * cos + low * sin).to(DTYPE)
 
 
 @triton.jit
@@ -158,6 +170,7 @@ def _attend(
     let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
+    DTYPE: tl.constexpr = qkv_ptr.dtype.element_ty
     split, row = tl.program_id(0), first_row + tl.program_id(2)
     block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
     start, line, first = tl.load(starts_ptr + row), tl.load(first_ptr + row), split * SPLIT
@@ -181,12 +194,13 @@ def _attend(
     token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query_low, query_high = rotated(
-        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions, HALF
-    )
+        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions,
+        HALF, DTYPE,
+    )  # fmt: skip
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF)
+        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF, DTYPE)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         is_own = (depth == own_depth)[:, None]
         place = (start + block) * DIM + depth[:, None] * 0

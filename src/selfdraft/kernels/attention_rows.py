@@ -1,8 +1,8 @@
 """Attention of many rows with one token each: a program goes through a span of the slots of its row.
 
 The last program of a row to end puts the spans together, in their order. Spans are long: 32 / 64 / 128 rows of 80 to
-400 slots take 10 / 13 / 20 us instead of the 19 / 32 / 56 of short splits (kernels/attention.py) on an H200 with 12
-heads, and one long row among short ones does not hold the others up. The order of sums is another.
+400 slots take less than 10 / 13 / 20 us, in short splits (kernels/attention.py) 19 / 32 / 56, on an H200 with 12 heads,
+and one long row among short ones does not hold the others up. The order of sums is another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import SHARED, Heads, Place, old_planes, planes, read, rotated, segment_planes
+from .attention import SHARED, Heads, Place, old_planes, planes, read, rotated, segment_planes, summed
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
@@ -27,32 +27,27 @@ MAX_COUNTED = 1 << 16
 
 @triton.jit
 def _go_through(
-    qkv_ptr, segments_ptr, keys, values, query_low, query_high, new_low, new_high, new_value,
+    best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
     layer, row, head, start, begin, lowest, highest, scaling,
-    NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+    NUM_KV: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Softmax over some slots of a row, as far as they are visible: mixed values, not yet divided, best, divisor."""
-    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
-    best = tl.full([MEMBERS], -1e30, tl.float32)
-    total = tl.zeros([MEMBERS], tl.float32)
-    mixed = tl.zeros([MEMBERS, DIM], tl.float32)
+    """Some more slots of a softmax, as far as they are visible: best, divisor, mixed values, not yet divided."""
+    segment_keys, segment_values, segment_end = segment_planes(segments_ptr, out_ptr, layer, row, head, NUM_KV, DIM)
     for first in tl.range(lowest, highest, SLOTS, num_stages=STAGES):
         slot = first + tl.arange(0, SLOTS)
-        is_old, is_new = (slot < start)[:, None], (slot == start)[:, None]
+        is_seen = (slot < start) & (slot >= begin)
         old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
-        old_low, old_high, old_value = read(old_keys, old_values, slot, is_old, DIM)
-        key_low, key_high = tl.where(is_new, new_low, old_low), tl.where(is_new, new_high, old_high)
-        value = tl.where(is_new, new_value, old_value)
+        key_low, key_high, value = read(old_keys, old_values, slot, is_seen[:, None], DIM)
         scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
         scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
-        scores = tl.where(((slot <= start) & (slot >= begin))[None, :], scores, float("-inf"))
+        scores = tl.where(is_seen[None, :], scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, axis=1))
         probs = tl.exp(scores - new_best[:, None])
         before = tl.exp(best - new_best)
         total = total * before + tl.sum(probs, axis=1)
         mixed = tl.dot(probs.to(value.dtype), value, mixed * before[:, None], input_precision="ieee")
         best = new_best
-    return mixed, best, total
+    return best, total, mixed
 
 
 @triton.jit
@@ -84,14 +79,16 @@ def _attend_rows(
     qkv_ptr, header_ptr, segments_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, partial_ptr, weights_ptr, arrived_ptr,
     layer, scaling, num_positions, num_spans,
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr, MEMBERS: tl.constexpr,
-    SPAN: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    SPAN: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One span of the slots of one row and one key/value head."""
     let_next_start(PDL)
     HALF: tl.constexpr = DIM // 2
+    QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
+    DTYPE: tl.constexpr = out_ptr.dtype.element_ty
     span, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(starts_ptr + row)
-    keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
+    keys, values = planes(header_ptr, out_ptr, layer, row, head, NUM_KV, DIM)
     is_row = row < tl.load(header_ptr + 4)
     end, begin = (start + 1).to(tl.int32), 0
     if WINDOW > 0:
@@ -100,27 +97,36 @@ def _attend_rows(
     wait(PDL)
     if (span < first_span) | (span > last_span):
         return
-    qkv_ptr += row.to(tl.int64) * (GROUP + 2) * NUM_KV * DIM
+    qkv_ptr += row.to(tl.int64) * QKV
+    stride = tl.num_programs(2).to(tl.int64) * QKV
     lane, one = tl.arange(0, MEMBERS), tl.arange(0, 1)
     half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_member, number = (lane < GROUP)[:, None], row * NUM_KV + head
     place = out_ptr + (number * GROUP + lane)[:, None] * DIM + dims
     if not is_row:  # padding: nothing, but a number
-        tl.store(place, tl.zeros([MEMBERS, DIM], out_ptr.dtype.element_ty), mask=is_member)
+        tl.store(place, tl.zeros([MEMBERS, DIM], DTYPE), mask=is_member)
         return
     query_low, query_high = rotated(
-        qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, num_positions, HALF
-    )
+        qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, num_positions,
+        HALF, DTYPE, PARTS, stride,
+    )  # fmt: skip
     own = one + (NUM_KV * GROUP + head) * DIM
-    new_low, new_high = rotated(qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF)
-    new_value = tl.load(qkv_ptr + own[:, None] + NUM_KV * DIM + dims)
-    tl.store(keys + start * DIM + half, new_low, mask=span == last_span)
-    tl.store(keys + start * DIM + HALF + half, new_high, mask=span == last_span)
-    tl.store(values + start * DIM + dims, new_value, mask=span == last_span)
+    new_low, new_high = rotated(
+        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF, DTYPE, PARTS, stride
+    )
+    new_value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
+    is_last = span == last_span
+    tl.store(keys + start * DIM + half, new_low, mask=is_last)
+    tl.store(keys + start * DIM + HALF + half, new_high, mask=is_last)
+    tl.store(values + start * DIM + dims, new_value, mask=is_last)
     lowest, highest = tl.maximum(begin // SLOTS * SLOTS, span * SPAN), tl.minimum(end, (span + 1) * SPAN)
-    mixed, best, total = _go_through(
-        qkv_ptr, segments_ptr, keys, values, query_low, query_high, new_low, new_high, new_value,
-        layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, MEMBERS, SLOTS, STAGES,
+    # The token itself comes first, in the last span: what is read of the cache goes to the tensor cores as it is.
+    score = tl.sum(query_low.to(tl.float32) * new_low + query_high.to(tl.float32) * new_high, axis=1) * scaling
+    best, total = tl.where(is_last, score, -1e30), tl.where(is_last, 1.0, lane * 0.0)
+    mixed = tl.where(is_last, new_value.to(tl.float32), tl.zeros([MEMBERS, DIM], tl.float32))
+    best, total, mixed = _go_through(
+        best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
+        layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, SLOTS, STAGES,
     )  # fmt: skip
     if first_span != last_span:
         partial_ptr += number.to(tl.int64) * num_spans * GROUP * DIM
@@ -133,7 +139,7 @@ def _attend_rows(
             return
         tl.store(arrived_ptr + number, 0)
         mixed, total = _put_together(partial_ptr, weights_ptr, lane, first_span, last_span, GROUP, MEMBERS, DIM)
-    tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_member)
+    tl.store(place, (mixed / total[:, None]).to(DTYPE), mask=is_member)
 
 
 @functools.cache
@@ -149,15 +155,16 @@ def span_of(num_rows: int) -> int:
 
 
 def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
-    """As `attention.attend`, one token a row."""
-    group, span = heads.num_heads // heads.num_kv_heads, span_of(len(qkv))
+    """As `attention.attend`, one token a row; `qkv` may come in parts, [parts, rows, ...] in float32."""
+    num_parts, num_rows = len(qkv) if qkv.ndim == 3 else 1, qkv.shape[-2]
+    group, span = heads.num_heads // heads.num_kv_heads, span_of(num_rows)
     num_spans = triton.cdiv(place.end, span)
-    shape = (len(qkv), heads.num_kv_heads, num_spans, group)
+    shape = (num_rows, heads.num_kv_heads, num_spans, group)
     partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
     weights = room("weights", (*shape, 2), torch.float32, qkv.device)
-    out = room("mixed", (len(qkv), heads.num_heads * heads.dim), qkv.dtype, qkv.device)
+    out = room("mixed", (num_rows, heads.num_heads * heads.dim), place.cos.dtype, qkv.device)
     kernel: Any = _attend_rows
-    kernel[(num_spans, heads.num_kv_heads, len(qkv))](
+    kernel[(num_spans, heads.num_kv_heads, num_rows)](
         *(qkv, place.header, place.segments, place.starts, place.cos, place.sin, out),
         *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(place.cos), num_spans),
         GROUP=group,
@@ -168,6 +175,7 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
         SPAN=span,
         SLOTS=SLOTS,
         STAGES=STAGES,
+        PARTS=num_parts,
         num_warps=8,
         **launch.options(qkv.device),
     )

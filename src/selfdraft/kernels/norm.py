@@ -53,7 +53,7 @@ def add_norm(
     out = room("normed", stream.shape, stream.dtype, stream.device)
     block = triton.next_power_of_2(size)
     # A number each thread at least: two that read the same one could read it before and after it is written in place.
-    num_warps = max(1, min(4 if size < 4096 else 8, block // 32))
+    num_warps = max(1, min(16, block // 32))
     kernel: Any = _add_norm
     kernel[(num_tokens,)](
         stream,

@@ -41,7 +41,9 @@ def _rotate_and_store(
     source = qkv_ptr + token.to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
     head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_rotated = head < NUM_HEADS + NUM_KV
-    low, high = rotated(source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF)
+    low, high = rotated(
+        source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF, qkv_ptr.dtype.element_ty
+    )
     place, is_query = source + head[:, None] * DIM + half, (head < NUM_HEADS)[:, None]
     tl.store(place, low, mask=is_query)
     tl.store(place + HALF, high, mask=is_query)

@@ -22,7 +22,7 @@ from .checks import check_attention, check_ready, check_rotary, check_weights, r
 from .families import Branch, Family, family_of
 from .joined import joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
-from .sublayer import Halfway, Pass, SubLayer
+from .sublayer import Halfway, Pass, SubLayer, up_to_last_keys
 
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
@@ -150,7 +150,7 @@ class Decoder:
         if capture:
             hidden, captured = self._run_capturing(halfway, capture)
         else:
-            for sublayer in halfway.rest:
+            for sublayer in halfway.rest if needs_scores else up_to_last_keys(halfway.rest):
                 hidden = sublayer.run(hidden, halfway.step)
         if not needs_scores and "norm" not in capture:
             return PassOutput(hidden[:, :0], captured)

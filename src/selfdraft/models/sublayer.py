@@ -50,6 +50,11 @@ class SubLayer:
     run: Callable[[torch.Tensor, Pass], torch.Tensor]
 
 
+def up_to_last_keys(sublayers: Sequence[SubLayer]) -> Sequence[SubLayer]:
+    """Those that leave keys and values, and what is between them: all that a pass without scores is run for."""
+    return sublayers[: max((place for place, part in enumerate(sublayers, 1) if part.name.startswith("a")), default=0)]
+
+
 @dataclass(frozen=True)
 class Halfway:
     """A pass on its way: the stream, what is still to run, and the stream after each point passed so far."""

@@ -165,8 +165,9 @@ def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> to
 def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
     heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
     has_many_rows = len(normed) > SPANNED_ROWS and state.place.depths.shape[1] == 1
-    qkv = product(normed, part.qkv, part.qkv_bias, "qkv" in state.theirs, room)
-    mixed = (attend_rows if has_many_rows else attend)(qkv, state.place, heads, part.layer, room)
+    name, multiply, attention = ("rows", branch_product, attend_rows) if has_many_rows else ("qkv", product, attend)
+    qkv = multiply(normed, part.qkv, part.qkv_bias, name in state.theirs, room)
+    mixed = attention(qkv, state.place, heads, part.layer, room)
     return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)
 
 

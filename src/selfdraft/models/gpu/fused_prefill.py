@@ -27,7 +27,7 @@ from ..decoder import Decoder
 from ..joined import JoinedAttention, JoinedMLP
 from ..placement import Placement
 from ..prompts import packed
-from ..sublayer import SubLayer
+from ..sublayer import SubLayer, up_to_last_keys
 from .fused import MAX_POSITIONS, sorts_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
 from .memory import Device, PromptBuffers, Rooms, power_of_two
@@ -119,7 +119,7 @@ class FusedPrefill(Prefill):
         streams: dict[str, torch.Tensor] = {}
         branch: torch.Tensor | None = None
         name = "embedding"
-        for sublayer in sublayers:
+        for sublayer in sublayers if points else up_to_last_keys(sublayers):
             part: Any = sublayer.run
             stream, normed = add_norm(stream, branch, part.norm.weight, part.norm.eps)
             if name in points:

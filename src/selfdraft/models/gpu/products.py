@@ -38,7 +38,7 @@ def product(
 def branch_product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_theirs: bool, room: Room = fresh
 ) -> torch.Tensor:
-    """The last one of a sub-layer: ours in parts that the next norm adds, the vendor's whole."""
+    """Ours in parts that the next kernel adds, the vendor's whole."""
     return F.linear(x, weight, bias) if is_theirs else linear_parts(x, weight, bias, room)
 
 
@@ -48,7 +48,14 @@ def gated_product(
     return gate(F.linear(x, weight, bias)) if is_theirs else gated(x, weight, bias, room)
 
 
-_FUNCTIONS = {"qkv": product, "out": branch_product, "gated": gated_product, "down": branch_product, "head": product}
+_FUNCTIONS = {
+    "qkv": product,
+    "rows": branch_product,  # QKV, where each row has one token: attention adds the parts
+    "out": branch_product,
+    "gated": gated_product,
+    "down": branch_product,
+    "head": product,
+}
 
 
 class Products:
@@ -112,8 +119,10 @@ def _matrices_of(decoder: Decoder) -> dict[str, list[Matrix]]:
     parts, head = [part.run for part in decoder.sublayers], decoder.head
     attention = [part for part in parts if isinstance(part, JoinedAttention)]
     mlps = [part for part in parts if isinstance(part, JoinedMLP)]
+    qkv = [(part.qkv, part.qkv_bias) for part in attention]
     return {
-        "qkv": [(part.qkv, part.qkv_bias) for part in attention],
+        "qkv": qkv,
+        "rows": qkv,
         "out": [(part.out, part.out_bias) for part in attention],
         "gated": [(part.gate_up, part.gate_up_bias) for part in mlps],
         "down": [(part.down, part.down_bias) for part in mlps],
