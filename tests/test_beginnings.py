@@ -306,6 +306,19 @@ def test_a_row_keeps_what_it_refers_to() -> None:
     assert torch.equal(texts.row(2, 60), marks(LONG[:60]))
 
 
+def test_rows_of_one_text_refer_to_one_copy_also_where_it_has_branched() -> None:
+    texts, text = Texts(500), [*LONG[:20], *[7] * 60]
+    texts.end(LONG[:50])
+    texts.end(text)
+    rows = [TextSequence(row, [*text, 1], 1, row=row, request=row) for row in range(3)]
+    for row, sequence in enumerate(rows):
+        texts.cache.free_rows([row])
+        texts.store.fill(texts.cache, [sequence], rows[:row])
+    assert len({one.part.data_ptr() for one in texts.cache.segments.values()}) == 1
+    assert [texts.cache.segments[row].length for row in range(3)] == [80] * 3
+    assert all(torch.equal(texts.row(row, 80), marks(text)) for row in range(3))
+
+
 def test_what_is_cleared_frees_its_memory_at_once() -> None:
     texts = Texts(500)
     for end in (20, 30, 40):

@@ -2,8 +2,8 @@
 
 Keys and values of a beginning depend on its tokens and the model alone. They come from a text that is being decoded
 beside, or from segments: what texts that have ended leave here, in bounded memory, least recently used first out. What
-several texts begin with is one segment, and what each goes on with is another. Rows refer to the first segment where
-their passes can read it there, and so may live longer than its place here; the others are copied.
+several texts begin with is one segment, what each goes on with another one. Rows refer to the first segment where
+their passes can read it there, and so it may live longer than its place here; the others are copied.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Beginnings:
         if self.is_on:
             with self._lock:
                 path, length = self._segments.find(tokens)
-                found.append((length, 1, path))  # before a row: it may be read where it is
+                found.append((length, 1 if len(path) == 2 else -len(live), path))  # one may be read where it is
         length, _, source = max(found, default=(0, 0, []))
         return source, length
 
@@ -205,7 +205,6 @@ class Beginnings:
 
 
 def _begin(cache: Cache, row: int, source: int | list[Segment], length: int) -> None:
-    """As another row, or as a path."""
     if isinstance(source, int):
         cache.begin(row, source, length)
         return

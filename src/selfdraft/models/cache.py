@@ -159,7 +159,7 @@ class SlotCache:
     def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned.
 
-        Copies are never written again. What another row has gets stored apart for both, if there is room.
+        Copies are never written again. If another row refers to less than half, all is stored apart if there is room.
         """
         if isinstance(source, int):
             self._begin_as(row, source, length)
@@ -168,7 +168,7 @@ class SlotCache:
 
     def _begin_as(self, row: int, other: int, length: int) -> None:
         known, shared = self.segments.get(other), self._sharable(length)
-        if shared and self.stores_apart and (known is None or not known.length) and self._has_room_for(shared):
+        if shared > 2 * (known.length if known else 0) and self.stores_apart and self._has_room_for(shared):
             known = SharedSlots(self.beginning(other, shared)[0].clone(memory_format=torch.contiguous_format), shared)
             self.segments[other] = known
         if known is not None and length <= known.length:
