@@ -83,6 +83,18 @@ def test_rows_that_begin_as_one_share_what_it_has(length: int) -> None:
         assert torch.equal(cache.beginning(row, length)[0], expected)
 
 
+@pytest.mark.parametrize(("length", "expected"), [(15, 8), (16, 8), (23, 8), (24, 24), (29, 24)])
+def test_a_row_that_refers_to_little_is_stored_apart(length: int, expected: int) -> None:
+    cache, parts = new_cache(), segment()
+    cache.begin(0, parts, 8)
+    whole = torch.cat((parts[0][..., :8, :], row_of(cache, 0)[..., 8:, :]), -2)
+    cache.begin(1, 0, length)
+    assert [cache.segments[row].length for row in (0, 1)] == [expected] * 2
+    assert cache.segments[0].part is cache.segments[1].part
+    assert torch.equal(cache.beginning(1, length)[0], whole[..., :length, :])
+    assert torch.equal(cache.beginning(0, 64)[0], whole)
+
+
 def test_where_memory_is_short_rows_copy_what_another_has(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, slot_bytes = new_cache(), 2 * 2 * 2 * 4 * 4
     for count, is_shared in ((8 * 24 * slot_bytes - 1, False), (8 * 24 * slot_bytes, True)):

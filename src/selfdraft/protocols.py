@@ -32,11 +32,14 @@ class Cache(Protocol):
     def resize(self, num_rows: int, num_slots: int, is_empty: bool = False) -> None:
         """Have this many rows of this many slots. What is stored stays, unless `is_empty`: then it makes room first."""
 
-    def beginning(self, row: int, length: int) -> Sequence[torch.Tensor]:
-        """The first slots of a row, as they are now and as long as the cache is not resized."""
+    def beginning(self, row: int, length: int, first: int = 0) -> Sequence[torch.Tensor]:
+        """The slots of a row from `first` to `length`, as they are now and as long as the cache is not resized."""
 
     def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned."""
+
+    def put(self, row: int, parts: Sequence[torch.Tensor], first: int) -> None:
+        """Let a row that has begun go on with copies of what `beginning` returned, from slot `first` on."""
 
     def reserve(self, num_slots: int) -> None:
         """Make room for `num_slots` slots a row; what is stored stays."""

@@ -1,16 +1,17 @@
 """Common beginnings: what another text has had read of a prompt is not read again.
 
 Keys and values of a beginning depend on its tokens and the model alone. They come from a text that is being decoded
-beside, or from a segment: what a text that has ended leaves here, in bounded memory, least recently used first out.
-Rows refer to it where their passes can read it there, and so may live longer than its place here; others copy it.
+beside, or from segments: what texts that have ended leave here, in bounded memory, least recently used first out. What
+several texts begin with is one segment, what each goes on with another one. Rows refer to the first segment where
+their passes can read it there, and so it may live longer than its place here; the others are copied.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,68 +26,81 @@ MIN_WAIT = 64
 """Tokens more than are known already for which a text waits until another one, which joins with it, is read."""
 SHARE, MAX_BYTES = 0.1, 4 << 30
 """Of free memory, unless told otherwise."""
-BLOCK, MOST_COMPARED = 16, 8
-"""Tokens by which segments are found; of those that share all whole blocks, how many are looked at closely."""
-_DENSE = torch.contiguous_format
 Tokens = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """The beginning of a text and its keys and values, which are never written again."""
+    """A part of one or more texts, from slot `start` on, and its keys and values, which are never written again."""
 
+    start: int
     tokens: Tokens
     parts: Sequence[torch.Tensor]  # as `Cache.beginning` returns them
-    num_bytes: int
+    key_size: int = 1
+    after: dict[bytes, Segment] = field(default_factory=dict)  # what texts go on with, by its first `key_size` tokens
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    def key(self, tokens: Tokens) -> bytes:
+        return tokens[: self.key_size].tobytes()
 
 
 class Segments:
-    """Found by the tokens that a text begins with; the one that was used last comes last."""
+    """A tree: what texts begin with in common, `min_shared` tokens or more, is there once. Paths begin at its root."""
 
-    def __init__(self) -> None:
-        self._all: OrderedDict[Segment, list[int]] = OrderedDict()
-        self._by_block: dict[int, dict[Segment, None]] = defaultdict(dict)  # of all blocks up to one: who has them
-        self._by_end: dict[int, dict[Segment, None]] = defaultdict(dict)  # the same: who has no more whole ones
-        self.num_bytes = 0
+    def __init__(self, min_shared: int) -> None:
+        self._root = Segment(0, _array([]), (), min_shared)
+        self._all: OrderedDict[Segment, Segment] = OrderedDict()  # and what each follows; used last comes last
+        self.num_slots = 0
 
-    def add(self, segment: Segment) -> None:
-        hashes = self._all[segment] = list(_hashes(segment.tokens))
-        for one in hashes:
-            self._by_block[one][segment] = None
-        self._by_end[hashes[-1]][segment] = None
-        self.num_bytes += segment.num_bytes
+    def find(self, tokens: Tokens) -> tuple[list[Segment], int]:
+        """The path that a text begins with, which is used by that, and how many tokens they have in common."""
+        path, known = [self._root], 0
+        while known == path[-1].end and (after := path[-1].after.get(path[-1].key(tokens[known:]))) is not None:
+            self._all.move_to_end(after)
+            path.append(after)
+            known += _common(tokens[known:], after.tokens)
+        return path, known
 
-    def drop(self, segment: Segment) -> None:
-        hashes = self._all.pop(segment)
-        _leave(self._by_end, hashes[-1], segment)
-        for one in hashes:
-            _leave(self._by_block, one, segment)
-        self.num_bytes -= segment.num_bytes
+    def branch(self, last: Segment, known: int) -> Segment:
+        """What the rest of a text follows of which a path up to `last` is known.
+
+        Where it goes on from the end of another text, it takes the place of what that text has for itself.
+        """
+        if known < last.end:
+            return self._split(last, known)
+        while last in self._all and not last.after:
+            last = self.drop(last)
+        return last
+
+    def add(self, before: Segment, tokens: Tokens, parts: Sequence[torch.Tensor]) -> Segment:
+        segment = before.after[before.key(tokens)] = Segment(before.end, tokens, parts)
+        self._all[segment] = before
+        self.num_slots += len(tokens)
+        return segment
+
+    def drop(self, segment: Segment) -> Segment:
+        """Returns what it followed."""
+        before = self._all.pop(segment)
+        del before.after[before.key(segment.tokens)]
+        self.num_slots -= len(segment.tokens)
+        return before
 
     def drop_oldest(self) -> None:
-        self.drop(next(iter(self._all)))
+        """Of those that nothing follows."""
+        self.drop(next(segment for segment in self._all if not segment.after))
 
-    def use(self, segment: Segment) -> None:
-        if segment in self._all:
-            self._all.move_to_end(segment)
-
-    def longest(self, tokens: Tokens) -> tuple[Segment | None, int]:
-        """Whose beginning these tokens share, and how many of them; whole blocks at least."""
-        last = None
-        for one in _hashes(tokens):
-            if one not in self._by_block:
-                break
-            last = one
-        some = [] if last is None else list(self._by_block[last])[-MOST_COMPARED:]
-        found = [(_common(tokens, segment.tokens), place, segment) for place, segment in enumerate(some)]
-        length, _, segment = max(found, default=(0, 0, None))
-        return segment, length
-
-    def drop_beginnings_of(self, tokens: Tokens) -> None:
-        shorter = [one for number in _hashes(tokens) for one in self._by_end.get(number, ())]
-        for segment in shorter:
-            if _common(tokens, segment.tokens) == len(segment.tokens):
-                self.drop(segment)
+    def _split(self, segment: Segment, end: int) -> Segment:
+        """Its tokens up to `end`. Both parts are copies, so that neither holds the other's memory."""
+        size, tokens = end - segment.start, segment.tokens
+        parts, more = _copy_slots(segment.parts, 0, size), _copy_slots(segment.parts, size, len(tokens))
+        first = self.add(self.drop(segment), tokens[:size], parts)
+        rest = self.add(first, tokens[size:], more)
+        rest.after.update(segment.after)
+        self._all.update(dict.fromkeys(segment.after.values(), rest))
+        return first
 
 
 class Beginnings:
@@ -98,7 +112,7 @@ class Beginnings:
     def __init__(self, runner: Runner, max_bytes: int | None = None) -> None:
         self._runner, self._given = runner, max_bytes
         self._min_shared = MIN_SHARED_CPU if runner.device.type == "cpu" else MIN_SHARED
-        self._segments, self._max_bytes = Segments(), max_bytes
+        self._segments, self._max_bytes = Segments(self._min_shared), max_bytes
         self._version: Hashable | None = None  # None: keys and values depend on more than tokens
         self._lock = threading.Lock()
 
@@ -108,7 +122,7 @@ class Beginnings:
 
     @property
     def num_bytes(self) -> int:
-        return self._segments.num_bytes
+        return self._segments.num_slots * self._runner.slot_bytes
 
     def another(self, is_on: bool) -> Beginnings:
         """A store of the same kind with nothing in it."""
@@ -123,14 +137,14 @@ class Beginnings:
 
     def clear(self) -> None:
         with self._lock:
-            self._segments = Segments()
+            self._segments = Segments(self._min_shared)
 
     def fill(self, cache: Cache, joined: Sequence[TextSequence], live: Sequence[TextSequence]) -> None:
         """Let these texts' rows begin with what is known of them, but for the last token; `live` are in the cache."""
         for sequence in joined:
             source, length = self._longest(sequence, live)
-            if source is not None:
-                cache.begin(sequence.row, source.parts if isinstance(source, Segment) else source.row, length)
+            if length:
+                _begin(cache, sequence.row, source, length)
                 sequence.num_known = sequence.num_read = length
 
     def who_waits(self, joining: Sequence[TextSequence], live: Sequence[TextSequence]) -> set[int]:
@@ -148,66 +162,60 @@ class Beginnings:
 
     def keep(self, cache: Cache, sequence: TextSequence) -> None:
         """The text has ended, and its row is about to be given up."""
-        length = sequence.num_cached
-        num_bytes = length * self._runner.slot_bytes
-        if not self.is_on or length < self._min_shared or num_bytes > self._limit():
+        length, max_slots = sequence.num_cached, self._limit() // self._runner.slot_bytes
+        if not self.is_on or not self._min_shared <= length <= max_slots:
             return
         tokens = _array(sequence.tokens[:length])
         with self._lock:
             segments = self._segments
-            known, num_known = segments.longest(tokens)
-            if known is not None and num_known == length:
-                segments.use(known)
-                return
-            segments.drop_beginnings_of(tokens)
-            while segments.num_bytes + num_bytes > self._limit():
-                segments.drop_oldest()
-            parts = [part.clone(memory_format=_DENSE) for part in cache.beginning(sequence.row, length)]
-            segments.add(Segment(tokens, parts, num_bytes))
+            path, known = segments.find(tokens)
+            if known < length:
+                before = segments.branch(path[-1], known)
+                size = length - before.end
+                while segments.num_slots + size > max_slots:
+                    segments.drop_oldest()
+                parts = _copy_slots(cache.beginning(sequence.row, length, before.end), 0, size)
+                segments.add(before, tokens[before.end :], parts)
 
     def _limit(self) -> int:
         if self._max_bytes is None:
             self._max_bytes = min(MAX_BYTES, int(SHARE * self._runner.free_bytes))
         return self._max_bytes
 
-    def _longest(
-        self, sequence: TextSequence, live: Sequence[TextSequence]
-    ) -> tuple[Segment | TextSequence | None, int]:
+    def _longest(self, sequence: TextSequence, live: Sequence[TextSequence]) -> tuple[int | list[Segment], int]:
         """What begins as this text, and how much of it may be taken."""
         if self._version is None:
-            return None, 0
+            return [], 0
         tokens = _array(sequence.tokens[: sequence.num_cached])
-        found: list[tuple[int, int, Segment | TextSequence]] = []
+        found: list[tuple[int, int, int | list[Segment]]] = []
         for place, other in enumerate(live):
             if other.request == sequence.request or (self.is_on and self._begins_alike(sequence, other)):
                 length = _common(tokens, _array(other.tokens[: other.num_cached]))
-                found.append((length, -place, other))
+                found.append((length, -place, other.row))
         if self.is_on:
             with self._lock:
-                segment, length = self._segments.longest(tokens)
-                if segment is not None and length >= self._min_shared:
-                    self._segments.use(segment)
-                    found.append((length, 1, segment))  # before a row: it may be read where it is
-        length, _, source = max(found, default=(0, 0, None))
-        return (source, length) if length else (None, 0)
+                path, length = self._segments.find(tokens)
+                found.append((length, 1 if len(path) == 2 else -len(live), path))  # one may be read where it is
+        length, _, source = max(found, default=(0, 0, []))
+        return source, length
 
     def _begins_alike(self, one: TextSequence, other: TextSequence) -> bool:
         size = self._min_shared
         return min(one.num_cached, other.num_cached) >= size and one.tokens[:size] == other.tokens[:size]
 
 
-def _hashes(tokens: Tokens) -> Iterator[int]:
-    """Of the first block, the first two, ..."""
-    known, numbers = 0, tokens.tolist()
-    for end in range(BLOCK, len(numbers) + 1, BLOCK):
-        known = hash((known, *numbers[end - BLOCK : end]))
-        yield known
+def _begin(cache: Cache, row: int, source: int | list[Segment], length: int) -> None:
+    if isinstance(source, int):
+        cache.begin(row, source, length)
+        return
+    _, first, *others = source
+    cache.begin(row, first.parts, min(first.end, length))
+    for one in others:
+        cache.put(row, [part.narrow(-2, 0, min(one.end, length) - one.start) for part in one.parts], one.start)
 
 
-def _leave(index: dict[int, dict[Segment, None]], number: int, segment: Segment) -> None:
-    index[number].pop(segment, None)
-    if not index[number]:
-        del index[number]
+def _copy_slots(parts: Sequence[torch.Tensor], first: int, end: int) -> list[torch.Tensor]:
+    return [part.narrow(-2, first, end - first).clone(memory_format=torch.contiguous_format) for part in parts]
 
 
 def _array(tokens: Sequence[int]) -> Tokens:

@@ -150,15 +150,16 @@ class SlotCache:
             kept = old_store.narrow(-4, 0, rows).narrow(-2, 0, slots)
             new_store.narrow(-4, 0, rows).narrow(-2, 0, slots).copy_(kept)
 
-    def beginning(self, row: int, length: int) -> list[torch.Tensor]:
-        """The first slots of a row: views [..., heads, length, dim], for `begin`."""
-        self.make_whole([row])
-        return [store.select(-4, row).narrow(-2, 0, length) for store in self.stores]
+    def beginning(self, row: int, length: int, first: int = 0) -> list[torch.Tensor]:
+        """The slots of a row from `first` to `length`: views [..., heads, slots, dim], for `begin` and `put`."""
+        if row in self.segments and self.segments[row].length > first:
+            self.make_whole([row])
+        return [store.select(-4, row).narrow(-2, first, length - first) for store in self.stores]
 
     def begin(self, row: int, source: int | Sequence[torch.Tensor], length: int) -> None:
         """Let a row begin with the first `length` slots of another row, or of copies of what `beginning` returned.
 
-        Copies are never written again. What another row has gets stored apart for both, if there is room.
+        Copies are never written again. If another row refers to less than half, all is stored apart if there is room.
         """
         if isinstance(source, int):
             self._begin_as(row, source, length)
@@ -167,7 +168,7 @@ class SlotCache:
 
     def _begin_as(self, row: int, other: int, length: int) -> None:
         known, shared = self.segments.get(other), self._sharable(length)
-        if shared and self.stores_apart and (known is None or not known.length) and self._has_room_for(shared):
+        if shared > 2 * (known.length if known else 0) and self.stores_apart and self._has_room_for(shared):
             known = SharedSlots(self.beginning(other, shared)[0].clone(memory_format=torch.contiguous_format), shared)
             self.segments[other] = known
         if known is not None and length <= known.length:
@@ -190,23 +191,24 @@ class SlotCache:
         first = 0 if shared is None else shared.length
         if shared is not None and first:
             self.segments[row] = shared
-        self._copy(row, parts, first, length)
+        self.put(row, [part.narrow(-2, first, length - first) for part in parts], first)
 
     def make_whole(self, rows: Iterable[int]) -> None:
         """Let rows hold what they refer to."""
         for row in rows if self.segments else ():
             if row in self.segments:
                 part, length = self.segments[row]
-                self._copy(row, [part], 0, length)
+                self.put(row, [part.narrow(-2, 0, length)], 0)
                 self._leave(row)
 
     def _leave(self, row: int) -> None:
         """It is held until the next row begins: a pass that runs ahead may go on reading it up to then."""
         self.segments[row] = self.segments[row]._replace(length=0)
 
-    def _copy(self, row: int, parts: Sequence[torch.Tensor], first: int, end: int) -> None:
+    def put(self, row: int, parts: Sequence[torch.Tensor], first: int) -> None:
+        """Let a row have these slots from `first` on."""
         for store, part in zip(self.stores, parts, strict=True):
-            store.select(-4, row).narrow(-2, first, end - first).copy_(part.narrow(-2, first, end - first))
+            store.select(-4, row).narrow(-2, first, part.shape[-2]).copy_(part)
 
     def free_rows(self, rows: Sequence[int]) -> None:
         """Their texts have ended: the next ones begin there."""
