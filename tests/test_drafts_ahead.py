@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from pico import letter_tokenizer, pico
-from selfdraft import Engine, SkipSet
+from selfdraft import Engine, Generation, SkipSet
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.state import State
 from selfdraft.lookahead.fixed import Fixed
@@ -62,6 +63,13 @@ def waiting_engine(**options: Any) -> Engine:
     return new_engine(pico("llama"), waiting_runner, **options)
 
 
+def assert_same_drafts(found: list[Generation], waited: list[Generation]) -> None:
+    """Rows that run along change the size of products, and with it the last digits."""
+    for one, other in zip(itertools.chain(*drafts_of(found)), itertools.chain(*drafts_of(waited)), strict=True):
+        assert one.confidences == pytest.approx(other.confidences, abs=1e-4)
+        assert replace(one, confidences=()) == replace(other, confidences=())
+
+
 LOOSE = (CHAIN, TREE, {**TREE, **TESTED})
 """Methods that are also tried on recordings which know one cache alone; the others in `make test-full`."""
 
@@ -87,7 +95,7 @@ def test_nothing_changes_but_the_time(
     for prompts, count in texts if make is new_runner else texts[:1]:  # the loose one's recordings know one cache
         found, waited, eager = (engine.generate(prompts, max_new_tokens=count, **method) for engine in engines)
         assert tokens_of(found) == tokens_of(eager)
-        assert drafts_of(found) == drafts_of(waited)
+        assert_same_drafts(found, waited)
     hits, misses = hits_of(engines[0])
     assert hits > 2
     assert misses <= len(texts)
