@@ -85,7 +85,6 @@ class DraftedChain:
     scores: torch.Tensor | None = None  # [depths, rows, vocabulary] what was drawn from, if the rule keeps it
 
     def of_rows(self, rows: Sequence[int]) -> DraftedChain:
-        candidates, confidences = (
-            [[column[row] for row in rows] for column in every] for every in (self.candidates, self.confidences)
-        )
+        candidates = [[column[row] for row in rows] for column in self.candidates]
+        confidences = [[column[row] for row in rows] for column in self.confidences]
         return DraftedChain(candidates, confidences, None if self.scores is None else self.scores[:, list(rows)])

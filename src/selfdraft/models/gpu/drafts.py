@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -34,8 +34,6 @@ MAX_NEEDED = 8
 
 _LOGGER = logging.getLogger(__name__)
 Read = Callable[[], list[list[int]]]
-
-
 Numbers = tuple[int, int, int, int, list[int]]
 """Of a text whose draft is asked for: its start, index, cap, room and settings."""
 
@@ -55,12 +53,12 @@ class Asked:
     def of(cls, spec: DraftSpec, task: DraftTask, request: PassRequest, cache: SlotCache) -> Asked | None:
         """None: the device cannot tell what follows."""
         choosing, num_changes = task.choosing, spec.rule.num_changes
-        is_plain = bool(task.rooms) and len(request.tokens[0]) == 1
-        if choosing is None or num_changes is None or not is_plain:
+        if choosing is None or num_changes is None or not task.rooms or len(request.tokens[0]) > 1:
             return None
         texts = zip(request.cache_rows, task.sequence_ids, [site.sequence for site in task.sites], strict=True)
-        columns = (request.starts, choosing.indices, task.caps, task.rooms, map(list, choosing.settings))
-        numbers = zip(*columns, strict=True)
+        numbers = zip(
+            request.starts, choosing.indices, task.caps, task.rooms, map(list, choosing.settings), strict=True
+        )
         return cls(spec, task, request, weakref.ref(cache), num_changes, dict(zip(texts, numbers, strict=True)))
 
     def is_verified_by(self, request: PassRequest, cache: SlotCache) -> bool:
@@ -115,11 +113,6 @@ class Found:
         starts = [start + count for start, (count, _) in zip(self.request.starts, self.ends, strict=True)]
         return request._replace(tokens=[[last] for _, last in self.ends], starts=starts, rows=self.request.rows)
 
-    def leads_to(self, request: PassRequest, places: Sequence[int]) -> bool:
-        """Whether these tokens come next in its rows at `places`, and stand there."""
-        tokens, starts = ([every[place] for place in places] for every in self.following(request)[:2])
-        return tokens == request.tokens and starts == list(request.starts)
-
 
 class Begun(NamedTuple):
     """A draft that is under way: its first pass, and where the rows that are asked for stand in it."""
@@ -128,9 +121,9 @@ class Begun(NamedTuple):
     request: PassRequest
     places: Sequence[int]
 
-    @property
-    def is_whole(self) -> bool:
-        return len(self.places) == len(self.request.starts)
+    def is_that_of(self, request: PassRequest) -> bool:
+        tokens, starts = ([every[place] for place in self.places] for every in self.request[:2])
+        return tokens == request.tokens and starts == list(request.starts)
 
 
 def place_of(cache: SlotCache) -> tuple[int, int]:
@@ -176,7 +169,8 @@ class Drafts:
         draft = self._spec(forward, task, request, cache, vocabulary)
         asked = Asked.of(draft, task, request, cache)
         begun = self._take(asked, request, cache)
-        self._sent = place_of(cache) if begun is None or begun.is_whole else None
+        is_whole = begun is None or len(begun.places) == len(begun.request.starts)
+        self._sent = place_of(cache) if is_whole else None
         if begun is None:
             opening = self._send(draft.buffers, task, request, cache)
         else:
@@ -200,7 +194,7 @@ class Drafts:
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
         self._last = asked
-        return chain if begun is None or begun.is_whole else chain.of_rows(begun.places)
+        return chain if begun is None or is_whole else chain.of_rows(begun.places)
 
     def _spec(
         self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
@@ -240,11 +234,12 @@ class Drafts:
             self._note_waste(found)
             return None
         places = last.places_of(asked) if found.place == place_of(cache) else None
-        if places is None or not found.leads_to(request, places):
+        begun = None if places is None else Begun(last.spec, found.following(request), places)
+        if begun is None or not begun.is_that_of(request):
             return None
         self._num_needed = 1
         self.num_hits += 1
-        return Begun(last.spec, found.following(request), places)
+        return begun
 
     def _note_waste(self, found: Found | None) -> None:
         if found is not None:
