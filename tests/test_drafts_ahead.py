@@ -362,12 +362,12 @@ def keep_busy(engine: Engine, num_rows: int, per_row: int, **method: Any) -> tup
     ids=lambda value: method_name(value) if isinstance(value, dict) else getattr(value, "__name__", str(value)),
 )
 def test_who_joins_or_leaves_costs_the_others_little(
-    method: dict[str, Any], make: Callable[..., Any], eos: int | None
+    method: dict[str, Any], make: Callable[..., Any], eos: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draft that was begun serves those who stay; only where a text joins is there none, and none in vain."""
     engine, plain = (new_engine(pico("llama"), one, prefix_cache=False) for one in (make, make_runner))
     for one in (engine, plain):
-        one.model.generation_config.eos_token_id = eos
+        monkeypatch.setattr(one.model.generation_config, "eos_token_id", eos)
     run = gpu_drafts.Drafts.run
     with mock.patch.object(gpu_drafts.Drafts, "run", autospec=True, side_effect=run) as asked:
         found, requests = keep_busy(engine, 4, 4, **method)
