@@ -215,6 +215,9 @@ class GroupDraft:
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores, drafts = chain.scores, []
         for row, cap in enumerate(self._task.caps):
+            if not cap:
+                drafts.append(NO_DRAFT)
+                continue
             levels = self._levels(chain, row)
             branches = [*self._branches()[row], *self._session.branches(row)]
             length = len(levels)
