@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pico import pico
 from selfdraft import Engine
-from selfdraft.engine.worth import Worth
+from selfdraft.engine import room
+from selfdraft.engine.worth import BatchSwitch, Worth
 from test_graphs import new_engine
 
 _JUDGE = Worth.of  # conftest puts another one in its place
@@ -53,6 +55,43 @@ def test_a_batch_drafts_where_that_is_quicker(
         rounds = drafted(found[0])
         assert rounds[0] == (turn == 0 or pays), "what was learned is remembered"
         assert rounds[-20:-2] == [pays] * 18
+
+
+@pytest.mark.parametrize("others_come", [False, True])
+def test_the_slowest_decides_unless_others_come(others_come: bool) -> None:
+    """Rounds with drafts take 1.5 times as long: one text gains by them, the other one does not."""
+    switch = BatchSwitch()
+    for _ in range(400):
+        drafts = switch.is_drafting
+        switch.observe_rows(drafts, {0: 1, 1: 3 if drafts else 1}, 1.5 if drafts else 1.0, others_come)
+    assert switch.is_drafting == others_come
+
+
+def test_others_come_in_a_session_and_while_prompts_wait(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(BatchSwitch, "observe_rows", lambda switch, *args: told.append(args[-1]))
+    engine.generate(PROMPTS, max_new_tokens=12)
+    assert set(told) == {False}
+    monkeypatch.setattr(room, "MAX_ROWS", 2)
+    told.clear()
+    engine.generate(PROMPTS + PROMPTS, max_new_tokens=12)
+    assert told == sorted(told, reverse=True)
+    assert set(told) == {True, False}, "until the last one has a row"
+    told.clear()
+    with engine.session() as session:
+        for prompt in PROMPTS:
+            session.add(prompt, max_new_tokens=12)
+        while session.num_open:
+            session.step()
+    assert set(told) == {True}
+
+
+def test_who_leaves_and_who_joins_next_go_by_one_switch() -> None:
+    worth, cohort = Worth(), SimpleNamespace(method=SimpleNamespace(parts=("fixed",)), may_do_without=True)
+    found = [_JUDGE(worth, SimpleNamespace(active=[0] * rows, groups=[(cohort, [])])) for rows in range(1, 10)]  # type: ignore[arg-type]
+    places = [found.index(switch) for switch in found]
+    assert found[0] is None
+    assert places == [0, 1, 2, 2, 4, 4, 4, 4, 8]
 
 
 def test_drafts_may_be_asked_for_whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:

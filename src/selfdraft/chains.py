@@ -83,3 +83,8 @@ class DraftedChain:
     candidates: Sequence[Sequence[Sequence[int]]]  # [depth][row] best first, PAD-filled; only PAD: the row had stopped
     confidences: Sequence[Sequence[float]]  # [depth][row]
     scores: torch.Tensor | None = None  # [depths, rows, vocabulary] what was drawn from, if the rule keeps it
+
+    def of_rows(self, rows: Sequence[int]) -> DraftedChain:
+        candidates = [[column[row] for row in rows] for column in self.candidates]
+        confidences = [[column[row] for row in rows] for column in self.confidences]
+        return DraftedChain(candidates, confidences, None if self.scores is None else self.scores[:, list(rows)])

@@ -48,8 +48,8 @@ class Rounds:
     def join(self, sequences: Sequence[TextSequence], cohort: Cohort) -> None:
         self._state.join(sequences, cohort)
 
-    def step(self) -> None:
-        """One round."""
+    def step(self, others_come: bool = False) -> None:
+        """One round. `others_come`: into the rows of those that leave."""
         runner, state = self._runner, self._state
         if not state.active:
             self._prompts.read_all()
@@ -82,7 +82,7 @@ class Rounds:
         self._round_seconds = watch.seconds - recorded
         if switch is not None and not recorded:
             counts = {one.sequence_id: len(verdict.tokens) for one, verdict in zip(state.active, verdicts, strict=True)}
-            switch.observe_rows(any(draft.tokens for draft in drafts), counts, watch.seconds)
+            switch.observe_rows(any(draft.tokens for draft in drafts), counts, watch.seconds, others_come)
         self.drop_finished()
 
     def _read_beside(self, watch: Stopwatch) -> None:

@@ -43,7 +43,8 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
         rule = Rule.of(method, plan, sampler)
         company = len(plans) if cohort.may_do_without else 1  # tested drafts are what they would be alone
         max_nodes = rule.tree.max_nodes(company, is_recorded=runner.is_recording)
-        min_rows = math.ceil(MIN_WANTING * len(members)) if company > 1 else 1
+        num_drafting = sum(cap > 0 for cap in caps)
+        min_rows = math.ceil(MIN_WANTING * num_drafting) if company > 1 else 1
         own_sites = [sites[row] for row in members]
         group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, min_rows)
         for row, draft in zip(members, group.run(), strict=True):
@@ -54,13 +55,14 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
 
 
 def _groups(state: State, plans: Sequence[Plan]) -> list[list[int]]:
+    """A text that has room for one more token stays with the others: it drafts nothing, and nobody's place changes."""
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
-        if plan.max_draft_tokens != 0 and _cap(plan, state.active[row]) > 0:
+        if plan.max_draft_tokens != 0:
             cohort, method = state.row_cohorts[row], state.row_cohorts[row].method
             key = (cohort, plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
             groups.setdefault(key, []).append(row)
-    return list(groups.values())
+    return [rows for rows in groups.values() if any(_cap(plans[row], state.active[row]) for row in rows)]
 
 
 def _cap(plan: Plan, sequence: TextSequence) -> int:
@@ -161,7 +163,7 @@ class GroupDraft:
         task, device = self._task, self._session.device
         caps, ids = torch.tensor(task.caps, device=device), torch.tensor(task.sequence_ids, device=device)
         last = torch.tensor([tokens[-1] for tokens in self._rows.committed], device=device)
-        noise, active = NoiseKey.of(task.sites, device), torch.ones_like(caps, dtype=torch.bool)
+        noise, active = NoiseKey.of(task.sites, device), caps > 0
         for depth in range(1, max(task.caps) + 1):
             choice = self._draft_token(last, noise.ahead(depth - 1), depth, ids)
             candidates = torch.where(active[:, None], choice.candidates, PAD)
@@ -213,6 +215,9 @@ class GroupDraft:
     def _collect(self, chain: DraftedChain) -> list[Draft]:
         scores, drafts = chain.scores, []
         for row, cap in enumerate(self._task.caps):
+            if not cap:
+                drafts.append(NO_DRAFT)
+                continue
             levels = self._levels(chain, row)
             branches = [*self._branches()[row], *self._session.branches(row)]
             length = len(levels)

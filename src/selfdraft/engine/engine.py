@@ -383,7 +383,7 @@ class Engine:
     ) -> Stream:
         self._refresh()
         texts = self._requests.texts(prompts, settings, n, rules)
-        rows = Rows(Room(self._runner, self._beginnings, first_rows=len(texts)), self._worth, math.inf)
+        rows = Rows(Room(self._runner, self._beginnings, first_rows=len(texts)), self._worth, math.inf, is_open=False)
         cohort = Cohort(method, self._requests.sampler(settings, rules), self._shared_skip)
         rows.put(texts, cohort)
         return Stream(texts, rows, is_batch, self._worker)

@@ -22,10 +22,13 @@ class Rows:
     """Texts wait until there is room for them, are decoded together, and leave when they end.
 
     The cache is made where the rounds run, which is the thread of the first `step`. Engines on one device take turns,
-    round by round: recordings share what they read and write.
+    round by round: recordings share what they read and write. `is_open`: texts come at any time, not all at once.
     """
 
-    def __init__(self, room: Room, worth: Worth | None, max_stall_seconds: float | None = None) -> None:
+    def __init__(
+        self, room: Room, worth: Worth | None, max_stall_seconds: float | None = None, is_open: bool = True
+    ) -> None:
+        self._is_open = is_open
         self._room, self._worth, self._max_stall_seconds = room, worth, max_stall_seconds
         self._waiting: deque[LiveText] = deque()
         self._live: list[LiveText] = []
@@ -68,7 +71,7 @@ class Rows:
         self._admit()
         changed = self._live
         if self._rounds is not None and changed:
-            self._rounds.step()
+            self._rounds.step(self._is_open or bool(self._waiting))
         self._live = [text for text in changed if not text.has_ended]
         forget_methods([*gone, *changed])
         return [*gone, *changed]

@@ -88,15 +88,16 @@ class TargetPass:
         return not self._is_tested and self._runner.is_under_way(self._state.cache, self._state.rows, self._starts)
 
     def _goes_on(self, drafts: Sequence[Draft], width: int) -> bool:
-        """Whether the device can tell by its choices what comes next, and texts are not as long as they may be before.
+        """Whether the device can tell by its choices what comes next.
 
-        Where nothing is drafted, a few may: their rows run along.
+        That is so while nobody joins. A few texts may be as long as they may be before: their rows run along.
         """
-        if width == 1:
-            return serves(len(self._rooms), sum([room > 0 for room in self._rooms]))
-        longest = [1 + max(draft.depths, default=-1) for draft in drafts]
-        has_room = all(room > count for room, count in zip(self._rooms, longest, strict=True))
-        return has_room and all(type(cohort.method.accept) in (Coupled, Rejection) for cohort, _ in self._groups)
+        if any(sequence.is_read for sequence in self._state.reading):
+            return False
+        longest = [0 if width == 1 else 1 + max(draft.depths, default=-1) for draft in drafts]
+        num_staying = sum(room > count for room, count in zip(self._rooms, longest, strict=True))
+        accepts = {type(cohort.method.accept) for cohort, _ in self._groups}
+        return serves(len(longest), num_staying) and (width == 1 or accepts <= {Coupled, Rejection})
 
     def _targets(self, drafts: Sequence[Draft], output: PassOutput, cohort: Cohort, rows: Sequence[int]) -> Targets:
         sampler = cohort.sampler

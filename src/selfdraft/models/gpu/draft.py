@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,6 +163,11 @@ class DraftSpec:
     history: History | None
     buffers: DraftBuffers
     outputs: DraftOutputs
+
+    @property
+    def kind(self) -> Hashable:
+        """Whatever rows there are."""
+        return self.forward, self.rule, self.skip, self.vocabulary, self.history
 
     def key(self, width: int, end: int, bound_to: tuple[int, ...]) -> GraphKey:
         kind = (self.rule, self.vocabulary)

@@ -13,12 +13,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from ...chains import DraftedChain, DraftRule, DraftTask
-from ...passes import PassRequest
+from ...passes import PassRequest, serves
 from ..cache import SlotCache
 from .accept import NUM_NODES, ROUND, Accepting, follow
 from .draft import DraftGraphs, DraftOutputs, DraftSpec, run_draft
@@ -34,53 +34,56 @@ MAX_NEEDED = 8
 
 _LOGGER = logging.getLogger(__name__)
 Read = Callable[[], list[list[int]]]
+Numbers = tuple[int, int, int, int, list[int]]
+"""Of a text whose draft is asked for: its start, index, cap, room and settings."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A draft that was asked for, in numbers: the next one follows from them and from what is kept."""
+    """A draft that was asked for: the next one follows from its numbers and from what is kept."""
 
     spec: DraftSpec
+    task: DraftTask
+    request: PassRequest
     cache: weakref.ref[SlotCache]
-    place: tuple[int, ...]  # the cache's address, how often its rows began, the rows
-    ids: tuple[Sequence[int], ...]  # the engine's numbers of the texts, the caller's
-    num_changes: int | None  # of the rule
-    starts: Sequence[int]
-    indices: Sequence[int]
-    caps: Sequence[int]
-    rooms: Sequence[int]
-    settings: Sequence[Sequence[int]]
+    num_changes: int  # of the rule
+    texts: dict[tuple[int, int, int], Numbers]  # by cache row, the engine's number, the caller's
 
     @classmethod
     def of(cls, spec: DraftSpec, task: DraftTask, request: PassRequest, cache: SlotCache) -> Asked | None:
         """None: the device cannot tell what follows."""
-        rule, choosing = spec.rule, task.choosing
-        is_known = choosing is not None and rule.num_changes is not None and bool(task.rooms)
-        if choosing is None or not is_known or len(request.tokens[0]) > 1 or min(task.caps) < 1:
+        choosing, num_changes = task.choosing, spec.rule.num_changes
+        if choosing is None or num_changes is None or not task.rooms or len(request.tokens[0]) > 1:
             return None
-        place = (cache.address, cache.num_begun, *request.cache_rows)
-        ids = (task.sequence_ids, [site.sequence for site in task.sites])
-        numbers = (request.starts, choosing.indices, task.caps, task.rooms, choosing.settings)
-        return cls(spec, weakref.ref(cache), place, ids, rule.num_changes, *numbers)
+        texts = zip(request.cache_rows, task.sequence_ids, [site.sequence for site in task.sites], strict=True)
+        numbers = zip(
+            request.starts, choosing.indices, task.caps, task.rooms, map(list, choosing.settings), strict=True
+        )
+        return cls(spec, task, request, weakref.ref(cache), num_changes, dict(zip(texts, numbers, strict=True)))
 
     def is_verified_by(self, request: PassRequest, cache: SlotCache) -> bool:
-        is_here = self.cache() is cache and self.place == (cache.address, cache.num_begun, *request.cache_rows)
-        return is_here and list(self.starts) == list(request.starts)
+        own = (self.request.cache_rows, list(self.request.starts))
+        return self.cache() is cache and own == (request.cache_rows, list(request.starts))
 
     def leads_to(self, other: Asked) -> bool:
-        """Whether nothing has changed but the texts and, with them, the room that they leave."""
-        known, asked = ((one.spec, one.cache(), one.place, one.ids, one.num_changes) for one in (self, other))
-        if known != asked:
-            return False
-        emitted = [end - start for start, end in zip(self.starts, other.starts, strict=True)]
-        rooms = [room - count for room, count in zip(self.rooms, emitted, strict=True)]
-        return (
-            min(emitted) > 0
-            and rooms == list(other.rooms)
-            and [min(pair) for pair in zip(self.caps, rooms, strict=True)] == list(other.caps)
-            and [sum(pair) for pair in zip(self.indices, emitted, strict=True)] == list(other.indices)
-            and [[*row[:ROUND], row[ROUND] + 1, *row[ROUND + 1 :]] for row in self.settings] == list(other.settings)
-        )
+        """Whether of texts that both have nothing has changed but the text and, with it, the room that it leaves."""
+        known, asked = ((one.spec.kind, one.cache(), one.num_changes) for one in (self, other))
+        common = self.texts.keys() & other.texts.keys()
+        return known == asked and all(follows(self.texts[text], other.texts[text]) for text in common)
+
+    def places_of(self, other: Asked) -> Sequence[int] | None:
+        """Of the other's texts in this one, if it may run them; the rows of those that have ended run along."""
+        texts = list(self.texts)
+        if not (serves(len(texts), len(other.texts)) and other.texts.keys() <= self.texts.keys()):
+            return None
+        return [texts.index(text) for text in other.texts]
+
+
+def follows(before: Numbers, after: Numbers) -> bool:
+    start, index, cap, room, settings = before
+    emitted = after[0] - start
+    left, later = room - emitted, [*settings[:ROUND], settings[ROUND] + 1, *settings[ROUND + 1 :]]
+    return emitted > 0 and after == (start + emitted, index + emitted, min(cap, left), left, later)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Found:
 
     request: PassRequest
     read: Read  # what is chosen after each column, or the verdicts of a test
+    place: tuple[int, int]  # of the cache, when the draft after it was begun
 
     @cached_property
     def ends(self) -> list[tuple[int, int]]:
@@ -104,10 +108,27 @@ class Found:
     def num_emitted(self) -> list[int]:
         return [count for count, _ in self.ends]
 
-    def leads_to(self, starts: Sequence[int], tokens: Sequence[Sequence[int]]) -> bool:
-        """Whether these tokens come next, and stand there."""
-        rows = zip(self.request.starts, self.ends, starts, tokens, strict=True)
-        return all((start + count, last) == (end, token) for start, (count, last), end, (token,) in rows)
+    def following(self, request: PassRequest) -> PassRequest:
+        """The first pass of the draft after it: of all its rows."""
+        starts = [start + count for start, (count, _) in zip(self.request.starts, self.ends, strict=True)]
+        return request._replace(tokens=[[last] for _, last in self.ends], starts=starts, rows=self.request.rows)
+
+
+class Begun(NamedTuple):
+    """A draft that is under way: its first pass, and where the rows that are asked for stand in it."""
+
+    spec: DraftSpec
+    request: PassRequest
+    places: Sequence[int]
+
+    def is_that_of(self, request: PassRequest) -> bool:
+        tokens, starts = ([every[place] for place in self.places] for every in self.request[:2])
+        return tokens == request.tokens and starts == list(request.starts)
+
+
+def place_of(cache: SlotCache) -> tuple[int, int]:
+    """What a draft under way depends on: where the cache is, and how often its rows began."""
+    return cache.address, cache.num_begun
 
 
 class Drafts:
@@ -128,6 +149,7 @@ class Drafts:
         self._last: Asked | None = None
         self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
         self._begun: Found | None = None  # decides on the draft whose first token was launched unasked
+        self._sent: tuple[int, int] | None = None  # where the cache was if the device has the last draft's numbers
         self.runs_ahead, self.num_begun, self.num_hits = True, 0, 0
         self.refused: set[DraftRule] = set()
 
@@ -138,16 +160,22 @@ class Drafts:
         rule = task.rule
         if rule.kind.has_rules:  # which go by the tokens noted
             task = replace(task, caps=[min(cap, MAX_WIDTH - 1) for cap in task.caps])
-        num_rows, width, max_depth = len(request.starts), len(request.tokens[0]), max(task.caps)
+        width, max_depth = len(request.tokens[0]), max(task.caps)
         first = max(request.starts) + width - 1
         cache.reserve(bucket(first + max_depth))
         num_tokens = min(vocabulary or self._vocab_size, self._vocab_size)
-        if rule.keeps_scores and padded_rows(forward, num_rows) * num_tokens > MAX_KEPT_SCORES:
+        if rule.keeps_scores and padded_rows(forward, len(request.starts)) * num_tokens > MAX_KEPT_SCORES:
             return None
         draft = self._spec(forward, task, request, cache, vocabulary)
         asked = Asked.of(draft, task, request, cache)
-        is_begun = self._take(asked, request.tokens)
-        opening = draft.buffers if is_begun else self._send(draft.buffers, task, request, cache)
+        begun = self._take(asked, request, cache)
+        is_whole = begun is None or len(begun.places) == len(begun.request.starts)
+        self._sent = place_of(cache) if is_whole else None
+        if begun is None:
+            opening = self._send(draft.buffers, task, request, cache)
+        else:
+            draft, request, opening = begun.spec, begun.request, begun.spec.buffers
+            first = max(request.starts)
         known: dict[tuple[int, int], DraftGraphs] = {}
 
         def graphs_at(depth: int) -> DraftGraphs:
@@ -160,13 +188,13 @@ class Drafts:
             return known[inputs.width, end]
 
         try:
-            chain = run_draft(graphs_at, draft.outputs, max_depth, num_rows, task, is_begun)
+            chain = run_draft(graphs_at, draft.outputs, max_depth, len(request.starts), task, begun is not None)
         except RecordingError as error:
             self.refused.add(rule)
             _LOGGER.warning("this draft cannot be recorded, so it goes token by token: %s", error)
             return None
         self._last = asked
-        return chain
+        return chain if begun is None or is_whole else chain.of_rows(begun.places)
 
     def _spec(
         self, forward: Forward, task: DraftTask, request: PassRequest, cache: SlotCache, vocabulary: int | None
@@ -193,29 +221,38 @@ class Drafts:
 
     # ------------------------------------------------------------------------------------------------ running ahead
 
-    def _take(self, asked: Asked | None, tokens: Any) -> bool:
-        """Whether what is asked for has been begun; what was is over in any case."""
-        last, begun = self._last, self._begun
-        self._last = None
-        self.forget()
+    def _take(self, asked: Asked | None, request: PassRequest, cache: SlotCache) -> Begun | None:
+        """What was begun, if it is what is asked for; it is over in any case.
+
+        That others have come, or have left so many rows that fewer are worth running, says nothing of those who stay.
+        """
+        last, found = self._last, self._begun
+        self._last = self._begun = None
         is_steady = last is not None and asked is not None and last.leads_to(asked)
         self._num_steady = self._num_steady + 1 if is_steady else 0
-        if begun is None or asked is None or not is_steady or not begun.leads_to(asked.starts, tokens):
-            return False
+        if found is None or last is None or asked is None or not is_steady:
+            self._note_waste(found)
+            return None
+        places = last.places_of(asked) if found.place == place_of(cache) else None
+        begun = None if places is None else Begun(last.spec, found.following(request), places)
+        if begun is None or not begun.is_that_of(request):
+            return None
         self._num_needed = 1
         self.num_hits += 1
-        return True
+        return begun
+
+    def _note_waste(self, found: Found | None) -> None:
+        if found is not None:
+            self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
 
     def leave(self) -> None:
         """Another text begins: what the last one went by is free."""
-        self.forget()
-        self._last = None
+        self._last = self._begun = None
 
     def forget(self) -> None:
         """Something else than the next draft is asked for."""
-        if self._begun is not None:
-            self._begun = None
-            self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
+        self._note_waste(self._begun)
+        self._begun = None
 
     def begin_next(
         self,
@@ -246,10 +283,13 @@ class Drafts:
         is_foreseen = self._num_steady >= self._num_needed and choosing is not None
         if graphs is None or not is_foreseen:
             return False
+        place = place_of(cache)
+        if place != self._sent:
+            self._send(spec.buffers, last.task, last.request, cache)
         spec.outputs.begin()
         for recording in (accepting, graphs.begin, graphs.finish):
             recording.replay()
-        self._begun = found = Found(request, read)
+        self._begun = found = Found(request, read, place)
         if spec.history is not None:
             spec.history.will_know(rows, request.starts, found.num_emitted)
         self.num_begun += 1
@@ -259,8 +299,8 @@ class Drafts:
         """Those of the next draft's first token, if they are the same wherever it stands, and recorded."""
         tree, start = request.tree, max(request.starts)
         depth = len(request.tokens[0]) - 1 if tree is None else max(map(max, tree.depths))
-        end = bucket(start + 2)
-        if end != bucket(start + depth + 2) or end > cache.num_slots:
+        end, last_slot = bucket(start + 2), start + depth + 1 + max(last.task.caps)
+        if end != bucket(start + depth + 2) or bucket(last_slot) > cache.num_slots:
             return None
         spec = last.spec
         found: DraftGraphs | None = self._graphs.find(

@@ -147,7 +147,8 @@ class GraphRunner(EagerRunner):
 
     def _route(self, request: PassRequest, cache: SlotCache) -> PassOutput:
         forward = self._forward_of(request)
-        self._drafts.forget()
+        if not request.is_prompt:
+            self._drafts.forget()
         if not (request.is_prompt if forward is None else forward.shared_block):
             cache.make_whole(request.cache_rows)
         if forward is not None:
