@@ -193,10 +193,8 @@ def _attend(
         return
     token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
-    query_low, query_high = rotated(
-        qkv_ptr, token * QKV + (head * GROUP + member) * DIM, is_query, position, cos_ptr, sin_ptr, num_positions,
-        HALF, DTYPE,
-    )  # fmt: skip
+    query = token * QKV + (head * GROUP + member) * DIM
+    query_low, query_high = rotated(qkv_ptr, query, is_query, position, cos_ptr, sin_ptr, num_positions, HALF, DTYPE)
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM

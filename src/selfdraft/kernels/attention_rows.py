@@ -26,6 +26,32 @@ MAX_COUNTED = 1 << 16
 
 
 @triton.jit
+def _own(
+    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride, is_last,
+    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """Store the token's own key and value; where `is_last`, the softmax begins with them, elsewhere with nothing.
+
+    So what is read of the cache goes to the tensor cores as it is.
+    """
+    HALF: tl.constexpr = DIM // 2
+    half, dims, one = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], tl.arange(0, 1)
+    own = one + (NUM_KV * GROUP + head) * DIM
+    low, high = rotated(
+        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF, DTYPE, PARTS, stride
+    )
+    value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
+    tl.store(keys + start * DIM + half, low, mask=is_last)
+    tl.store(keys + start * DIM + HALF + half, high, mask=is_last)
+    tl.store(values + start * DIM + dims, value, mask=is_last)
+    score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1) * scaling
+    nothing = tl.zeros([MEMBERS, DIM], tl.float32)
+    mixed = tl.where(is_last, value.to(tl.float32), nothing)
+    return tl.where(is_last, score, -1e30), tl.where(is_last, 1.0, tl.zeros([MEMBERS], tl.float32)), mixed
+
+
+@triton.jit
 def _go_through(
     best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
     layer, row, head, start, begin, lowest, highest, scaling,
@@ -83,7 +109,6 @@ def _attend_rows(
 ):  # fmt: skip
     """One span of the slots of one row and one key/value head."""
     let_next_start(PDL)
-    HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     DTYPE: tl.constexpr = out_ptr.dtype.element_ty
     span, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -99,8 +124,7 @@ def _attend_rows(
         return
     qkv_ptr += row.to(tl.int64) * QKV
     stride = tl.num_programs(2).to(tl.int64) * QKV
-    lane, one = tl.arange(0, MEMBERS), tl.arange(0, 1)
-    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    lane, dims = tl.arange(0, MEMBERS), tl.arange(0, DIM)[None, :]
     is_member, number = (lane < GROUP)[:, None], row * NUM_KV + head
     place = out_ptr + (number * GROUP + lane)[:, None] * DIM + dims
     if not is_row:  # padding: nothing, but a number
@@ -108,22 +132,13 @@ def _attend_rows(
         return
     query_low, query_high = rotated(
         qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, num_positions,
-        HALF, DTYPE, PARTS, stride,
+        DIM // 2, DTYPE, PARTS, stride,
     )  # fmt: skip
-    own = one + (NUM_KV * GROUP + head) * DIM
-    new_low, new_high = rotated(
-        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF, DTYPE, PARTS, stride
-    )
-    new_value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
-    is_last = span == last_span
-    tl.store(keys + start * DIM + half, new_low, mask=is_last)
-    tl.store(keys + start * DIM + HALF + half, new_high, mask=is_last)
-    tl.store(values + start * DIM + dims, new_value, mask=is_last)
+    best, total, mixed = _own(
+        qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride,
+        span == last_span, GROUP, NUM_KV, DIM, MEMBERS, DTYPE, PARTS,
+    )  # fmt: skip
     lowest, highest = tl.maximum(begin // SLOTS * SLOTS, span * SPAN), tl.minimum(end, (span + 1) * SPAN)
-    # The token itself comes first, in the last span: what is read of the cache goes to the tensor cores as it is.
-    score = tl.sum(query_low.to(tl.float32) * new_low + query_high.to(tl.float32) * new_high, axis=1) * scaling
-    best, total = tl.where(is_last, score, -1e30), tl.where(is_last, 1.0, lane * 0.0)
-    mixed = tl.where(is_last, new_value.to(tl.float32), tl.zeros([MEMBERS, DIM], tl.float32))
     best, total, mixed = _go_through(
         best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
         layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, SLOTS, STAGES,
