@@ -9,13 +9,19 @@ where the next one joins when one leaves. Every text is held against that of a s
 scores, or different.
 
 --stall asks for a long prompt while others are being decoded: how long do they wait for a token? --queue N asks for N
-texts at once, transformers with padding of neighbours in length. Without --eos texts go on after their end, so that
-each has all its tokens.
+texts at once, transformers with padding of neighbours in length; both in turn, twice, the best of each. Without --eos
+texts go on after their end, so that each has all its tokens.
+
+--peer adds transformers' continuous batching, `generate_batch`: made again for each number of rows, with PEER_MEMORY of
+the free memory, without shared prompts (ours has no prefix cache here either). It decodes with flash attention where
+that is installed, and only then records CUDA graphs: `cuda_graphs` in the document says so. Where it fails, the run
+says so and goes on without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import statistics
@@ -28,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 import selfdraft
 from selfdraft.cli.bench import read_variants
@@ -42,6 +48,7 @@ from selfdraft.registry import DRAFTING
 
 LONG, BESIDE, BEFORE = 4096, 8, 64
 """Of --stall: tokens of the long prompt, texts that are being decoded, rounds before it comes."""
+PEER, PEER_MEMORY = "transformers generate_batch", 0.4
 Call = Callable[[list[list[int]]], tuple[list[tuple[int, ...]], float | None]]
 
 
@@ -75,11 +82,12 @@ class Bench:
         if not options.eos:
             self.engine.model.generation_config.eos_token_id = [-1]
         self.alone: dict[int, tuple[int, ...]] = {}
+        self.peer: dict[str, Any] = {}
 
     def arms(self) -> dict[str, Call]:
         methods = {"off": {"strategy": "off"}, **read_variants(self.options, {"strategy": DRAFTING})}
         own: dict[str, Call] = {name: self._ours(method) for name, method in methods.items()}
-        return own | ({"transformers generate_batch": self._theirs} if self.options.peer else {})
+        return own | ({PEER: self._theirs} if self.options.peer else {})
 
     def _ours(self, method: dict[str, Any]) -> Call:
         engine = self.engine.fork()
@@ -99,12 +107,26 @@ class Bench:
         return keep_busy if self.options.per_row else call
 
     def _theirs(self, prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], None]:
-        found = self.engine.model.generate_batch(prompts, generation_config=self._greedy(), persistent_manager=True)
-        by_prompt = {tuple(one.prompt_ids): tuple(one.generated_tokens) for one in found.values()}
-        return [by_prompt[tuple(prompt)] for prompt in prompts], None
+        model, attention = self.engine.model, self.engine.model.config._attn_implementation
+        bounds = ContinuousBatchingConfig(max_memory_percent=PEER_MEMORY, allow_block_sharing=False)
+        options = {"generation_config": self._greedy(), "continuous_batching_config": bounds}
+        try:
+            found = list(model.generate_batch(prompts, persistent_manager=True, **options).values())
+        finally:
+            model.set_attn_implementation(attention)  # where it failed before it could do so
+        if errors := [one.error for one in found if one.error] or ["texts are missing"] * (len(found) < len(prompts)):
+            raise RuntimeError(errors[0])
+        manager = model._cached_continuous_batching_manager
+        self.peer["cuda_graphs"] = any(manager.continuous_batching_config.cuda_graph_booleans)
+        return [tuple(one.generated_tokens) for one in found], None
+
+    def _forget_peer(self) -> None:
+        """It is made for the first requests it gets: as many at a time as those."""
+        self.engine.model.destroy_cached_continuous_batching_manager()
+        gc.collect()
 
     def _greedy(self) -> GenerationConfig:
-        end = None if not self.options.eos else self.engine.model.generation_config.eos_token_id
+        end = self.engine.model.generation_config.eos_token_id
         return GenerationConfig(max_new_tokens=self.options.max_new_tokens, do_sample=False, eos_token_id=end)
 
     # ------------------------------------------------------------------------------------------------ numbers of rows
@@ -117,23 +139,42 @@ class Bench:
             best: dict[str, Row] = {}
             for repeat in range(self.options.repeats + 1):  # the first one records
                 for name in random.Random(repeat).sample(list(arms), len(arms)):
-                    row = self._time(number, name, arms[name], prompts, judges=repeat == 0)
-                    if repeat == 1 or (repeat and row.seconds < best[name].seconds):
-                        best[name] = Row(**{**asdict(row), "verdicts": best[name].verdicts})
+                    row = self._measure(number, name, arms[name], prompts, judges=repeat == 0)
+                    if row is None:
+                        del arms[name]
+                        best.pop(name, None)
                     elif repeat == 0:
                         best[name] = row
+                    elif repeat == 1 or row.seconds < best[name].seconds:
+                        best[name] = Row(**{**asdict(row), "verdicts": best[name].verdicts})
+            if self.options.peer:
+                self._forget_peer()
             for name in arms:
                 rows.append(best[name])
                 print(line_of(best[name], best["off"]), flush=True)
         return rows
 
+    def _measure(self, number: int, name: str, call: Call, prompts: list[list[int]], judges: bool) -> Row | None:
+        """None: the peer failed."""
+        try:
+            return self._time(number, name, call, prompts, judges)
+        except Exception as error:
+            if name != PEER:
+                raise
+            self.peer["failed"] = f"{type(error).__name__} at {number} rows: {error}"
+            print(f"{PEER}: {self.peer['failed']}; left out from here on", file=sys.stderr, flush=True)
+            return None
+
     def _time(self, number: int, name: str, call: Call, prompts: list[list[int]], judges: bool) -> Row:
-        began = device_seconds(self.engine.device)
-        texts, decode_seconds = call(prompts)
-        seconds = device_seconds(self.engine.device) - began
+        (texts, decode_seconds), seconds = self._timed(lambda: call(prompts))
         is_judged = judges and not self.options.blind
         verdicts = Counter(map(self._judge, range(len(texts)), prompts, texts)) if is_judged else {}
         return Row(number, name, sum(map(len, texts)), seconds, decode_seconds, dict(verdicts))
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
+        began = device_seconds(self.engine.device)
+        found = call()
+        return found, device_seconds(self.engine.device) - began
 
     def _judge(self, place: int, prompt: list[int], text: tuple[int, ...]) -> str:
         place %= len(self.prompts)
@@ -179,18 +220,19 @@ class Bench:
     def queue(self, number: int) -> dict[str, float]:
         """Seconds of many texts asked for at once."""
         prompts = [self.prompts[place % len(self.prompts)] for place in range(number)]
-        found: dict[str, float] = {"texts": number}
-        for _ in range(2):
-            began = device_seconds(self.engine.device)
-            texts = self.engine.generate(prompts, max_new_tokens=self.options.max_new_tokens, strategy="off")
-            found["seconds"] = device_seconds(self.engine.device) - began
-        found["num_tokens"] = sum(len(text.tokens) for text in texts)
-        began = device_seconds(self.engine.device)
+        options = {"max_new_tokens": self.options.max_new_tokens, "strategy": "off"}
+        ours, theirs = [], []
+        for _ in range(2):  # the first time records
+            texts, seconds = self._timed(lambda: self.engine.generate(prompts, **options))
+            ours.append(seconds)
+            theirs.append(self._timed(lambda: self._in_padded_batches(prompts))[1])
+        num_tokens = sum(len(text.tokens) for text in texts)
+        return {"texts": number, "num_tokens": num_tokens, "seconds": min(ours), "transformers_seconds": min(theirs)}
+
+    def _in_padded_batches(self, prompts: list[list[int]]) -> None:
         ordered = sorted(prompts, key=len)
-        for first in range(0, number, self.options.padded_rows):
+        for first in range(0, len(ordered), self.options.padded_rows):
             self._padded(ordered[first : first + self.options.padded_rows])
-        found["transformers_seconds"] = device_seconds(self.engine.device) - began
-        return found
 
     def _padded(self, prompts: Sequence[list[int]]) -> None:
         longest, device = max(map(len, prompts)), self.engine.device
@@ -243,6 +285,8 @@ def main(arguments: list[str] | None = None) -> int:
     document: dict[str, Any] = {"benchmark": "batches", "selfdraft": selfdraft.__version__, **where, "options": asked}
     document["commit"] = options.commit or where["commit"]
     document["rows"] = [asdict(row) for row in bench.by_rows()]
+    if options.peer:
+        document["peer"] = bench.peer
     if options.stall:
         document["stall"] = bench.stall()
         print("stall", json.dumps(document["stall"]), flush=True)
@@ -251,7 +295,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("queue", json.dumps(document["queue"]), flush=True)
     if options.output:
         write_file(options.output, (json.dumps(document, indent=1) + "\n").encode())
-    return 1 if any(row["verdicts"].get("different") for row in document["rows"]) else 0
+    ours = [row for row in document["rows"] if row["arm"] != PEER]
+    return 1 if any(row["verdicts"].get("different") for row in ours) else 0
 
 
 if __name__ == "__main__":

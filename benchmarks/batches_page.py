@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 Document = dict[str, Any]
+OURS, PEER = "off", "transformers generate_batch"
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -33,23 +35,29 @@ def circumstances(document: Document) -> str:
 
 
 def plain(document: Document, others: Sequence[Document]) -> str:
-    """Our own, by rows; beside them vLLM's on the same requests, the slower and the faster of our runs against it."""
+    """Our own, by rows; beside them others' on the same requests, our slower and our faster run against each."""
     ends = bool(document["options"]["eos"])
-    measured = {"batches": {}, "vllm": {}}
+    measured: dict[str, dict[int, list[float]]] = {OURS: {}, "vLLM": {}, PEER: {}}
     for one in (document, *others):
         for row in one["rows"]:
             if row.get("eos", ends) == ends:
-                measured[one["benchmark"]].setdefault(row["rows"], []).append(speed(row))
+                measured[row.get("arm", "vLLM")].setdefault(row["rows"], []).append(speed(row))
+    peers = [name for name in ("vLLM", PEER) if measured[name]]
     lines = []
     for row in document["rows"]:
-        own, theirs = (measured[name].get(row["rows"], []) for name in ("batches", "vllm"))
-        ratios = {
-            f"{one / other:.2f}x": None for one, other in zip(range_of(own), range_of(theirs)[::-1], strict=False)
-        }
-        decoding = f"{row['num_tokens'] / row['decode_seconds']:,.0f}" if row["decode_seconds"] else "-"
-        beside = [" to ".join(f"{one:,.0f}" for one in sorted(set(theirs))) or "-", " to ".join(ratios) or "-"]
-        lines.append([str(row["rows"]), f"{speed(row):,.0f}", decoding, told(row["verdicts"]), *beside])
-    return table(["rows", "tokens/s, whole calls", "decoding alone", "texts", "vLLM", "ours against it"], lines)
+        if row["arm"] == OURS:
+            decoding = f"{row['num_tokens'] / row['decode_seconds']:,.0f}" if row["decode_seconds"] else "-"
+            ours, *theirs = (measured[name].get(row["rows"], []) for name in (OURS, *peers))
+            cells = [cell for one in theirs for cell in beside(ours, one)]
+            lines.append([str(row["rows"]), f"{speed(row):,.0f}", decoding, told(row["verdicts"]), *cells])
+    heads = [head for name in peers for head in (name, "ours against it")]
+    return table(["rows", "tokens/s, whole calls", "decoding alone", "texts", *heads], lines)
+
+
+def beside(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
+    pairs = zip(range_of(ours), range_of(theirs)[::-1], strict=False)
+    ratios = {f"{one / other:.2f}x": None for one, other in pairs}
+    return [" to ".join(f"{one:,.0f}" for one in sorted(set(theirs))) or "-", " to ".join(ratios) or "-"]
 
 
 def range_of(numbers: Sequence[float]) -> list[float]:
@@ -63,11 +71,9 @@ def arms(document: Document) -> str:
     lines = []
     for number in dict.fromkeys(row["rows"] for row in document["rows"]):
         base = speed(found[number, names[0]])
-        ratios = [f"{speed(found[number, name]) / base:.2f}x" for name in names[1:]]
-        verdicts: dict[str, int] = {}
-        for name in names[1:]:
-            for verdict, count in found[number, name]["verdicts"].items():
-                verdicts[verdict] = verdicts.get(verdict, 0) + count
+        there = [found.get((number, name)) for name in names[1:]]  # a peer that failed is not
+        ratios = [f"{speed(row) / base:.2f}x" if row else "-" for row in there]
+        verdicts = sum((Counter(row["verdicts"]) for row in there if row and row["arm"] != PEER), Counter[str]())
         lines.append([str(number), f"{base:,.0f}", *ratios, told(verdicts)])
     return table(["rows", f"{names[0]}, tokens/s", *names[1:], "texts"], lines)
 
@@ -83,7 +89,7 @@ def page(documents: Sequence[Document]) -> str:
     for one in documents:
         others = [other for other in documents if other is not one and is_like(other, one)]
         if one["benchmark"] == "batches" and one["rows"] and not any(other in shown for other in others):
-            is_plain = all(row["arm"] == "off" for row in one["rows"])
+            is_plain = all(row["arm"] in (OURS, PEER) for row in one["rows"])
             title = "Methods" if not is_plain else "Texts that end" if one["options"]["eos"] else "Texts at a time"
             parts.append(section(title, plain(one, others) if is_plain else arms(one), one))
             shown.append(one)

@@ -62,23 +62,25 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
 def pairwise(families: Sequence[str] = FAMILIES) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix(families)
-    pairs = np.stack([_numbered(candidates, axes) for axes in itertools.combinations(AXES, 2)], axis=1)
+    values = np.stack([_numbered([case[axis] for case in candidates]) for axis in AXES])
+    pairs = np.stack([one * (1 + other.max()) + other for one, other in itertools.combinations(values, 2)], axis=1)
     pairs += np.arange(pairs.shape[1]) * (1 + pairs.max())  # a number for each pair of each two axes
     missing = np.zeros(1 + pairs.max(), dtype=bool)
     missing[pairs] = True
     chosen = []
+    num_missing = np.full(len(pairs), pairs.shape[1])
     while missing.any():
-        best = int(missing[pairs].sum(axis=1).argmax())
+        best = int(num_missing.argmax())
         chosen.append(candidates[best])
+        for column in np.flatnonzero(missing[pairs[best]]):
+            num_missing -= pairs[:, column] == pairs[best, column]
         missing[pairs[best]] = False
     return chosen
 
 
-def _numbered(cases: Sequence[Case], axes: tuple[str, str]) -> np.ndarray:
-    """The pair of values of each case, as a number."""
-    numbers: dict[tuple[str, str], int] = {}
-    one, two = axes
-    return np.array([numbers.setdefault((case[one], case[two]), len(numbers)) for case in cases])
+def _numbered(values: Sequence[str]) -> np.ndarray:
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([numbers[value] for value in values])
 
 
 def groups(cases: Sequence[Case], *axes: str) -> dict[str, list[Case]]:

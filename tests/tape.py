@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
-from torch.utils._pytree import tree_leaves
 
 T = TypeVar("T")
 _DEPENDS_ON_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -20,13 +19,22 @@ _FROM_HOST = ("aten::lift_fresh", "aten::lift")
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """In lists, tuples and dictionaries, also in those inside others."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    inside = values.values() if isinstance(values, dict) else values if isinstance(values, list | tuple) else ()
+    return [tensor for value in inside for tensor in tensors_in(value)]
+
+
+@functools.cache
+def always_needs_host(function: Any) -> bool:
+    return any(tag in function.tags for tag in _DEPENDS_ON_VALUES) or function.name() in _FROM_HOST
 
 
 def needs_host(function: Any, arguments: Any) -> bool:
-    if function.name() == "aten::index.Tensor":  # its shape depends on values where the index is a mask
+    if function is torch.ops.aten.index.Tensor:  # its shape depends on values where the index is a mask
         return any(index.dtype == torch.bool for index in tensors_in(arguments[1]))
-    return any(tag in function.tags for tag in _DEPENDS_ON_VALUES) or function.name() in _FROM_HOST
+    return always_needs_host(function)
 
 
 class Tape(TorchDispatchMode):

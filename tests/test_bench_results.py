@@ -7,6 +7,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -134,17 +135,22 @@ def test_a_speed_in_prose_is_in_a_measured_file() -> None:
 
 
 @cache
-def batches_page() -> str:
+def page_of_batches() -> ModuleType:
     spec = importlib.util.spec_from_file_location("batches_page", REPOSITORY / "benchmarks" / "batches_page.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def batches_page() -> str:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     runs = re.search(r"BATCHES := \$\(foreach run,([\w ]+),benchmarks/results/(\S+?)\$\(run\).json\)", makefile)
     assert runs is not None
     files = [RESULTS / f"{runs[2]}{run}.json" for run in runs[1].split()]
-    return str(module.page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
+    return str(page_of_batches().page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
 
 
 def test_the_page_of_batches_is_what_its_command_prints() -> None:
@@ -160,3 +166,19 @@ def test_the_readme_shows_the_batches_that_were_measured() -> None:
     assert len(rows) == len(theirs) == 1
     for number, speed, other in zip(rows[0][:3], rows[0][3:], theirs[0], strict=True):
         assert re.search(rf"^\| {number} \| {speed} \|.*\| {other} \|", batches_page(), re.MULTILINE)
+
+
+def test_a_peer_has_its_column_and_where_it_failed_a_gap() -> None:
+    off, peer = (
+        {"arm": arm, "rows": 8, "num_tokens": 100, "seconds": seconds, "decode_seconds": None, "verdicts": {"equal": 8}}
+        for arm, seconds in (("off", 1.0), ("transformers generate_batch", 2.0))
+    )
+    chain, later = {**off, "arm": "chain"}, [{**off, "rows": 16}, {**off, "rows": 16, "arm": "chain"}]
+    document = json.loads((RESULTS / "batches-h200-rows.json").read_text(encoding="utf-8"))
+    page = page_of_batches().page
+    beside = page([{**document, "rows": [off, peer]}])
+    assert "| texts | transformers generate_batch | ours against it |" in beside
+    assert "| 8 | 100 | - | 8 equal | 50 | 2.00x |" in beside
+    methods = page([{**document, "rows": [off, chain, peer, *later]}])
+    assert "| 8 | 100 | 1.00x | 0.50x | 8 equal |" in methods
+    assert "| 16 | 100 | 1.00x | - | 8 equal |" in methods

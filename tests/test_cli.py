@@ -444,6 +444,7 @@ def test_generate_help_names_every_method(said: Said) -> None:
         assert all(name in output for name in table)
 
 
+@pytest.mark.full
 def test_interrupt_ends_the_text_and_says_so(folder: str) -> None:
     """Ctrl-C while text streams: what is there stays, one line, exit code 130, no traceback."""
     command = [sys.executable, "-u", "-m", "selfdraft", "generate", "--model", folder, "--max-new-tokens", "240"]

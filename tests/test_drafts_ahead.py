@@ -112,22 +112,22 @@ def test_texts_that_end_anywhere(method: dict[str, Any]) -> None:
     engine, plain = new_engine(pico("llama")), Engine(pico("llama"), strategy="off")
     drawn = {key: value for key, value in method.items() if key in {*DRAWN, *RULES}}
     expected = plain.generate(PROMPTS[0], max_new_tokens=24, **drawn).tokens
-    for count in (1, 2, 3, 4, 6, 9, 13):
+    for count in (1, 2, 3, 4, 9):
         assert engine.generate(PROMPTS[0], max_new_tokens=count, **method).tokens == expected[:count]
     for place in (5, 8, 13):
         with mock.patch.object(engine.model.generation_config, "eos_token_id", expected[place]):
             found = engine.generate(PROMPTS[0], max_new_tokens=24, **method)
         assert found.finish_reason == "eos"
         assert found.tokens == expected[: expected.index(expected[place]) + 1]
-        assert engine.generate(PROMPTS[0], max_new_tokens=24, **method).tokens == expected
-    assert hits_of(engine)[0] > 15
+        assert engine.generate(PROMPTS[0], max_new_tokens=14, **method).tokens == expected[:14]
+    assert hits_of(engine)[0] > 10
 
 
 @pytest.mark.parametrize("choosing", [{}, {"temperature": 0.9, "acceptance": "rejection"}], ids=str)
 def test_tokens_that_the_device_writes_to_the_host(choosing: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As our kernels do, which CUDA alone runs; recordings that are made in the middle of a draft leave them alone."""
     monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", 16)
-    expected = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=60, **TREE, **choosing)
+    expected = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=36, **TREE, **choosing)
 
     def at_host(*arguments: Any) -> DraftOutputs:
         outputs = DraftOutputs(*arguments)
@@ -135,7 +135,7 @@ def test_tokens_that_the_device_writes_to_the_host(choosing: dict[str, Any], mon
         return outputs
 
     monkeypatch.setattr(gpu_drafts, "DraftOutputs", at_host)
-    found = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=60, **TREE, **choosing)
+    found = new_engine(pico("llama")).generate(PROMPTS[0], max_new_tokens=36, **TREE, **choosing)
     assert found.tokens == expected.tokens
     assert [step.draft.tokens for step in found.steps] == [step.draft.tokens for step in expected.steps]
 
@@ -162,7 +162,7 @@ def test_plans_that_change(tree: str) -> None:
         found = []
         for one in (engine, waiting):
             with mock.patch.object(one._method({}).strategy, "plan", side_effect=plans()):
-                found.append(one.generate([PROMPTS[0]], max_new_tokens=60))
+                found.append(one.generate([PROMPTS[0]], max_new_tokens=45))
         assert tokens_of(found[0]) == tokens_of(found[1])
         assert drafts_of(found[0]) == drafts_of(found[1])
         hits, misses = (after - known for after, known in zip(hits_of(engine), before, strict=True))
@@ -182,7 +182,7 @@ def test_a_lookahead_that_has_learned_is_asked_again(lookahead: str) -> None:
     """What it decided by what it knew before is not taken. `tpt` goes by the clock, so its drafts are never alike."""
     method = {**CHAIN, "lookahead": lookahead}
     engine, waiting = new_engine(pico("llama")), waiting_engine()
-    found, waited = (one.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=60, **method) for one in (engine, waiting))
+    found, waited = (one.generate([PROMPTS[0], PROMPTS[2]], max_new_tokens=40, **method) for one in (engine, waiting))
     assert tokens_of(found) == tokens_of(waited)
     if lookahead != "tpt":
         assert drafts_of(found) == drafts_of(waited)

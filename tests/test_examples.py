@@ -39,6 +39,7 @@ def test_every_example_is_run_here() -> None:
     assert found == {"batch.py", "chat.py", "inside_transformers.py", NOTEBOOK.name}
 
 
+@pytest.mark.full
 def test_chat(script: Any, folder: str) -> None:
     printed = script("chat.py", folder, typed="hello\nand-you?")  # ends with the input
     assert printed.count("you> ") == 3

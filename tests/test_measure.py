@@ -174,7 +174,7 @@ def test_a_broken_acceptance_is_seen(engine: Engine) -> None:
 # ------------------------------------------------------------------------------------------------ interrupted
 
 
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_resuming_gives_the_same_totals(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
 ) -> None:

@@ -137,6 +137,7 @@ def test_another_python_is_looked_for_on_the_path_too(tmp_path: Path, monkeypatc
     assert other_python("3.15") is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("version", PYTHONS)
 def test_every_python_that_is_named(installed: Path, version: str) -> None:
     """Each file compiles, and what needs no torch runs: version, help, a mistyped flag."""

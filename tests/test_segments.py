@@ -214,7 +214,7 @@ def test_what_reads_the_cache_alone_finds_it_whole(name: str, monkeypatch: pytes
 
     monkeypatch.setattr(SlotCache, "begin", noted)
     for turn in range(3):
-        found, expected = (one.generate(prompts, max_new_tokens=14, **METHODS[name]) for one in (engine, whole))
+        found, expected = (one.generate(prompts, max_new_tokens=9, **METHODS[name]) for one in (engine, whole))
         assert [one.tokens for one in found] == [one.tokens for one in expected]
         if turn:
             prompts = [[*prompt, *text.tokens, 8, 9] for prompt, text in zip(prompts, found, strict=True)]

@@ -223,7 +223,9 @@ def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[M
 
 
 class TestTune:
-    @pytest.mark.parametrize("lookahead", TUNABLE)
+    @pytest.mark.parametrize(
+        "lookahead", [TUNABLE[0], *(pytest.param(name, marks=pytest.mark.full) for name in TUNABLE[1:])]
+    )
     def test_a_table_of_settings(self, engine: Engine, lookahead: str) -> None:
         told = mock.Mock()
         found = tune(engine, UNIFORM, lookahead, PROMPTS, QUICK, progress=told)

@@ -104,11 +104,11 @@ def test_drafts_may_be_asked_for_whatever_they_cost(monkeypatch: pytest.MonkeyPa
 def test_one_text_and_tested_drafts_go_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One text drafts as its method says; what rejection tests is part of the text."""
     Clock(engine, monkeypatch, draft=0.01, verify=40.0, plain=1.0)
-    assert all(drafted(engine.generate(PROMPTS[0], max_new_tokens=100))[:-2])
+    assert all(drafted(engine.generate(PROMPTS[0], max_new_tokens=60))[:-2])
     tested = {"temperature": 0.8, "acceptance": "rejection", "seed": 3}
-    assert all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **tested)[0])[:-2])
+    assert all(drafted(engine.generate(PROMPTS, max_new_tokens=60, **tested)[0])[:-2])
     coupled = {"temperature": 0.8, "seed": 3}
-    assert not all(drafted(engine.generate(PROMPTS, max_new_tokens=100, **coupled)[0])[:-2])
+    assert not all(drafted(engine.generate(PROMPTS, max_new_tokens=60, **coupled)[0])[:-2])
 
 
 @pytest.mark.parametrize("kind", ["eager", "recorded"])
@@ -118,7 +118,7 @@ def test_a_batch_drafts_while_most_rows_want_to(kind: str, acceptance: str) -> N
     make = Engine if kind == "eager" else new_engine
     engine, prompts = make(pico("llama")), [*PROMPTS, [2, 9, 4]]
     method = {"strategy": "uniform", "lookahead": "confidence", "settings": {"confidence": {"threshold": 0.05}}}
-    options = {"max_new_tokens": 18, "temperature": 0.8, "seed": 3, "acceptance": acceptance, **method}
+    options = {"max_new_tokens": 15, "temperature": 0.8, "seed": 3, "acceptance": acceptance, **method}
     found = engine.generate(prompts, **options)
     alone = [engine.generate(prompt, sequence=place, **options) for place, prompt in enumerate(prompts)]
     assert [one.tokens for one in found] == [one.tokens for one in alone]
