@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 2960,
-    "models": 2200,
-    "models/gpu": 3005,
+    "kernels": 3000,
+    "models": 2210,
+    "models/gpu": 3015,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,
@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4475,
+    "engine": 4485,
     "prompts": 480,
     "measure": 1600,
     "calibrate": 1760,
