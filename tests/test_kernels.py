@@ -491,7 +491,7 @@ def in_kernels(monkeypatch):
 
 def columns_of(sampler: Sampler, indices: list[int]) -> Columns:
     """One column a row, of text 0, 1, ... at these places; nothing is known of the texts."""
-    choosing = sampler.choosing([(row, index, 0) for row, index in enumerate(indices)], ())
+    choosing = sampler.choosing([Site(row, index, 0) for row, index in enumerate(indices)], ())
     settings, places = torch.tensor(choosing.settings, device=DEVICE), torch.tensor(indices, device=DEVICE)
     nothing = torch.zeros_like(places)[:, None]
     return even_columns(settings, places, nothing, nothing, nothing + 1, nothing[:, 0])
