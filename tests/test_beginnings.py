@@ -14,7 +14,7 @@ import torch
 
 from pico import pico
 from selfdraft import Engine
-from selfdraft.engine.beginnings import MIN_WAIT, Segment, Segments
+from selfdraft.engine.beginnings import MIN_WAIT, Segment, Segments, hashes_of
 from selfdraft.models.eager import EagerRunner
 from selfdraft.passes import PassOutput, PassRequest
 from test_graphs import new_engine
@@ -182,13 +182,14 @@ def test_segments_are_found_as_a_plain_search_finds_them() -> None:
         text = np.array([rng.randrange(2) for _ in range(5)] * 20)[: rng.randrange(16, 90)]
         text[rng.randrange(16, 90) :: 7] = rng.randrange(3)
         blocks = [_common(text, one.tokens) // 16 for one in plain]
-        found, length = segments.longest(text)
+        hashes = list(hashes_of(text))
+        found, length = segments.longest(text, hashes)
         assert length // 16 == max(blocks, default=0)
         assert found is None or _common(text, found.tokens) == length
-        segments.drop_beginnings_of(text)
+        segments.drop_beginnings_of(text, hashes)
         plain = [one for one in plain if _common(text, one.tokens) < len(one.tokens)]
         plain.append(Segment(text, (), len(text)))
-        segments.add(plain[-1])
+        segments.add(plain[-1], hashes)
         if rng.random() < 0.3:
             segments.drop_oldest()
             del plain[0]

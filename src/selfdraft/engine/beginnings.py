@@ -7,9 +7,10 @@ Rows refer to it where their passes can read it there, and so may live longer th
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,16 +42,16 @@ class Segment:
 
 
 class Segments:
-    """Found by the tokens that a text begins with; the one that was used last comes last."""
+    """Found by the tokens that a text begins with, of which `hashes_of` are given; the one used last comes last."""
 
     def __init__(self) -> None:
-        self._all: OrderedDict[Segment, list[int]] = OrderedDict()
+        self._all: OrderedDict[Segment, Sequence[int]] = OrderedDict()
         self._by_block: dict[int, dict[Segment, None]] = defaultdict(dict)  # of all blocks up to one: who has them
         self._by_end: dict[int, dict[Segment, None]] = defaultdict(dict)  # the same: who has no more whole ones
         self.num_bytes = 0
 
-    def add(self, segment: Segment) -> None:
-        hashes = self._all[segment] = list(_hashes(segment.tokens))
+    def add(self, segment: Segment, hashes: Sequence[int]) -> None:
+        self._all[segment] = hashes
         for one in hashes:
             self._by_block[one][segment] = None
         self._by_end[hashes[-1]][segment] = None
@@ -70,20 +71,17 @@ class Segments:
         if segment in self._all:
             self._all.move_to_end(segment)
 
-    def longest(self, tokens: Tokens) -> tuple[Segment | None, int]:
+    def longest(self, tokens: Sequence[int], hashes: Iterable[int]) -> tuple[Segment | None, int]:
         """Whose beginning these tokens share, and how many of them; whole blocks at least."""
-        last = None
-        for one in _hashes(tokens):
-            if one not in self._by_block:
-                break
-            last = one
+        *_, last = None, *itertools.takewhile(self._by_block.__contains__, hashes)
         some = [] if last is None else list(self._by_block[last])[-MOST_COMPARED:]
-        found = [(_common(tokens, segment.tokens), place, segment) for place, segment in enumerate(some)]
+        array = _array(tokens if some else ())
+        found = [(_common(array, segment.tokens), place, segment) for place, segment in enumerate(some)]
         length, _, segment = max(found, default=(0, 0, None))
         return segment, length
 
-    def drop_beginnings_of(self, tokens: Tokens) -> None:
-        shorter = [one for number in _hashes(tokens) for one in self._by_end.get(number, ())]
+    def drop_beginnings_of(self, tokens: Tokens, hashes: Sequence[int]) -> None:
+        shorter = [one for number in hashes for one in self._by_end.get(number, ())]
         for segment in shorter:
             if _common(tokens, segment.tokens) == len(segment.tokens):
                 self.drop(segment)
@@ -152,18 +150,19 @@ class Beginnings:
         num_bytes = length * self._runner.slot_bytes
         if not self.is_on or length < self._min_shared or num_bytes > self._limit():
             return
-        tokens = _array(sequence.tokens[:length])
+        tokens = sequence.tokens[:length]
+        array, hashes = _array(tokens), list(hashes_of(tokens))
         with self._lock:
             segments = self._segments
-            known, num_known = segments.longest(tokens)
+            known, num_known = segments.longest(tokens, hashes)
             if known is not None and num_known == length:
                 segments.use(known)
                 return
-            segments.drop_beginnings_of(tokens)
+            segments.drop_beginnings_of(array, hashes)
             while segments.num_bytes + num_bytes > self._limit():
                 segments.drop_oldest()
             parts = [part.clone(memory_format=_DENSE) for part in cache.beginning(sequence.row, length)]
-            segments.add(Segment(tokens, parts, num_bytes))
+            segments.add(Segment(array, parts, num_bytes), hashes)
 
     def _limit(self) -> int:
         if self._max_bytes is None:
@@ -176,15 +175,15 @@ class Beginnings:
         """What begins as this text, and how much of it may be taken."""
         if self._version is None:
             return None, 0
-        tokens = _array(sequence.tokens[: sequence.num_cached])
+        tokens = sequence.tokens[: sequence.num_cached]
         found: list[tuple[int, int, Segment | TextSequence]] = []
         for place, other in enumerate(live):
             if other.request == sequence.request or (self.is_on and self._begins_alike(sequence, other)):
-                length = _common(tokens, _array(other.tokens[: other.num_cached]))
+                length = _common(_array(tokens), _array(other.tokens[: other.num_cached]))
                 found.append((length, -place, other))
         if self.is_on:
             with self._lock:
-                segment, length = self._segments.longest(tokens)
+                segment, length = self._segments.longest(tokens, hashes_of(tokens))
                 if segment is not None and length >= self._min_shared:
                     self._segments.use(segment)
                     found.append((length, 1, segment))  # before a row: it may be read where it is
@@ -196,11 +195,11 @@ class Beginnings:
         return min(one.num_cached, other.num_cached) >= size and one.tokens[:size] == other.tokens[:size]
 
 
-def _hashes(tokens: Tokens) -> Iterator[int]:
+def hashes_of(tokens: Sequence[int]) -> Iterator[int]:
     """Of the first block, the first two, ..."""
-    known, numbers = 0, tokens.tolist()
-    for end in range(BLOCK, len(numbers) + 1, BLOCK):
-        known = hash((known, *numbers[end - BLOCK : end]))
+    known = 0
+    for end in range(BLOCK, len(tokens) + 1, BLOCK):
+        known = hash((known, *tokens[end - BLOCK : end]))
         yield known
 
 
