@@ -239,6 +239,10 @@ def test_free_memory_is_told_everywhere(tmp_path: Any, monkeypatch: pytest.Monke
     assert free_memory._free_in_container(tmp_path) > 1 << 60
     monkeypatch.setattr(free_memory.Path, "read_text", lambda path: "")
     assert free_memory._free_in_system() > 1 << 20
+    counts = {name: {"all": {"current": count}} for name, count in (("reserved_bytes", 70), ("allocated_bytes", 30))}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counts)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))
+    assert free_memory.free_bytes(torch.device("cuda")) == 540
 
 
 def test_options_that_differ_leave_nothing_behind() -> None:

@@ -73,11 +73,11 @@ class Segments:
 
     def longest(self, tokens: Sequence[int], hashes: Iterable[int]) -> tuple[Segment | None, int]:
         """Whose beginning these tokens share, and how many of them; whole blocks at least."""
-        *_, last = None, *itertools.takewhile(self._by_block.__contains__, hashes)
-        some = [] if last is None else list(self._by_block[last])[-MOST_COMPARED:]
-        array = _array(tokens if some else ())
-        found = [(_common(array, segment.tokens), place, segment) for place, segment in enumerate(some)]
-        length, _, segment = max(found, default=(0, 0, None))
+        shared = list(itertools.takewhile(self._by_block.__contains__, hashes))
+        if not shared:
+            return None, 0
+        some, array = list(self._by_block[shared[-1]])[-MOST_COMPARED:], _array(tokens)
+        length, _, segment = max((_common(array, one.tokens), place, one) for place, one in enumerate(some))
         return segment, length
 
     def drop_beginnings_of(self, tokens: Tokens, hashes: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class Beginnings:
         self, sequence: TextSequence, live: Sequence[TextSequence]
     ) -> tuple[Segment | TextSequence | None, int]:
         """What begins as this text, and how much of it may be taken."""
-        if self._version is None:
+        if self._version is None or not (live or self.is_on):
             return None, 0
         tokens = sequence.tokens[: sequence.num_cached]
         found: list[tuple[int, int, Segment | TextSequence]] = []

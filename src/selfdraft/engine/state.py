@@ -94,7 +94,7 @@ class TextSequence:
 
     @property
     def is_read(self) -> bool:
-        return self.num_read >= self.num_cached
+        return self.num_read >= len(self.tokens) - 1
 
     @property
     def num_cached(self) -> int:
