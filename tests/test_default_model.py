@@ -110,7 +110,7 @@ def test_a_text_read_at_once_is_the_text_read_token_by_token() -> None:
     text = " ".join((*PROMPTS, "naïve café 日本語 🙂👩‍👩‍👧 \n\n\tdef f(x):", "<|im_end|> again<|im_start|>  and again"))
     tokens, num_at_once, marks = tokenizer(text).input_ids, [0, 0], set(tokenizer.all_special_ids)
     for first, last in itertools.combinations(range(0, len(tokens), 7), 2):
-        _, tail = requests.sequence([1], GenerateOptions())
+        tail = requests.texts([[1]], GenerateOptions())[0].tail
         found = tail.at_once(tokens[first:last])
         for token in tokens[first:last]:
             tail.push(token)

@@ -258,9 +258,11 @@ class TestIndependence:
         model = copy.deepcopy(pico("llama"))
         engine = Engine(model, strategy="uniform")
         engine.generate(PROMPT, max_new_tokens=5)
+        slot_bytes = engine.runner.slot_bytes
         model.double()
         assert engine.dtype == torch.float64
         found = engine.generate(PROMPT, max_new_tokens=30)
+        assert engine.runner.slot_bytes == 2 * slot_bytes
         expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=30, do_sample=False)
         assert list(found.tokens) == expected[0, len(PROMPT) :].tolist()
 

@@ -239,6 +239,10 @@ def test_free_memory_is_told_everywhere(tmp_path: Any, monkeypatch: pytest.Monke
     assert free_memory._free_in_container(tmp_path) > 1 << 60
     monkeypatch.setattr(free_memory.Path, "read_text", lambda path: "")
     assert free_memory._free_in_system() > 1 << 20
+    counts = {name: {"all": {"current": count}} for name, count in (("reserved_bytes", 70), ("allocated_bytes", 30))}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counts)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))
+    assert free_memory.free_bytes(torch.device("cuda")) == 540
 
 
 def test_options_that_differ_leave_nothing_behind() -> None:
@@ -278,9 +282,9 @@ def test_who_waits_is_not_counted_every_round(monkeypatch: pytest.MonkeyPatch) -
     with engine.session(cache_bytes=2 * slots * engine.runner.slot_bytes) as session:
         for _ in range(6):
             session.add([5, 6], max_new_tokens=4, strategy="off")
-        asked: list[int] = []
+        asked: list[Any] = []
         limit = Room._limit
-        monkeypatch.setattr(Room, "_limit", lambda room, held: asked.append(held) or limit(room, held))
+        monkeypatch.setattr(Room, "_limit", lambda room, *bytes: asked.append(bytes) or limit(room, *bytes))
         found, _ = run(session)
     assert len(found) == 6
     assert 3 <= len(asked) <= 7, "when texts have left, and once in vain"

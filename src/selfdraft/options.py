@@ -298,6 +298,7 @@ def convert(name: str, value: str, kind: Any) -> Any:
     return value
 
 
+@functools.cache
 def _without_none(kind: Any) -> Any:
     """Of `X | None`: X."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):

@@ -184,7 +184,7 @@ class Beginnings:
 
     def _longest(self, sequence: TextSequence, live: Sequence[TextSequence]) -> tuple[int | list[Segment], int]:
         """What begins as this text, and how much of it may be taken."""
-        if self._version is None:
+        if self._version is None or not (live or self.is_on):
             return [], 0
         tokens = _array(sequence.tokens[: sequence.num_cached])
         found: list[tuple[int, int, int | list[Segment]]] = []

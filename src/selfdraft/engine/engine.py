@@ -362,10 +362,10 @@ class Engine:
         prompt_tokens = encode_prompt(prompt, self.tokenizer, call.chat, "verify judges one text")
         self._refresh()
         self._requests.check_tokens(prompt_tokens, claim.tokens)
-        sequence, tail = self._requests.sequence(prompt_tokens, call.settings)
+        made = self._requests.texts([prompt_tokens], call.settings)[0]
         sampler = self._requests.sampler(call.settings)
         with self._runner.lock:
-            return verify_text(self._runner, sequence, tail, claim, sampler, rule, progress)
+            return verify_text(self._runner, made.sequence, made.tail, claim, sampler, rule, progress)
 
     @property
     def eos_tokens(self) -> frozenset[int]:

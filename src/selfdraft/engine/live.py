@@ -29,7 +29,7 @@ class LiveText:
     cohort: Cohort  # known when it is put into rows
 
     def __init__(self, sequence: TextSequence, tail: TextTail, options: GenerateOptions) -> None:
-        self.sequence, self._tail = sequence, tail
+        self.sequence, self.tail = sequence, tail
         self.is_unwanted = options.cancel  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
         self._num_shown = len(sequence.emitted)
@@ -47,7 +47,7 @@ class LiveText:
     def new_pieces(self) -> tuple[Piece, ...]:
         """What can be shown since it was last asked for."""
         self._read()
-        released = self._tail.num_released(has_ended=self.has_ended)
+        released = self.tail.num_released(has_ended=self.has_ended)
         span = range(self._num_shown, released)
         self._num_shown = max(self._num_shown, released)
         return tuple(map(self._piece, span))
@@ -56,11 +56,11 @@ class LiveText:
     def generation(self) -> Generation:
         sequence = self.sequence
         tokens = tuple(sequence.tokens[sequence.num_prompt_tokens :])
-        text = self._tail.at_once(tokens) if self.has_ended else None
+        text = self.tail.at_once(tokens) if self.has_ended else None
         if text is None:
             self._read()
         return Generation(
-            text=self._tail.text if text is None else text,
+            text=self.tail.text if text is None else text,
             tokens=tokens,
             sources=tuple(sequence.sources),
             num_prompt_tokens=sequence.num_prompt_tokens,
@@ -69,17 +69,17 @@ class LiveText:
             steps=partial(steps_of, sequence.sequence_id, tuple(sequence.rounds)),
             report=sequence.report,
             seed=self._seed,
-            pieces=tuple(self._tail.pieces) if text is None else self._pieces,
+            pieces=tuple(self.tail.pieces) if text is None else self._pieces,
             logprobs=tuple(sequence.logprobs) if self._has_logprobs else None,
         )
 
     def _pieces(self) -> tuple[str, ...]:
         self._read()
-        return tuple(self._tail.pieces)
+        return tuple(self.tail.pieces)
 
     def _read(self) -> None:
         """Bring the tail up to date; with stop strings it already is."""
-        sequence, tail = self.sequence, self._tail
+        sequence, tail = self.sequence, self.tail
         for token in sequence.tokens[sequence.num_prompt_tokens + tail.num_tokens :]:
             tail.push(token)
         if self.has_ended:
@@ -89,4 +89,4 @@ class LiveText:
         sequence = self.sequence
         token = sequence.tokens[sequence.num_prompt_tokens + index]
         logprobs = sequence.logprobs[index - len(sequence.emitted)] if self._has_logprobs else None
-        return Piece(self._tail.pieces[index], token, sequence.sources[index], logprobs)
+        return Piece(self.tail.pieces[index], token, sequence.sources[index], logprobs)

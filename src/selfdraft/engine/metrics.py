@@ -22,7 +22,7 @@ TIE_EPS = 4
 def stats_of(sequence: TextSequence) -> Stats:
     rounds, num_tokens = sequence.rounds, sequence.num_generated
     seconds = [sum(part) for part in zip(*[kept[-1] for kept in rounds], strict=True)] or [0.0] * 4
-    drafted = [(draft, len(verdict.nodes)) for _, draft, verdict, _, _ in rounds if draft is not NO_DRAFT]
+    drafted = [(kept[1], len(kept[2].nodes)) for kept in rounds if kept[1] is not NO_DRAFT]
     # One step is one draft pass. Tokens kept from a branch that took no pass count as steps: the rate is a share.
     num_draft_steps = sum(max(draft.num_draft_steps, num_kept) for draft, num_kept in drafted)
     num_accepted = sum(num_kept for _, num_kept in drafted)

@@ -111,8 +111,9 @@ class Prompts:
 
         A strategy that needs a prompt's states needs them whole.
         """
-        some = [one for one in unread if not prefill_needs(self._strategy_of(one))]
-        fresh = [one for one in some if one.sequence_id not in self._begun]
+        begun, strategy_of = self._begun, self._strategy_of
+        some = [one for one in unread if one.sequence_id in begun or not prefill_needs(strategy_of(one))]
+        fresh = [one for one in some if one.sequence_id not in begun]
         if self._beginnings is None or not fresh:
             return list(unread)
         read = [*self._state.begun.values(), *(one for one in self._state.reading if one.is_read)]
@@ -174,7 +175,8 @@ class Prompts:
             names = parts[0] if parts else ()
             states = {name: torch.cat([part[name] for part in parts], dim=1)[0] for name in names}
             self._strategy_of(sequence).begin(sequence.sequence_id, states)
-            self._state.begin([sequence])
+            self._state.begun[sequence.sequence_id] = sequence
+        self._state.begin(read)
         seconds = self._runner.seconds() - began
         for sequence in read:
             sequence.decode_seconds = seconds

@@ -54,31 +54,31 @@ class Requests:
     ) -> list[LiveText]:
         """`n` of each prompt, one after the other; they go on after what was emitted elsewhere."""
         texts: list[LiveText] = []
+        eos_tokens, marks = self.eos_tokens, self._marks
         for place, tokens in enumerate(prompts):
             self.check_tokens(tokens, emitted)
             request = -1
             for row in range(place * n, place * n + n):
-                own = rules[row] if rules else None
-                sequence, tail = self.sequence(tokens, settings, row, own, emitted, request)
+                tail = TextTail(self._decode, settings.stop, marks)
+                own = rules[row] if rules else RowRules(eos_tokens, tail.push if settings.stop else never_stops)
+                sequence = self._sequence(tokens, settings, row, own, emitted, request)
                 texts.append(LiveText(sequence, tail, settings))
                 check_emitted(sequence, tail.is_stopped)
                 request = sequence.request
         return texts
 
-    def sequence(
+    def _sequence(
         self,
         prompt: Sequence[int],
         settings: GenerateOptions,
-        row: int = 0,
-        rules: RowRules | None = None,
-        emitted: Sequence[int] = (),
-        request: int = -1,
-    ) -> tuple[TextSequence, TextTail]:
-        """A text that begins after `prompt`, its stop rules set, and how it reads."""
-        tail = TextTail(self._decode, settings.stop, self._marks)
-        own = rules or RowRules(self.eos_tokens, tail.push if settings.stop else never_stops)
+        row: int,
+        own: RowRules,
+        emitted: Sequence[int],
+        request: int,
+    ) -> TextSequence:
+        """A text that begins after `prompt`, its stop rules set."""
         room = (self._runner.context_length or len(prompt) + settings.max_new_tokens) - len(prompt)
-        sequence = TextSequence(
+        return TextSequence(
             sequence_id=next(self._sequence_ids),
             tokens=list(prompt),
             max_new_tokens=min(settings.max_new_tokens, room),
@@ -91,7 +91,6 @@ class Requests:
             emitted=tuple(emitted),
             request=request,
         )
-        return sequence, tail
 
     @property
     def _marks(self) -> frozenset[int] | None:

@@ -50,7 +50,7 @@ class Room:
         slots = self.runner.cache_slots(sequence.num_slots)
         needed = self._bytes(1, slots, drafting)
         if again or needed > self._allowed:
-            self._allowed = self._limit(self._held_bytes(live))
+            self._allowed = self._limit(self._held_bytes(live), self.runner.free_bytes)
         if needed > self._allowed:
             given = "cache_bytes allows" if self._max_bytes else "the memory that is free allows"
             some = f" ({slots * drafting / _GIB:.3g} GiB of it for the draft model)" if drafting else ""
@@ -69,10 +69,11 @@ class Room:
         longest = list(itertools.accumulate((text.sequence.num_slots for text in texts), max))
         drafting = list(itertools.accumulate(text.cohort.draft_slot_bytes for text in texts))
         num_taken, held = max((text.sequence.row + 1 for text in live), default=0), self._held_bytes(live)
-        limit = self._limit(held) if len(texts) > len(live) else 0
+        free = self.runner.free_bytes if len(texts) > len(live) else 0
+        limit = self._limit(held, free)
         for count in range(len(texts), len(live), -1):
             size = max(count, num_taken), self.runner.cache_slots(longest[count - 1])
-            if self._has_room(*size, drafting[count - 1], held, limit, is_empty=not live):
+            if self._has_room(*size, drafting[count - 1], held + free, limit, is_empty=not live):
                 return count - len(live)
         self._refused = state
         return 0
@@ -80,8 +81,11 @@ class Room:
     def close(self) -> None:
         self.cache = None
 
-    def _has_room(self, rows: int, slots: int, drafting: int, held: int, limit: int, is_empty: bool) -> bool:
-        """Whether there is, or it could be made; `drafting`: bytes that drafts need for one slot of all rows."""
+    def _has_room(self, rows: int, slots: int, drafting: int, at_hand: int, limit: int, is_empty: bool) -> bool:
+        """Whether there is, or it could be made; `drafting`: bytes that drafts need for one slot of all rows.
+
+        `at_hand`: bytes that caches have, and what is free.
+        """
         cache = self.cache
         known = None if cache is None else (cache.num_rows_allocated, cache.num_slots)
         for size in (self._generous(rows, slots), (rows, slots)):
@@ -90,7 +94,7 @@ class Room:
             beside = 0 if cache is None or is_empty or size == known else cache.num_bytes
             needed = self._bytes(*size, drafting) + beside
             if size[0] <= self.max_rows and needed <= limit:
-                if needed - held > self.runner.free_bytes:
+                if needed > at_hand:
                     self.beginnings.clear()
                 if size != known:
                     self._resize(*size, is_empty)
@@ -122,8 +126,8 @@ class Room:
         own = 0 if self.cache is None else self.cache.num_bytes
         return own + sum(drafter.held_bytes(ids) for drafter in drafters)
 
-    def _limit(self, held: int) -> int:
+    def _limit(self, held: int, free: int) -> int:
         """Bytes that caches may have."""
         if self._max_bytes is not None:
             return self._max_bytes
-        return held + int(self._share * (self.runner.free_bytes + self.beginnings.num_bytes))
+        return held + int(self._share * (free + self.beginnings.num_bytes))

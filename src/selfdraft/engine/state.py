@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..lazy import Made
 from ..passes import Site, Text
@@ -28,8 +28,7 @@ def never_stops(token: int) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class RowRules:
+class RowRules(NamedTuple):
     """What one row of a call has for itself; `stops_behind` is asked once after every emitted token."""
 
     eos_tokens: frozenset[int] = frozenset()
@@ -95,7 +94,7 @@ class TextSequence:
 
     @property
     def is_read(self) -> bool:
-        return self.num_read >= self.num_cached
+        return self.num_read >= len(self.tokens) - 1
 
     @property
     def num_cached(self) -> int:
@@ -183,8 +182,7 @@ class State:
 
     def begin(self, sequences: Sequence[TextSequence]) -> None:
         """They have been read and take part from now on."""
-        begun = {sequence.sequence_id: sequence for sequence in sequences}
-        self.begun.update(begun)
+        begun = {sequence.sequence_id for sequence in sequences}
         self.reading = [sequence for sequence in self.reading if sequence.sequence_id not in begun]
         self._keep(sorted((*self.active, *sequences), key=lambda sequence: sequence.row))
 

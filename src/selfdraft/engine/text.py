@@ -40,6 +40,8 @@ def encode_prompts(
     prompt: Prompt, tokenizer: Any, chat: Mapping[str, Any] | None = None
 ) -> tuple[list[list[int]], bool]:
     """(token lists, whether the caller gave a batch); `chat` is for the chat template."""
+    if isinstance(prompt, list) and prompt and not chat and all(_are(int, item) for item in prompt):
+        return [list(item) for item in prompt], True
     plain = _as_plain(prompt)
     if isinstance(plain, str) or _is_conversation(plain) or _is_token_list(plain):
         return [_encode_one(plain, tokenizer, chat or {})], False

@@ -55,6 +55,8 @@ class Decoder:
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         final_norm = self._part(family.final_norm)
         self.final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
+        length = getattr(self.config, "max_position_embeddings", None)  # slow to find
+        self.context_length: int | None = None if length is None else int(length)
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
         self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
         attentions = (self._branch_module(layer, family.attention) for layer in self._layers)
@@ -82,11 +84,6 @@ class Decoder:
     def is_current(self) -> bool:
         """False after the model was moved, cast or hooked: it is no longer what was attached to."""
         return self._attached_to == self._fingerprint()
-
-    @property
-    def context_length(self) -> int | None:
-        length = getattr(self.config, "max_position_embeddings", None)
-        return None if length is None else int(length)
 
     @property
     def embedding(self) -> torch.Tensor:

@@ -36,7 +36,9 @@ class EagerRunner:
     def _begin(self) -> None:
         """With the decoder as it is attached now."""
         self._num_begun += 1
-        self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find
+        self.vocab_size = int(self.decoder.model.get_output_embeddings().weight.shape[0])  # slow to find, as the dtype
+        numbers = sum(shape.num_heads * (shape.key_dim + shape.value_dim) for shape in self.decoder.shapes)
+        self.slot_bytes = numbers * self.decoder.dtype.itemsize
 
     def another(self, model: Any) -> EagerRunner:
         return EagerRunner(model)
@@ -92,11 +94,6 @@ class EagerRunner:
     @property
     def free_bytes(self) -> int:
         return free_bytes(self.device)
-
-    @property
-    def slot_bytes(self) -> int:
-        numbers = sum(shape.num_heads * (shape.key_dim + shape.value_dim) for shape in self.decoder.shapes)
-        return numbers * self.decoder.dtype.itemsize
 
     def cache_slots(self, num_slots: int) -> int:
         return round_up(num_slots)

@@ -13,8 +13,9 @@ UNKNOWN = 4 << 30
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + held
+        counts = torch.cuda.memory_stats_as_nested_dict(device)  # asked by name, all are sorted first
+        held, used = (counts[name]["all"]["current"] for name in ("reserved_bytes", "allocated_bytes"))
+        return int(torch.cuda.mem_get_info(device)[0] + held - used)
     return min(_free_in_system(), _free_in_container())
 
 
