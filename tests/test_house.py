@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4485,
+    "engine": 4490,
     "prompts": 480,
     "measure": 1600,
     "calibrate": 1760,

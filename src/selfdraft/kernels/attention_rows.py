@@ -27,8 +27,8 @@ MAX_COUNTED = 1 << 16
 
 @triton.jit
 def _own(
-    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride, is_last,
-    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr,
+    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride,
+    is_last, GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """Store the token's own key and value; where `is_last`, the softmax begins with them, elsewhere with nothing.
