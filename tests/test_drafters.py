@@ -48,8 +48,9 @@ class TestEarlyExit:
             found = engine.generate(prompts, **options)
         finally:
             decoder.sublayers, decoder._active = plain, {}
+        last = f"m{NUM_LAYERS - 1}"  # leaves no keys: prompts do without it
         for prompt in prompts:
-            passes.subtract({name: len(prompt) - 1 for name in passes})
+            passes.subtract({name: len(prompt) - 1 for name in passes if name != last})
         return passes, found
 
     @pytest.mark.parametrize("tree", ["chain", "siblings"])

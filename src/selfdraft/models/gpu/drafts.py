@@ -224,7 +224,7 @@ class Drafts:
     def _take(self, asked: Asked | None, request: PassRequest, cache: SlotCache) -> Begun | None:
         """What was begun, if it is what is asked for; it is over in any case.
 
-        That others have come, or have left so many rows that fewer are worth running, says nothing of those who stay.
+        Who has come, and how many have left, says nothing of those that stay.
         """
         last, found = self._last, self._begun
         self._last = self._begun = None
