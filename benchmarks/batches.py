@@ -61,6 +61,7 @@ class Row:
     num_tokens: int
     seconds: float  # of the whole call
     decode_seconds: float | None  # None: not told
+    record_seconds: float  # of the whole: what recordings took that were not there yet
     verdicts: dict[str, int]
 
     @property
@@ -166,10 +167,12 @@ class Bench:
             return None
 
     def _time(self, number: int, name: str, call: Call, prompts: list[list[int]], judges: bool) -> Row:
+        recorded = self.engine.runner.record_seconds
         (texts, decode_seconds), seconds = self._timed(lambda: call(prompts))
+        recorded = self.engine.runner.record_seconds - recorded
         is_judged = judges and not self.options.blind
         verdicts = Counter(map(self._judge, range(len(texts)), prompts, texts)) if is_judged else {}
-        return Row(number, name, sum(map(len, texts)), seconds, decode_seconds, dict(verdicts))
+        return Row(number, name, sum(map(len, texts)), seconds, decode_seconds, recorded, dict(verdicts))
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
         began = device_seconds(self.engine.device)
@@ -247,7 +250,9 @@ def line_of(row: Row, plain: Row) -> str:
     decode = f"{row.num_tokens / row.decode_seconds:9.0f}" if row.decode_seconds else f"{'':9}"
     share = f"{plain.seconds * row.num_tokens / (row.seconds * plain.num_tokens):5.2f}x"
     verdicts = ", ".join(f"{count} {name}" for name, count in sorted(row.verdicts.items()))
-    return f"{row.rows:4} rows  {row.arm:28} {row.per_second:9.0f} tokens/s, decoding {decode}  {share}  {verdicts}"
+    recorded = f"recording {1e3 * row.record_seconds:.0f} ms" if row.record_seconds else ""
+    told = "  ".join(text for text in (share, verdicts, recorded) if text)
+    return f"{row.rows:4} rows  {row.arm:28} {row.per_second:9.0f} tokens/s, decoding {decode}  {told}"
 
 
 def parser() -> argparse.ArgumentParser:

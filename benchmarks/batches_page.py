@@ -90,7 +90,8 @@ def page(documents: Sequence[Document]) -> str:
         others = [other for other in documents if other is not one and is_like(other, one)]
         if one["benchmark"] == "batches" and one["rows"] and not any(other in shown for other in others):
             is_plain = all(row["arm"] in (OURS, PEER) for row in one["rows"])
-            title = "Methods" if not is_plain else "Texts that end" if one["options"]["eos"] else "Texts at a time"
+            methods = "Methods, rows kept busy" if one["options"].get("per_row") else "Methods"
+            title = methods if not is_plain else "Texts that end" if one["options"]["eos"] else "Texts at a time"
             parts.append(section(title, plain(one, others) if is_plain else arms(one), one))
             shown.append(one)
         for name, title in (("stall", "A long prompt beside others"), ("queue", "A queue")):
