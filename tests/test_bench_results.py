@@ -147,7 +147,7 @@ def page_of_batches() -> ModuleType:
 @cache
 def batches_page() -> str:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    runs = re.search(r"BATCHES := \$\(foreach run,([\w ]+),benchmarks/results/(\S+?)\$\(run\).json\)", makefile)
+    runs = re.search(r"BATCHES := \$\(foreach run,([\w -]+),benchmarks/results/(\S+?)\$\(run\).json\)", makefile)
     assert runs is not None
     files = [RESULTS / f"{runs[2]}{run}.json" for run in runs[1].split()]
     return str(page_of_batches().page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
@@ -162,7 +162,7 @@ def test_the_page_of_batches_is_what_its_command_prints() -> None:
 
 def test_the_readme_shows_the_batches_that_were_measured() -> None:
     rows = re.findall(r"(\d+) / (\d+) / (\d+) rows decode ([\d,]+) / ([\d,]+) / ([\d,]+) tokens/s, vLLM", README)
-    theirs = re.findall(r"same requests ([\d,]+) / ([\d,]+) / ([\d,]+) ", README)
+    theirs = re.findall(r"same requests ([\d,to ]+?) / ([\d,to ]+?) / ([\d,to ]+?) \(", README)
     assert len(rows) == len(theirs) == 1
     for number, speed, other in zip(rows[0][:3], rows[0][3:], theirs[0], strict=True):
         assert re.search(rf"^\| {number} \| {speed} \|.*\| {other} \|", batches_page(), re.MULTILINE)
