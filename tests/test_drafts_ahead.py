@@ -377,3 +377,22 @@ def test_who_joins_or_leaves_costs_the_others_little(
     hits, misses = hits_of(engine)
     assert misses <= 4, "of texts that end together"
     assert hits > asked.call_count / 2
+
+
+def test_a_text_that_leaves_may_have_drafted_farther() -> None:
+    """Its row runs along once more, and asks for tokens that those who stay have no room for."""
+    method, rng = {**CHAIN, **TESTED}, random.Random(3)
+    engine, plain = (new_engine(pico("llama"), one, prefix_cache=False) for one in (header_runner, make_runner))
+    prompts = [[rng.randrange(5, 100) for _ in range(9)] for _ in range(4)]
+    expected = [plain.generate(prompt, max_new_tokens=12, **method).tokens for prompt in prompts[:3]]
+    for num_rounds in range(2, 9):
+        done = {}
+        with engine.session(max_rows=4) as session:
+            *ids, leaves = (
+                session.add(one, max_new_tokens=60 if one is prompts[3] else 12, **method) for one in prompts
+            )
+            for step in range(60):
+                done |= {event.id: event.generation for event in session.step() if event.generation}
+                if step == num_rounds - 1:
+                    session.cancel(leaves)
+        assert [done[number].tokens for number in ids] == expected, num_rounds

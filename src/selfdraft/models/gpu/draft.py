@@ -234,7 +234,8 @@ def run_draft(
             graphs = following
         if depth == 1:
             task.meanwhile()
-        is_over = outputs.num_going_on(depth) < task.min_rows
+        # Rows of texts that have left run along, and may go on after the last depth.
+        is_over = outputs.num_going_on(depth) < task.min_rows or depth == max_depth
         if is_over or depth % MAX_DEPTHS == 0:
             part = outputs.read((depth - 1) % MAX_DEPTHS + 1, rows)
             candidates.extend(part.candidates)
