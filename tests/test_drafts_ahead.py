@@ -354,7 +354,7 @@ def keep_busy(engine: Engine, num_rows: int, per_row: int, **method: Any) -> tup
     [
         (CHAIN, header_runner, None),
         (TREE, header_runner, 82),
-        (TREE, new_runner, None),
+        pytest.param(TREE, new_runner, None, marks=pytest.mark.full),
         ({**CHAIN, **RULES}, header_runner, None),
         ({**TREE, **DRAWN}, header_runner, None),
         ({**TREE, **TESTED}, header_runner, 82),

@@ -21,7 +21,7 @@ from selfdraft.engine.state import State
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES, find
 from selfdraft.types import OFF, Plan
 
-NUM_TOKENS = 28
+NUM_TOKENS = 24
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5], [16, 18, 3])
 
 

@@ -76,6 +76,7 @@ def stream(**arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------- end to end
 
 
+@pytest.mark.full
 def test_some_experiments(sections: dict[str, Section], bench: Workbench, file: Path) -> None:
     assert {*sections} == {*SMALLEST}
     check(RECIPE, sections)
