@@ -308,10 +308,13 @@ def test_drafting_changes_nothing(tree):
 def test_a_common_beginning_is_read_where_it_is_stored(tree, monkeypatch):
     """By several rows; their own slots stay empty as long as nobody else asks for them."""
     monkeypatch.setattr(FusedForward, "shared_block", 64)  # no more than 16 rows: no kernel reads more at once
-    begun, whole, make_whole = [], [], SlotCache.make_whole
+    begun, whole, begin, make_whole = [], [], SlotCache.begin, SlotCache.make_whole
+
+    def noted_begin(cache: SlotCache, row: int, *source: Any) -> None:
+        begin(cache, row, *source)
+        begun.extend((number, one.length) for number, one in cache.segments.items() if number == row)
 
     def noted(cache: SlotCache, rows: Sequence[int]) -> None:
-        begun.extend((row, one.length) for row, one in cache.segments.items() if row in rows)
         whole.append(bool(cache.storage[:, :, list(rows), :, :64].any()) if cache.segments else False)
         make_whole(cache, rows)
 
@@ -321,6 +324,7 @@ def test_a_common_beginning_is_read_where_it_is_stored(tree, monkeypatch):
     with mock.patch.object(engine_module, "make_runner", lambda model, *_: runner_of(model)):
         engine = Engine(model, None)
     engine.generate(prompt, strategy="off", max_new_tokens=1)
+    monkeypatch.setattr(SlotCache, "begin", noted_begin)
     monkeypatch.setattr(SlotCache, "make_whole", noted)
     prompts = [[*prompt, token, 7] for token in (4, 9)]  # one token is read after it
     found = engine.generate(prompts, max_new_tokens=4, **options)
