@@ -88,7 +88,7 @@ def test_others_come_in_a_session_and_while_prompts_wait(engine: Engine, monkeyp
 
 def test_who_leaves_and_who_joins_next_go_by_one_switch() -> None:
     worth, cohort = Worth(), SimpleNamespace(method=SimpleNamespace(parts=("fixed",)), may_do_without=True)
-    found = [_JUDGE(worth, SimpleNamespace(active=[0] * rows, groups=[(cohort, [])])) for rows in range(1, 10)]  # type: ignore[arg-type]
+    found = [_JUDGE(worth, SimpleNamespace(active=[0] * rows, groups=[(cohort, [])])) for rows in range(1, 10)]
     places = [found.index(switch) for switch in found]
     assert found[0] is None
     assert places == [0, 1, 2, 2, 4, 4, 4, 4, 8]
