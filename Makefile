@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 MEASURED := benchmarks/results/bench-h200.jsonl benchmarks/results/bench-cpu.jsonl
 EVERYDAY := benchmarks/results/everyday-h200.jsonl
-BATCHES := $(foreach run,rows again vllm vllm-earlier eos code busy stall,benchmarks/results/batches-h200-$(run).json)
+BATCHES := $(foreach run,rows again vllm vllm-earlier peer eos code busy stall,benchmarks/results/batches-h200-$(run).json)
 TREES := benchmarks/results/trees-h200.jsonl
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 

@@ -107,7 +107,7 @@ def is_like(other: Document, one: Document) -> bool:
     """Whether it was measured beside it, of the same requests."""
     if other["benchmark"] == "vllm":
         return bool(other["options"]["max_new_tokens"] == one["options"]["max_new_tokens"])
-    same = ("prompts", "eos", "max_new_tokens", "variant", "peer", "per_row")
+    same = ("prompts", "eos", "max_new_tokens", "variant", "per_row")
     return all(other["options"].get(key) == one["options"].get(key) for key in same)
 
 

@@ -17,8 +17,11 @@ MAX_KNOWN = 64
 
 
 class BatchSwitch(DraftSwitch):
+    """Begins with plain rounds: beside these, drafts that are far too slow for so many rows are given up early."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.is_drafting = False
         self._emitted: Counter[int] = Counter()
 
     def observe_rows(self, has_drafted: bool, counts: Mapping[int, int], seconds: float, others_come: bool) -> None:
