@@ -21,7 +21,7 @@ from ..engine.engine import Engine
 from ..errors import ModelError, OptionError
 from ..measure.device import copy_bandwidth, device_seconds, peak_bytes, reset_peak
 from ..measure.passes import CONTEXT, cost_figures
-from ..measure.peers import peer_arms
+from ..measure.peers import PEERS, peer_arms
 from ..measure.records import Record
 from ..models import latency
 from ..models.free_memory import free_bytes
@@ -110,7 +110,7 @@ class ShapeBench:
             "peak_bytes": timed["time_peak_bytes"],
             "latency": fit.to_json(),
         }
-        return ShapeLine(name, figures, {peer: peer_seconds(engine, peer) for peer in self.peers})
+        return ShapeLine(name, figures, {PEERS[peer][0]: peer_seconds(engine, peer) for peer in self.peers})
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[dict[str, Any]]:
