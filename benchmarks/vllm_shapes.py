@@ -78,7 +78,9 @@ def measure(name: str, config: dict[str, Any], options: argparse.Namespace) -> N
 
 def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--shape", nargs="+", required=True, metavar="NAME", help="as `selfdraft bench passes` takes them")
+    made.add_argument(
+        "--shape", nargs="+", required=True, metavar="NAME", help="as `selfdraft bench passes` takes them"
+    )
     made.add_argument("--repeats", type=int, default=4, metavar="N")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="more for vllm.LLM")
     made.add_argument("--output", required=True, metavar="FILE.jsonl", help="keep every shape here")

@@ -1,5 +1,4 @@
-"""`selfdraft bench passes`: shapes that ship, random weights, costs of passes, and what they predict. Nothing is judged by
-the clock."""
+"""`selfdraft bench passes`: shapes, random weights, costs of passes, what they predict. The clock judges nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_house import run_alone
 from transformers import AutoModelForCausalLM
 
 from selfdraft.bench import passes
@@ -24,14 +22,34 @@ from selfdraft.cli.parsers.measure import SHAPE_PEERS
 from selfdraft.economics import LatencyFit, Line
 from selfdraft.measure.peers import PEERS
 from selfdraft.types import SkipSet
+from test_house import run_alone
 
-PUBLISHED = {  # parameters in billions, each once, as the models' pages or their weights have them
-    **{"codellama-34b": 33.744, "gemma-2-9b": 9.242, "gemma-3-1b": 1.000, "gemma-3-4b": 3.880, "gemma-3-12b": 11.766},
-    **{"granite-3.3-8b": 8.171, "llama-2-7b": 6.738, "llama-2-13b": 13.016, "llama-2-70b": 68.977, "phi-4": 14.660},
-    **{"llama-3.1-8b": 8.030, "llama-3.2-1b": 1.236, "mistral-7b-v0.3": 7.248, "olmo-2-7b": 7.299, "qwen3-0.6b": 0.596},
-    **{"qwen3-1.7b": 1.721, "qwen3-8b": 8.191, "qwen3-14b": 14.768, "qwen3-30b-a3b": 30.532, "smollm2-135m": 0.135},
-    **{"smollm3-3b": 3.075, "starcoder2-7b": 7.174, "qwen2.5-coder-1.5b": 1.544},
+PUBLISHED = {
+    "codellama-34b": 33.744,
+    "gemma-2-9b": 9.242,
+    "gemma-3-12b": 11.766,
+    "gemma-3-1b": 1.000,
+    "gemma-3-4b": 3.880,
+    "granite-3.3-8b": 8.171,
+    "llama-2-13b": 13.016,
+    "llama-2-70b": 68.977,
+    "llama-2-7b": 6.738,
+    "llama-3.1-8b": 8.030,
+    "llama-3.2-1b": 1.236,
+    "mistral-7b-v0.3": 7.248,
+    "olmo-2-7b": 7.299,
+    "phi-4": 14.660,
+    "qwen2.5-coder-1.5b": 1.544,
+    "qwen3-0.6b": 0.596,
+    "qwen3-1.7b": 1.721,
+    "qwen3-14b": 14.768,
+    "qwen3-30b-a3b": 30.532,
+    "qwen3-8b": 8.191,
+    "smollm2-135m": 0.135,
+    "smollm3-3b": 3.075,
+    "starcoder2-7b": 7.174,
 }
+"""Parameters in billions, each once, as the models' pages or their weights have them."""
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4}
 TINY |= {"num_key_value_heads": 2, "vocab_size": 112, "max_position_embeddings": 512}
 CPU = torch.device("cpu")
@@ -158,7 +176,10 @@ def test_a_new_set_is_its_first_pass_less_the_next() -> None:
 ONE = Line(0.0, 1.0)
 FIT = LatencyFit(
     *(40, Line(0.0, 0.01), 0.01, 0.2, ONE, (1, 2, 32), (ONE, ONE, Line(0.0, 1.5))),
-    **{"is_recorded": False, "lengths": (320,), "rms_error": 0.0, "max_error": 0.0},
+    is_recorded=False,
+    lengths=(320,),
+    rms_error=0.0,
+    max_error=0.0,
 )
 
 

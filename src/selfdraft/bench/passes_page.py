@@ -1,10 +1,9 @@
-"""What passes of published shapes cost, as tables: on the terminal, or as a page with what the papers' figures predict."""
+"""What passes of published shapes cost, as tables: on the terminal, or as a page with what papers' figures predict."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from .papers.predicted import LEFT_OUT, predictions
@@ -33,8 +32,8 @@ def joined(runs: Sequence[Run]) -> list[ShapeLine]:
     lines: dict[str, ShapeLine] = {}
     for line in (line for _, own in runs for line in own):
         known = lines.get(line.name, ShapeLine(line.name))
-        merged = {"figures": {**known.figures, **line.figures}, "peers": {**known.peers, **line.peers}}
-        lines[line.name] = replace(known, **merged, missing=known.missing or line.missing)
+        figures, peers = {**known.figures, **line.figures}, {**known.peers, **line.peers}
+        lines[line.name] = ShapeLine(line.name, figures, peers, known.missing or line.missing)
     return list(lines.values())
 
 

@@ -34,7 +34,7 @@ class Reading:
 
     paper: str
     table: str
-    model: str | None = None
+    model: str = ""
     ratios: Mapping[str, float] = field(default_factory=dict)  # model -> r
     ratio_source: str = ""
     methods: tuple[str, ...] = ()  # none: all
@@ -46,34 +46,19 @@ _SWIFT_RATIOS = {
     **dict.fromkeys(("Llama-2-13B", "Llama-2-13B-Chat", "CodeLlama-13B"), 0.45),
     **dict.fromkeys(("CodeLlama-34B", "Llama-2-70B"), 0.5),
 }
-_SWIFT_SOURCE = "appendix B.2"
+_KNN_RATIOS = {"Llama-2-13B": 0.45}
+_SWIFT_SOURCE, _KNN_SOURCE = "appendix B.2", "appendix C.2, its example for this model"
+_TASKS = ("CNN/DM", "GSM8K", "TinyStories")
 READINGS = (
-    Reading(
-        *("swift", "table-4"),
-        ratios=_SWIFT_RATIOS,
-        ratio_source=_SWIFT_SOURCE,
-        tasks=("CNN/DM", "GSM8K", "TinyStories"),
-        speeds="table-2",
-    ),
-    Reading("swift", "table-3", ratios=_SWIFT_RATIOS, ratio_source=_SWIFT_SOURCE),
-    Reading("swift", "table-10", model="Llama-2-13B"),
-    Reading("swift", "table-12", model="Llama-2-13B"),
-    Reading(
-        *("knn-ssd", "table-3"),
-        ratios={"Llama-2-13B": 0.45},
-        ratio_source="appendix C.2, its example for this model",
-        methods=("knn",),
-    ),
-    Reading(
-        *("knn-ssd", "table-4"),
-        model="Llama-2-13B",
-        ratios={"Llama-2-13B": 0.45},
-        ratio_source="appendix C.2, its example for this model",
-        methods=("knn",),
-    ),
+    Reading("swift", "table-4", "", _SWIFT_RATIOS, _SWIFT_SOURCE, tasks=_TASKS, speeds="table-2"),
+    Reading("swift", "table-3", "", _SWIFT_RATIOS, _SWIFT_SOURCE),
+    Reading("swift", "table-10", "Llama-2-13B"),
+    Reading("swift", "table-12", "Llama-2-13B"),
+    Reading("knn-ssd", "table-3", "", _KNN_RATIOS, _KNN_SOURCE, methods=("knn",)),
+    Reading("knn-ssd", "table-4", "Llama-2-13B", _KNN_RATIOS, _KNN_SOURCE, methods=("knn",)),
 )
 LEFT_OUT = (
-    "KNN-SSD on Llama-2-13B-Chat and Qwen-2.5-14B, and its two Self-SD baselines: no share of skipped layers is published",
+    "KNN-SSD on Llama-2-13B-Chat and Qwen-2.5-14B, and its Self-SD baselines: no share of skipped layers is published",
     "KnapSpec: neither M nor the share of skipped layers stands in the summary that its numbers are from",
     "Draft on the Fly: neither M nor alpha is published",
     "DISCO: it drafts with another model, and neither M nor alpha is published",
@@ -125,14 +110,13 @@ def _runs(reading: Reading, table: PublishedTable, speeds: PublishedTable | None
                 (same,) = (one for one in speeds.rows if list(one[:2]) == [model, method])
                 gained = same[list(speeds.columns).index(task)]
             if acceptance is not None:  # plain decoding has none
-                source = ", ".join(filter(None, (table.source, speeds and speeds.source)))
-                named = f"{reading.paper} {source}"
+                named = f"{reading.paper} {', '.join(one.source for one in (table, speeds) if one)}"
                 numbers = (float(ratio), reading.ratio_source, float(length or 0), float(acceptance))
                 yield PublishedRun(named, str(model), str(task), str(method), *numbers, str(gained))
 
 
 def predictions(figures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """`figures`: of shapes by name, as `bench passes` keeps them. A row for each published run at one of these sizes."""
+    """`figures`: of shapes by name, as `bench passes` keeps them. A row for each published run at their sizes."""
     rows = []
     for run in published_runs():
         if found := figures.get(SHAPES[run.model]):

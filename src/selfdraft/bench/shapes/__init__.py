@@ -1,4 +1,4 @@
-"""Published shapes: the config.json of well-known models, without weights. A file here is a name on the command line."""
+"""Published shapes: the config.json of well-known models, without weights. Each file is a name of `bench passes`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ examples:
   selfdraft bench --quick                  what would I gain? In five minutes
   selfdraft bench --strategies all --output result.jsonl
   selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
-  selfdraft bench passes --shape qwen3-8b  of a size, without its weights: --help
+  selfdraft bench passes --help            passes of a size, without its weights
 """
 PASSES_ABOUT = """\
 What passes of a model cost at its published size, without its weights: random
@@ -46,7 +46,7 @@ Told are milliseconds a token and the share of them that reading the weights
 once would take, passes of 2 to 32 tokens (verifications), drafts that skip a
 third and half of the sub-layers, what a new skip set costs, and memory. Texts
 are 320 tokens long. A shape that does not fit into memory is left out, with
-numbers. More: docs/benchmarking.md. vLLM beside it: benchmarks/vllm_shapes.py.
+numbers. More: docs/benchmarking.md.
 
 shapes:
 {_NAMES}
