@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +140,27 @@ def test_what_does_not_fit_is_left_out_with_numbers(
     assert "\ntiny " in told.out
 
 
+def test_a_shape_leaves_its_memory_and_the_next_one_is_timed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [], passes.make_model
+
+    def remembered(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
+        assert not [model for model in made if model() is not None], "the one before is still there"
+        model = make(config, device, dtype)
+        made.extend([weakref.ref(model)] if device == CPU else [])
+        return model
+
+    def failing(runner: Any) -> None:
+        if len(made) == 2:
+            raise RuntimeError("no luck")
+
+    monkeypatch.setattr(passes, "make_model", remembered)
+    monkeypatch.setattr(passes, "record_seconds", failing)
+    configs = {name: passes.read_config(name, {"model_type": "llama", **TINY}) for name in "abc"}
+    lines = list(passes.ShapeBench(CPU, torch.float32, 0.1, ["eager"]).run(configs))
+    assert [line.missing for line in lines] == [None, "RuntimeError: no luck", None]
+    assert len(made) == 3
+
+
 def test_errors_at_the_door(tiny: str, tmp_path: Path, said: Callable[..., str]) -> None:
     def error(*words: str) -> str:
         return said("bench", "passes", "--shape", *words, status=2)
@@ -190,6 +213,18 @@ def test_the_formula() -> None:
     assert costs.draft(skip) == pytest.approx(0.6)
     assert predicted.speedup(costs, skip, 3.0, 0.5) == pytest.approx(3 / (4 * 0.6 + 1.05))
     assert predicted.speedup(costs, skip, 3.0, 0.5, width=32) == pytest.approx(3 / (4 * 0.6 + 1.5))
+
+
+@pytest.mark.parametrize(
+    ("length", "acceptance", "expected"), [(4.34, 0.99, 1.52), (3.13, 0.98, 1.43), (3.54, 0.90, 1.39)]
+)
+def test_where_costs_are_those_that_swift_assumes_it_is_the_expected_speedup_of_its_table_4(
+    length: float, acceptance: float, expected: float
+) -> None:
+    fit = replace(FIT, attention=Line(0.0, 1 / 80), mlp_seconds=1 / 80, rest_seconds=0.0, widths=(1,), verify=(ONE,))
+    layers = range(18)
+    found = predicted.speedup(fit.at(320), SkipSet.of(layers, layers), length, acceptance)
+    assert found == pytest.approx(expected, abs=0.005)
 
 
 def test_published_runs_are_those_of_the_papers() -> None:

@@ -70,14 +70,15 @@ class ShapeBench:
     progress: Progress = no_progress
 
     def run(self, shapes: Mapping[str, Any]) -> Iterator[ShapeLine]:
-        """`shapes`: configs by name. What does not fit is told, and left out."""
+        """`shapes`: configs by name. What does not fit, or fails, is told and left out."""
         bandwidth = copy_bandwidth(self.device) if shapes else 0.0
         for number, (name, config) in enumerate(shapes.items()):
             self.progress(number, len(shapes), name)
             try:
                 yield self._line(name, config, bandwidth)
-            except (ModelError, torch.OutOfMemoryError) as error:
-                yield ShapeLine(name, missing=" ".join(str(error).split()))
+            except Exception as error:  # the next one may do better
+                kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
+                yield ShapeLine(name, missing=f"{kind}{' '.join(str(error).split())[:300]}")
             finally:
                 free_memory(self.device)
 
