@@ -229,6 +229,7 @@ AT_ONCE = [
     ("--version", 0, f"selfdraft {selfdraft.__version__}\n", ""),
     ("generate --help", 0, "usage: selfdraft generate [options] [prompt]", ""),
     ("bench --help", 0, "usage: selfdraft bench [options] [model]", ""),
+    ("bench passes --help", 0, "usage: selfdraft bench passes [options]", ""),
     ("generate abc --temprature 1", 2, "", "unknown flag --temprature; did you mean --temperature?"),
     ("--completion fish", 0, "complete -c selfdraft", ""),
 ]
@@ -243,7 +244,7 @@ def test_torch_is_not_imported(command: str, status: int, output: str, error: st
     assert (ran.stdout == "") == (status == 2)
 
 
-HELP = ["", *PARSERS, *(f"profile {action}" for action in ("list", "show", "plot", "remove"))]
+HELP = ["", *PARSERS, "bench passes", *(f"profile {action}" for action in ("list", "show", "plot", "remove"))]
 MOST_LINES = {"generate": 60, "calibrate": 60, "bench": 80}
 
 
@@ -380,6 +381,7 @@ OFFERED = [
     ("profile sh", "show"),
     ("bench --preset q", "quick"),
     ("bench --trees ", "chain siblings all"),
+    ("bench passes --shape qwen3-8", "qwen3-8b"),
 ]
 ONLY_BASH = [
     ("generate --strategy = pr", "prune"),  # as bash cuts `--strategy=pr`

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from selfdraft.bench.shapes import SHAPES
 from selfdraft.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,7 @@ DATA = (
         for name in ["chat", "code", "math", "rewrite", "sql", "story", "summarise", "translate"]
     ),
     *(f"bench/papers/published/{name}.json" for name in ["asd", "disco", "knapspec", "knn-ssd", "swift"]),
+    *(f"bench/shapes/{name}.json" for name in SHAPES),
     "bench/page/page.html",
 )
 

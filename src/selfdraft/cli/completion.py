@@ -40,7 +40,9 @@ Commands = Mapping[str, list[argparse.Action]]
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    commands = {name: _actions(command) for name, command in _inner(parser).items()}
+    commands: dict[str, list[argparse.Action]] = {}
+    for name, command in _inner(parser).items():  # what has a second word (`bench passes`) is offered after the first
+        commands.setdefault(name.split()[0], []).extend(_actions(command))
     top = [one for one in parser._actions if one.option_strings]
     if shell == "fish":
         return "\n".join(["# selfdraft: selfdraft --completion fish | source", *_fish({"": top, **commands})])

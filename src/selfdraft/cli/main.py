@@ -38,6 +38,7 @@ MOVED = {
     "profile lemma": "reproduce knapspec --experiments lemma",
 }
 """Words of older versions, and what says the same now."""
+COMMANDS_OF_TWO_WORDS = ("bench passes",)
 
 DESCRIPTION = """\
 Generate faster with any Hugging Face causal language model, without changing
@@ -144,6 +145,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser = build_parser()
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
+    if " ".join(given[:2]) in COMMANDS_OF_TWO_WORDS:
+        given = [" ".join(given[:2]), *given[2:]]
     options, stray = parser.parse_known_args(given)
     asked = vars(options).pop("parser", parser)
     if stray:
@@ -167,7 +170,7 @@ def _run(options: argparse.Namespace) -> int:
     warnings.showwarning = terminal.say_warning
     fill_in(options)
     options.time = Budget(None)  # importing torch is part of it
-    work = getattr(import_module(f".{options.command}", __package__), options.run)
+    work = getattr(import_module(f".{options.command.replace(' ', '_')}", __package__), options.run)
     with interruptible():
         status: int = work(options)
     if sys.stdout is not None:

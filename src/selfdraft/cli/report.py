@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..bench.charts import can_draw, render, require_matplotlib
@@ -13,6 +13,9 @@ from ..bench.page.charts import CHARTS
 from ..bench.page.html import NO_PICTURES, Charts, page
 from ..bench.papers.page import PaperFile, plots
 from ..bench.papers.page import page as papers_page
+from ..bench.passes_page import as_markdown as passes_markdown
+from ..bench.passes_page import as_text as passes_text
+from ..bench.shapes.results import is_shapes_file, read_shapes
 from ..bench.tables import as_markdown, as_text
 from ..errors import OptionError
 from ..measure.records import is_record_file
@@ -23,10 +26,17 @@ from .inputs import check_output, write_file
 def run(options: argparse.Namespace) -> int:
     files = find_files(options.files)
     _check(options, files)
-    kinds = {is_record_file(file) for file in files}
+    kinds = {_report_of(file) for file in files}
     if len(kinds) > 1:
-        raise OptionError("results of `bench` and of `reproduce` do not go on one page; give one kind at a time")
-    return _report_bench(options, files) if kinds == {True} else _report_papers(options, files)
+        named = "`bench`, of `bench passes` and of `reproduce`"
+        raise OptionError(f"results of {named} do not go on one page; give one kind at a time")
+    return kinds.pop()(options, files)
+
+
+def _report_of(file: Path) -> Callable[[argparse.Namespace, Sequence[Path]], int]:
+    if is_shapes_file(file):
+        return _report_passes
+    return _report_bench if is_record_file(file) else _report_papers
 
 
 def find_files(names: Sequence[str]) -> list[Path]:
@@ -127,6 +137,18 @@ def _write_pictures(folder: Path, prefixes: Sequence[str], charts: Sequence[Char
             if chart.draw:
                 write_file(str(folder / f"{prefix}{name}.png"), render(chart.draw, chart.size))
     print(f"wrote pictures to {folder}")
+
+
+# ------------------------------------------------------------------------------------------------------------- passes
+
+
+def _report_passes(options: argparse.Namespace, files: Sequence[Path]) -> int:
+    for name in ("html", "png", "notes"):
+        if getattr(options, name):
+            raise OptionError(f"--{name} is not for results of `bench passes`, which become text or Markdown")
+    runs = [read_shapes(file) for file in files]
+    _write(options, (passes_markdown if options.markdown else passes_text)(runs) + "\n")
+    return 0
 
 
 # ------------------------------------------------------------------------------------------------------------- papers

@@ -19,11 +19,15 @@ SHAPING = ("device_name", "dtype", "threads", "torch", "transformers", "commit")
 
 
 def circumstances(runner: Runner) -> dict[str, Any]:
+    return machine_circumstances(runner.device, runner.dtype)
+
+
+def machine_circumstances(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {
-        "device": str(runner.device),
+        "device": str(device),
         # without the threads, which stand apart
-        "device_name": key.cpu_name() if runner.device.type == "cpu" else key.device_name(runner.device),
-        "dtype": str(runner.dtype).removeprefix("torch."),
+        "device_name": key.cpu_name() if device.type == "cpu" else key.device_name(device),
+        "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,

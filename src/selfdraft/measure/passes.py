@@ -12,7 +12,6 @@ from typing import Any
 
 from ..economics import PassCosts
 from ..engine.engine import Engine
-from ..models.decoder import Decoder
 from ..models.load.info import describe
 from ..types import SkipSet, StepRecord
 from .device import copy_bandwidth
@@ -34,9 +33,11 @@ def predicted_seconds(steps: Iterable[StepRecord], drafter: str, costs: PassCost
     return seconds
 
 
-def cost_figures(engine: Engine, costs: PassCosts, skips: Iterable[SkipSet]) -> dict[str, Any]:
+def cost_figures(
+    engine: Engine, costs: PassCosts, skips: Iterable[SkipSet], bandwidth: float | None = None
+) -> dict[str, Any]:
     """`floor_seconds`: reading all weights once at the bandwidth of a large copy."""
-    pass_bytes, bandwidth = describe(Decoder(engine.model)).pass_bytes, copy_bandwidth(engine.device)
+    pass_bytes, bandwidth = describe(engine.runner.decoder).pass_bytes, bandwidth or copy_bandwidth(engine.device)
     wider = {str(width): costs.verify(width) for width in costs.fit.widths if width > 1}
     return {
         "context": int(costs.num_context),

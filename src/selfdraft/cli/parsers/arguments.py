@@ -78,6 +78,11 @@ def add_model(
     dtype: str = "fp32, on a GPU bf16",
 ) -> None:
     completes(parser.add_argument(name, nargs=nargs, help=text), CATALOGUE)
+    add_place(parser, dtype)
+
+
+def add_place(parser: Any, dtype: str = "fp32, on a GPU bf16") -> None:
+    """Where a model is, and in which dtype."""
     device = "cpu, cuda, cuda:1 (default: cuda if there is one)"
     completes(parser.add_argument("--device", help=device), ("cpu", "cuda"))
     completes(parser.add_argument("--dtype", help=f"bf16, fp16, fp32 (default: {dtype})"), DTYPES)

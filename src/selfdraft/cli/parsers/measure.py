@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import Any
 
 from ...bench.methods import ALL, PRESETS
+from ...bench.shapes import SHAPES
 from ...models.load.catalogue import CATALOGUE
 from ...registry import AXES, BENCH_ONLY
-from .arguments import add_command, add_method_options, add_model, completes, count, seconds
+from .arguments import add_command, add_method_options, add_model, add_place, completes, count, seconds
 
 PLURALS = {"strategy": "strategies", "lookahead": "lookaheads", "drafter": "drafters", "tree": "trees"}
 """Axes as flags of `bench`."""
 _SETS = ("summarise", "math", "translate", "story", "sql", "code", "chat", "rewrite")
 _PEERS = ("eager", "static", "early-exit", "lookup")
+SHAPE_PEERS = ("static", "eager")
 _PAPERS = ("swift", "knn-ssd", "knapspec", "asd", "disco")
 _PRESETS = "".join(f"  {name:<11} {preset.help}\n" for name, preset in PRESETS.items())
 
@@ -30,6 +33,29 @@ examples:
   selfdraft bench --quick                  what would I gain? In five minutes
   selfdraft bench --strategies all --output result.jsonl
   selfdraft bench --strategies prune --lookaheads all --prompt-sets code math
+  selfdraft bench passes --help            passes of a size, without its weights
+"""
+PASSES_ABOUT = """\
+What passes of a model cost at its published size, without its weights: random
+ones are made on the device, for the time of a pass does not depend on what they
+say.
+"""
+_NAMES = textwrap.fill(", ".join(SHAPES), 76, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+PASSES = f"""\
+Told are milliseconds a token and the share of them that reading the weights
+once would take, passes of 2 to 32 tokens (verifications), drafts that skip a
+third and half of the sub-layers, what a new skip set costs, and memory. Texts
+are 320 tokens long. A shape that does not fit into memory is left out, with
+numbers. More: docs/benchmarking.md.
+
+shapes:
+{_NAMES}
+
+examples:
+  selfdraft bench passes --shape smollm2-135m          small enough for a CPU
+  selfdraft bench passes --shape qwen3-8b llama-3.1-8b --peers static
+  selfdraft bench passes --shape ./my-model --output passes.jsonl
+  selfdraft report passes.jsonl --markdown             with what it predicts
 """
 
 
@@ -42,6 +68,29 @@ def add_bench(commands: Any) -> None:
     _add_prompts(parser)
     _add_run(parser)
     add_method_options(parser, "method, where the above leave it open", has_names=False)
+    _add_passes(commands)
+
+
+def _add_passes(commands: Any) -> None:
+    """Two words, read as one command: see `main.parse`."""
+    text = "what passes of published sizes cost, without weights"
+    parser = add_command(commands, "bench passes", text, PASSES_ABOUT, PASSES)
+    add: Any = parser.add_argument
+    shapes = 'names (below), config.json files or folders that have one; "all": those below'
+    completes(add("--shape", metavar="NAME", nargs="+", required=True, help=shapes), [*SHAPES, ALL])
+    add_place(parser)
+    peers = f"also transformers' own: {', '.join(SHAPE_PEERS)} (static is compiled on CUDA)"
+    completes(add("--peers", metavar="NAME", nargs="+", default=[], help=peers), SHAPE_PEERS)
+    limit = "for timing passes of each shape (default: %(default)g)"
+    add("--seconds", metavar="N", type=seconds, default=20.0, help=limit)
+    _add_result(add, "keep every shape; the same command goes on there")
+
+
+def _add_result(add: Any, kept: str) -> None:
+    add("--output", metavar="FILE.jsonl", help=kept)
+    add("--again", action="store_true", help="replace what --output holds")
+    add("--json", action="store_true", help="print one JSON document instead of a table")
+    add("--commit", metavar="TEXT", help="what was measured, where git does not know")
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
@@ -85,10 +134,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--passes", action="store_true", default=None, help="also time single passes: the bound, the first token")
     add("--soak", metavar="N", type=count, help="end with N texts of mixed length: does memory grow?")
     add("--seconds", metavar="N", type=seconds, help="begin no prompt later than this after the start")
-    add("--output", metavar="FILE.jsonl", help="keep every text; the same command goes on there")
-    add("--again", action="store_true", help="replace what --output holds")
-    add("--json", action="store_true", help="print one JSON document instead of a table")
-    add("--commit", metavar="TEXT", help="what was measured, where git does not know")
+    _add_result(add, "keep every text; the same command goes on there")
 
 
 REPRODUCE = """\
