@@ -8,6 +8,7 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import torch
 
 from ..errors import ModelError, SelfTestError, UnsupportedModelError, unknown_name
+from ..kernels.features import Heads
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_ready, check_rotary, check_weights, relative_error, tolerance_of
 from .families import Branch, Family, family_of
-from .joined import joined_attention, joined_head, joined_mlp, joined_norm
+from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
+from .rotary import MAX_POSITIONS, Rotaries, RotaryTable, no_rotary
 from .sublayer import Halfway, Pass, SubLayer, up_to_last_keys
 
 _SELF_TEST_TOKENS = 12
@@ -36,7 +39,7 @@ class Decoder:
         self.model = model
         self.family: Family = family_of(model)
         self.config = model.config.get_text_config(decoder=True)
-        self._allow_joined = allow_joined and self.family.is_joinable
+        self._parts = self.family.parts if allow_joined else None
         self.attach()
 
     def attach(self) -> None:
@@ -47,14 +50,15 @@ class Decoder:
         check_weights(self.model)
         self._layers = list(self._part(family.layers))
         self._embed = self.model.get_input_embeddings()
-        head = self._part(family.head)
-        self.head = (joined_head(head) if self._allow_joined else None) or head
-        self._rotary = self._part(family.rotary) if family.rotary else None
-        check_rotary(self._rotary)
         self._embedding_multiplier = family.embedding_multiplier(self.config)
+        rotary = self._part(family.rotary) if family.rotary else None
+        check_rotary(rotary)
+        layer_types = set(self.config.layer_types) if family.has_rotary_by_layer_type else ()
+        self._rotaries = Rotaries(rotary, layer_types, self.embedding[:1, None])
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
-        final_norm = self._part(family.final_norm)
-        self.final_norm = (joined_norm(final_norm) if self._allow_joined else None) or final_norm
+        head, final_norm = self._part(family.head), self._part(family.final_norm)
+        self.head = (joined_head(head) if self._parts else None) or head
+        self.final_norm = (joined_norm(final_norm, self._parts.norm) if self._parts else None) or final_norm
         length = getattr(self.config, "max_position_embeddings", None)  # slow to find
         self.context_length: int | None = None if length is None else int(length)
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
@@ -62,7 +66,6 @@ class Decoder:
         attentions = (self._branch_module(layer, family.attention) for layer in self._layers)
         self.shapes = [_layer_shape(attention, self.config) for attention in attentions]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
-        self._rotary_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._self_test()
         self._states = [vars(module) for module in self.model.modules()]
         self._attached_to = self._fingerprint()
@@ -95,14 +98,15 @@ class Decoder:
         before = self._points[: self._points.index(point) + 1]
         return next(name for name in reversed(before) if name in known)
 
-    def rotary_table(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [positions, dim / 2] of half-split rotary, as the model rounds them."""
-        assert self._rotary is not None
-        if num_positions not in self._rotary_tables:
-            positions = torch.arange(num_positions, device=self.device)[None]
-            cos, sin = (part[0, :, : part.shape[-1] // 2] for part in self._rotary(self.embedding[:1, None], positions))
-            self._rotary_tables[num_positions] = cos.contiguous(), sin.contiguous()
-        return self._rotary_tables[num_positions]
+    @property
+    def embedding_scale(self) -> float:
+        """What the embedding is multiplied by, as the model rounds it."""
+        name = None if self.family.parts is None else self.family.parts.embedding_scale
+        own = 1.0 if name is None else float(getattr(self._embed, name).to(self.embedding.dtype))
+        return own * self._embedding_multiplier
+
+    def rotary_table(self, num_positions: int, layer_type: str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._rotaries.table(num_positions, layer_type)
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
@@ -163,7 +167,11 @@ class Decoder:
         return self._scores(self.final_norm(hidden))
 
     def _scores(self, normed: torch.Tensor) -> torch.Tensor:
-        return self.family.scores(self.config, self.head(normed))
+        return self.scores_of(self.head(normed))
+
+    def scores_of(self, raw: torch.Tensor) -> torch.Tensor:
+        """Of what the head gives."""
+        return self.family.scores(self.config, raw)
 
     def can_resume(self, point: str, capture: Sequence[str]) -> bool:
         first = self._points.index(point)
@@ -178,7 +186,7 @@ class Decoder:
             # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        return hidden, Pass(placement, cache, self._rotary_of(hidden, placement.positions))
+        return hidden, Pass(placement, cache, self._rotaries.of(hidden, placement.positions))
 
     def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
         """The stream after the known point: only columns whose state is not known go through what is before it."""
@@ -188,7 +196,7 @@ class Decoder:
         for sublayer in self.sublayers[:first]:
             hidden = sublayer.run(hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
-        step = Pass(placement, cache, self._rotary_of(joined, placement.positions))
+        step = Pass(placement, cache, self._rotaries.of(joined, placement.positions))
         return Halfway(joined, step, self.sublayers[first:], {resume.point: joined})
 
     def check_points(self, points: Sequence[str]) -> None:
@@ -219,39 +227,47 @@ class Decoder:
         return self._active[skip]
 
     def _sublayers_of(self, layer: int) -> tuple[SubLayer, SubLayer]:
-        attention, mlp = self.family.attention, self.family.mlp
-        window = self.family.window(self.config, layer)
         return (
-            SubLayer(f"a{layer}", self._joined(layer, attention, window) or self._attention(layer, attention, window)),
-            SubLayer(f"m{layer}", self._joined(layer, mlp, None) or self._mlp(layer, mlp)),
+            SubLayer(f"a{layer}", self._joined_attention(layer) or self._attention(layer)),
+            SubLayer(f"m{layer}", self._joined_mlp(layer) or self._mlp(layer)),
         )
 
-    def _rotary_of(
-        self, hidden: torch.Tensor, positions: torch.Tensor
-    ) -> dict[str | None, tuple[torch.Tensor, torch.Tensor]]:
-        if self._rotary is None:
-            return {}
-        if not self.family.has_rotary_by_layer_type:
-            return {None: self._rotary(hidden, positions)}
-        return {kind: self._rotary(hidden, positions, kind) for kind in set(self.config.layer_types)}
-
-    def _joined(self, layer: int, branch: Branch, window: int | None) -> Any:
-        if not self._allow_joined:
+    def _joined_attention(self, layer: int) -> Any:
+        parts, around = self._parts, self._around(layer, self.family.attention)
+        if parts is None or around is None:
             return None
-        block = self._layers[layer]
-        module, norm = self._branch_module(block, branch), joined_norm(getattr(block, str(branch.norm_before)))
-        if norm is None:
-            return None
-        if branch is self.family.mlp:
-            return joined_mlp(module, norm)
-        return joined_attention(module, norm, layer, window)
+        module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
+        has_rotary = parts.has_rotary(self.config, layer)
+        table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type)
+        make_heads = partial(
+            Heads,
+            rotary=table if has_rotary else no_rotary(int(module.head_dim), self.embedding),
+            window=self.family.window(self.config, layer),
+            softcap=parts.softcap(self.config),
+        )
+        return joined_attention(
+            module, parts, around, make_heads, layer=layer, rotary_kind=layer_type, has_rotary=has_rotary
+        )
 
-    def _attention(
-        self, layer: int, branch: Branch, window: int | None
-    ) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
-        module, before, after = self._branch_parts(layer, branch)
+    def _joined_mlp(self, layer: int) -> Any:
+        parts, around = self._parts, self._around(layer, self.family.mlp)
+        if parts is None or around is None:
+            return None
+        return joined_mlp(self._branch_module(self._layers[layer], self.family.mlp), parts, around)
+
+    def _around(self, layer: int, branch: Branch) -> JoinedBranch | None:
+        if self._parts is None:
+            return None
+        multiplier = self.family.residual_multiplier(self.config)
+        return joined_around(self._layers[layer], branch, self._parts.norm, multiplier)
+
+    def _layer_type(self, layer: int) -> str | None:
+        return self.config.layer_types[layer] if self.family.has_rotary_by_layer_type else None
+
+    def _attention(self, layer: int) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
+        module, before, after = self._branch_parts(layer, self.family.attention)
         is_parallel, cache_argument = self.family.is_parallel(self.config), self.family.cache_argument
-        layer_type = self.config.layer_types[layer] if self.family.has_rotary_by_layer_type else None
+        window, layer_type = self.family.window(self.config, layer), self._layer_type(layer)
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
             if is_parallel:
@@ -264,8 +280,8 @@ class Decoder:
 
         return run
 
-    def _mlp(self, layer: int, branch: Branch) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
-        module, before, after = self._branch_parts(layer, branch)
+    def _mlp(self, layer: int) -> Callable[[torch.Tensor, Pass], torch.Tensor]:
+        module, before, after = self._branch_parts(layer, self.family.mlp)
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
             source = step.block_inputs.pop(layer, hidden)

@@ -7,7 +7,7 @@ decoder proves a row when it attaches: with nothing skipped its scores must equa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -60,8 +60,64 @@ def one(config: Any) -> float:
     return 1.0
 
 
+def none(config: Any) -> None:
+    return None
+
+
 def never(config: Any) -> bool:
     return False
+
+
+def every_layer(config: Any, layer: int) -> bool:
+    return True
+
+
+def rotary_by_layer(config: Any, layer: int) -> bool:
+    return bool(config.no_rope_layers[layer])
+
+
+@dataclass(frozen=True)
+class NormKind:
+    """What the norm modules of a family compute (kernels/features.py: Norm), and where their epsilon is."""
+
+    eps: str = "variance_epsilon"
+    is_centred: bool = False
+    offset: float = 0.0
+    rounds_first: bool = True
+
+
+LLAMA_NORM = NormKind()
+OLMO_NORM = NormKind(rounds_first=False)
+GEMMA_NORM = NormKind("eps", offset=1.0, rounds_first=False)
+LAYER_NORM = NormKind("eps", is_centred=True, rounds_first=False)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a layer is made of, names as in its attention and MLP modules; models/joined.py composes it from this.
+
+    Attention: q, k and v by `projections`, rotary in half-split pairs of the first numbers of a head (as many as the
+    rotary module gives), `head_dim` and `scaling` as the module says. One name for several projections: they are
+    joined in the checkpoint already. MLP: down(activation(gate) * up), or down(activation(up)) where it is not gated.
+    """
+
+    norm: NormKind = LLAMA_NORM
+    projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    out: str = "o_proj"
+    head_norms: tuple[str, str] | None = None
+    """Norms of queries and keys, before rotary."""
+    are_heads_normed_together: bool = False
+    has_rotary: Callable[[Any, int], bool] = every_layer
+    softcap: Callable[[Any], float | None] = none
+    """Attention scores become softcap * tanh(scores / softcap)."""
+    inner: tuple[str, ...] = ("gate_proj", "up_proj")
+    is_gated: bool = True
+    activation: str = "act_fn"
+    down: str = "down_proj"
+    experts: str | None = None
+    """An MLP with a child of this name runs its own forward, between joined norms."""
+    embedding_scale: str | None = None
+    """The embedding module's own factor."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +125,12 @@ class Family:
     """Paths are dotted, from the causal model (`layers`, ...) or from one of its layers (branches)."""
 
     name: str
-    layers: str
-    attention: Branch
-    mlp: Branch
-    final_norm: str
+    layers: str = "model.layers"
+    attention: Branch = Branch("self_attn", norm_before="input_layernorm")
+    mlp: Branch = Branch("mlp", norm_before="post_attention_layernorm")
+    final_norm: str = "model.norm"
     head: str = "lm_head"
-    rotary: str | None = None
+    rotary: str | None = "model.rotary_emb"
     position_embedding: str | None = None
     window: Callable[[Any, int], int | None] = no_window
     scores: Callable[[Any, torch.Tensor], torch.Tensor] = same_scores
@@ -87,155 +143,82 @@ class Family:
     """The rotary module is asked with one of `config.layer_types`, and a layer gets its own type's answer."""
     cache_argument: str = "past_key_values"
     """The keyword by which the attention module takes its cache."""
-    is_joinable: bool = False
-    """q/k/v/o_proj with half-split rotary, gated MLP, plain RMSNorm: may run as models/joined.py does it."""
+    parts: Parts | None = None
+    """What models/joined.py composes layers from; None: the modules' own forward."""
 
 
-_PRE_NORM_ATTENTION = Branch("self_attn", norm_before="input_layernorm")
-_PRE_NORM_MLP = Branch("mlp", norm_before="post_attention_layernorm")
-_NORMS_AROUND_ATTENTION = Branch("self_attn", "input_layernorm", "post_attention_layernorm")
-_NORMS_AROUND_MLP = Branch("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_EACH_HEAD = ("q_norm", "k_norm")
+_GEMMA = Family(
+    "gemma",
+    attention=Branch("self_attn", "input_layernorm", "post_attention_layernorm"),
+    mlp=Branch("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    window=window_by_layer_type,
+)
+_GEMMA3 = replace(
+    _GEMMA,
+    has_rotary_by_layer_type=True,
+    parts=Parts(GEMMA_NORM, head_norms=_EACH_HEAD, embedding_scale="embed_scale"),
+)
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family(
-            "llama",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            is_joinable=True,
-        ),
-        Family(
-            "qwen2",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_by_layer_type,
-            is_joinable=True,
-        ),
+        Family("llama", parts=Parts()),
+        Family("qwen2", window=window_by_layer_type, parts=Parts()),
         Family(
             "gpt2",
             layers="transformer.h",
             attention=Branch("attn", norm_before="ln_1"),
             mlp=Branch("mlp", norm_before="ln_2"),
             final_norm="transformer.ln_f",
+            rotary=None,
             position_embedding="transformer.wpe",
         ),
-        Family(
-            "gemma2",
-            layers="model.layers",
-            attention=_NORMS_AROUND_ATTENTION,
-            mlp=_NORMS_AROUND_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_by_layer_type,
+        replace(
+            _GEMMA,
+            name="gemma2",
             scores=softcapped_scores,
+            parts=Parts(GEMMA_NORM, softcap=attrgetter("attn_logit_softcapping"), embedding_scale="embed_scale"),
         ),
-        Family(
-            "gemma3_text",
-            layers="model.layers",
-            attention=_NORMS_AROUND_ATTENTION,
-            mlp=_NORMS_AROUND_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_by_layer_type,
-            scores=softcapped_scores,
-            has_rotary_by_layer_type=True,
-        ),
-        Family(
-            "gemma3",
+        replace(_GEMMA3, name="gemma3_text", scores=softcapped_scores),
+        replace(
+            _GEMMA3,
+            name="gemma3",
             layers="model.language_model.layers",
-            attention=_NORMS_AROUND_ATTENTION,
-            mlp=_NORMS_AROUND_MLP,
             final_norm="model.language_model.norm",
             rotary="model.language_model.rotary_emb",
-            window=window_by_layer_type,
-            has_rotary_by_layer_type=True,
         ),
-        Family(
-            "mistral",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_of_every_layer,
-            is_joinable=True,
-        ),
-        Family(
-            "qwen3",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_by_layer_type,
-        ),
-        Family(
-            "qwen3_moe",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_of_every_layer,
-        ),
+        Family("mistral", window=window_of_every_layer, parts=Parts()),
+        Family("qwen3", window=window_by_layer_type, parts=Parts(head_norms=_EACH_HEAD)),
+        Family("qwen3_moe", window=window_of_every_layer, parts=Parts(head_norms=_EACH_HEAD, experts="experts")),
         Family(
             "phi3",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
             window=window_of_every_layer,
+            parts=Parts(projections=("qkv_proj",), inner=("gate_up_proj",), activation="activation_fn"),
         ),
-        Family(
-            "smollm3",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
-            window=window_by_layer_type,
-        ),
+        Family("smollm3", window=window_by_layer_type, parts=Parts(has_rotary=rotary_by_layer)),
         Family(
             "starcoder2",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
             window=window_of_every_layer,
+            parts=Parts(LAYER_NORM, inner=("c_fc",), is_gated=False, activation="act", down="c_proj"),
         ),
         Family(
             "olmo2",
-            layers="model.layers",
             attention=Branch("self_attn", norm_after="post_attention_layernorm"),
             mlp=Branch("mlp", norm_after="post_feedforward_layernorm"),
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
+            parts=Parts(OLMO_NORM, head_norms=_EACH_HEAD, are_heads_normed_together=True),
         ),
         Family(
             "granite",
-            layers="model.layers",
-            attention=_PRE_NORM_ATTENTION,
-            mlp=_PRE_NORM_MLP,
-            final_norm="model.norm",
-            rotary="model.rotary_emb",
             scores=divided_scores,
             embedding_multiplier=attrgetter("embedding_multiplier"),
             residual_multiplier=attrgetter("residual_multiplier"),
+            parts=Parts(),
         ),
         Family(
             "gpt_neox",
             layers="gpt_neox.layers",
             attention=Branch("attention", norm_before="input_layernorm"),
-            mlp=_PRE_NORM_MLP,
             final_norm="gpt_neox.final_layer_norm",
             rotary="gpt_neox.rotary_emb",
             is_parallel=attrgetter("use_parallel_residual"),

@@ -1,5 +1,7 @@
 """The two sub-layers with few, large operations: one product for Q, K and V, one for gate and up.
 
+What they are made of is said by the family's row (families.py: Parts); where modules round, so do they.
+
 Small models on a CPU spend more time between operations than in them. The joined weights are the model's own: the
 parameters are re-pointed to slices of one storage, so nothing is held twice and the values do not change. Whatever is
 not a plain `nn.Linear` (quantised, sharded, adapted, hooked) keeps the module's own forward.
@@ -7,14 +9,17 @@ not a plain `nn.Linear` (quantised, sharded, adapted, hooked) keeps the module's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..kernels.features import Heads, Norm
+from .families import Branch, NormKind, Parts
 from .gpu.memory import reads_are_free
 from .sublayer import Pass
 
@@ -24,56 +29,154 @@ _SPLITS_SMALL_PRODUCTS = "BLAS_INFO=open" in torch.__config__.show()
 _SILU = ("SiLU", "SiLUActivation")
 
 
-@dataclass(frozen=True)
-class JoinedNorm:
-    """RMS normalisation. One token on a CPU: a dot product and a number instead of six small operations."""
-
-    weight: torch.Tensor
-    eps: float
+@dataclass(frozen=True, eq=False)
+class JoinedNorm(Norm):
+    """One token in float32 on a CPU: a dot product and a number instead of six small operations."""
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         size = self.weight.numel()
-        if hidden.numel() != size or hidden.dtype != torch.float32 or not reads_are_free(hidden):
-            return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+        if hidden.numel() != size or hidden.dtype != torch.float32 or self.is_centred or not reads_are_free(hidden):
+            return self._of_many(hidden)
         vector = hidden.view(size)
-        return (hidden * self.weight).mul_((torch.dot(vector, vector).item() / size + self.eps) ** -0.5)
+        scale = (torch.dot(vector, vector).item() / size + self.eps) ** -0.5
+        if self.offset:
+            return torch.addcmul(hidden * (self.offset * scale), hidden, self.weight, value=scale)
+        return (hidden * self.weight).mul_(scale)
+
+    def _of_many(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.is_centred:
+            return F.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.eps)
+        if self.rounds_first and hidden.dtype != torch.float32:
+            return self.scaled(hidden) * self.weight
+        return F.rms_norm(self._unrounded(hidden), self.weight.shape, self.factors, self.eps).to(hidden.dtype)
+
+    def scaled(self, hidden: torch.Tensor) -> torch.Tensor:
+        """To a mean square of 1, not yet multiplied."""
+        return F.rms_norm(self._unrounded(hidden), self.weight.shape, None, self.eps)
+
+    @property
+    def factors(self) -> torch.Tensor:
+        return self.weight if self.rounds_first else self.weight.float() + self.offset
+
+    def _unrounded(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden if self.rounds_first else hidden.float()
 
 
-@dataclass(frozen=True)
-class JoinedAttention:
-    norm: JoinedNorm
+@dataclass(frozen=True, eq=False)
+class JoinedBranch:
+    """What a sub-layer adds to the stream, and the norms around it."""
+
+    norm: JoinedNorm | None
+    after: JoinedNorm | None
+    multiplier: float
+
+    def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        branch = self.output(hidden if self.norm is None else self.norm(hidden), step)
+        if self.after is not None:
+            branch = self.after(branch)
+        return hidden + (branch if self.multiplier == 1 else branch * self.multiplier)
+
+    def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
+        raise NotImplementedError
+
+    @property
+    def sides(self) -> tuple[JoinedNorm | None, JoinedNorm | None, float]:
+        return self.norm, self.after, self.multiplier
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedAttention(JoinedBranch):
     qkv: torch.Tensor
     qkv_bias: torch.Tensor | None
     out: torch.Tensor
     out_bias: torch.Tensor | None
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scaling: float
+    heads: Heads
     layer: int
-    window: int | None
+    rotary_kind: str | None  # which of the pass's
+    has_rotary: bool
+    query_norm_all: JoinedNorm | None = None
+    key_norm_all: JoinedNorm | None = None
 
-    def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        rows, width, _ = hidden.shape
-        num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
-        num_rotated = num_heads + num_kv_heads
-        heads = product(self.norm(hidden), self.qkv, self.qkv_bias).view(rows, width, -1, self.head_dim)
-        rotated = _rotate(heads.narrow(2, 0, num_rotated), step)
+    def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
+        rows, width, _ = normed.shape
+        shape = self.heads
+        num_heads, num_kv_heads = shape.num_heads, shape.num_kv_heads
+        num_turned = num_heads + num_kv_heads
+        qkv = product(normed, self.qkv, self.qkv_bias)
+        if self.query_norm_all is not None:
+            qkv = self._norm_all(qkv)
+        heads = qkv.view(rows, width, -1, shape.dim)
+        turned = heads.narrow(2, 0, num_turned)
+        if shape.query_norm is not None:
+            turned = self._norm_each(turned)
+        if self.has_rotary:
+            turned = rotate(turned, *step.turns(self.rotary_kind))
         keys, values = step.cache.write(
             self.layer,
-            rotated.narrow(2, num_heads, num_kv_heads).transpose(1, 2),
-            heads.narrow(2, num_rotated, num_kv_heads).transpose(1, 2),
+            turned.narrow(2, num_heads, num_kv_heads).transpose(1, 2),
+            heads.narrow(2, num_turned, num_kv_heads).transpose(1, 2),
             step.placement,
         )
-        query, mask = rotated.narrow(2, 0, num_heads).transpose(1, 2), step.placement.mask(self.window, hidden.dtype)
-        mixed = attend(query, keys, values, mask, self.scaling)
-        return hidden + product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+        query, mask = turned.narrow(2, 0, num_heads).transpose(1, 2), step.placement.mask(shape.window, normed.dtype)
+        mixed = attend(query, keys, values, mask, shape.scaling, shape.softcap)
+        return product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+
+    def _norm_all(self, qkv: torch.Tensor) -> torch.Tensor:
+        """Queries and keys, all heads together."""
+        norms: Any = self.query_norm_all, self.key_norm_all
+        sizes = [self.heads.num_heads, self.heads.num_kv_heads, self.heads.num_kv_heads]
+        query, key, value = torch.split(qkv, [count * self.heads.dim for count in sizes], dim=-1)
+        return torch.cat((norms[0](query), norms[1](key), value), dim=-1)
+
+    def _norm_each(self, heads: torch.Tensor) -> torch.Tensor:
+        """Queries and keys, each head by itself; both are scaled at once."""
+        query_norm: Any = self.heads.query_norm
+        key_norm: Any = self.heads.key_norm
+        scaled: torch.Tensor = query_norm.scaled(heads)
+        scaled.narrow(2, 0, self.heads.num_heads).mul_(query_norm.factors)
+        scaled.narrow(2, self.heads.num_heads, self.heads.num_kv_heads).mul_(key_norm.factors)
+        return scaled.to(heads.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedMLP(JoinedBranch):
+    up: torch.Tensor  # gate and up joined, where it is gated
+    up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+    is_gated: bool
+    activation: Callable[[torch.Tensor], torch.Tensor]
+    kind: str | None  # of the activation, where kernels know it
+
+    def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
+        inner = product(normed, self.up, self.up_bias)
+        if self.is_gated:
+            gate, up = inner.chunk(2, dim=-1)
+            return product(self.activation(gate) * up, self.down, self.down_bias)
+        return product(self.activation(inner), self.down, self.down_bias)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedModule(JoinedBranch):
+    """Its module runs its own forward."""
+
+    module: Callable[[torch.Tensor], torch.Tensor]
+
+    def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
+        return self.module(normed)
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """Of [rows, heads, tokens, size], the heads of `query` in groups that share keys and values."""
+    if softcap is not None:
+        return attend_softcapped(query, keys, values, mask, scaling, softcap)
     has_groups = query.shape[1] != keys.shape[1]
     if has_groups and mask is not None and query.is_cuda:
         return attend_by_groups(query, keys, values, mask, scaling)
@@ -92,18 +195,20 @@ def attend_by_groups(
     return mixed.reshape(rows, num_heads, width, size)
 
 
-@dataclass(frozen=True)
-class JoinedMLP:
-    norm: JoinedNorm
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
-    activation: Any
-
-    def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        gate, up = product(self.norm(hidden), self.gate_up, self.gate_up_bias).chunk(2, dim=-1)
-        return hidden + product(self.activation(gate) * up, self.down, self.down_bias)
+def attend_softcapped(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    softcap: float,
+) -> torch.Tensor:
+    """As the modules round it; torch's own attention has no soft cap."""
+    grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
+    scores = torch.matmul(grouped, keys.transpose(2, 3)).view(*query.shape[:3], -1)
+    scores = scores.mul_(scaling).div_(softcap).tanh_().mul_(softcap)
+    weights = torch.softmax(scores if mask is None else scores + mask, -1, torch.float32).to(query.dtype)
+    return torch.matmul(weights.view(*grouped.shape[:3], -1), values).view(query.shape)
 
 
 @dataclass(frozen=True)
@@ -125,17 +230,24 @@ def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return output.view(*hidden.shape[:2], -1)
 
 
-def _rotate(heads: torch.Tensor, step: Pass) -> torch.Tensor:
+def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
     """Half-split rotary on [rows, width, heads, dim]; the sign of the second half sits in `signed_sin`."""
-    cos, signed_sin = step.joined_rotary
-    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), signed_sin)
+    size = cos.shape[-1]
+    if size < heads.shape[-1]:
+        first, rest = heads.tensor_split([size], dim=-1)
+        return torch.cat((rotate(first, cos, signed_sin), rest), dim=-1)
+    partners = heads.roll(size // 2, -1)
+    if heads.dtype == torch.float32:
+        return torch.addcmul(heads * cos, partners, signed_sin)
+    return (heads * cos + partners * signed_sin).to(heads.dtype)  # cos and sin of OLMo 2 are not rounded
 
 
-def joined_norm(module: Any) -> JoinedNorm | None:
-    eps = getattr(module, "variance_epsilon", None)
-    if eps is None or not _is_plain(module) or set(dict(module.named_parameters())) != {"weight"}:
+def joined_norm(module: Any, kind: NormKind) -> JoinedNorm | None:
+    names, eps = {"weight", "bias"} if kind.is_centred else {"weight"}, getattr(module, kind.eps, None)
+    if eps is None or not _is_plain(module) or set(dict(module.named_parameters())) != names:
         return None
-    return JoinedNorm(module.weight.detach(), float(eps))
+    bias = module.bias.detach() if kind.is_centred else None
+    return JoinedNorm(module.weight.detach(), float(eps), bias, kind.is_centred, kind.offset, kind.rounds_first)
 
 
 def joined_head(module: Any) -> JoinedHead | None:
@@ -144,32 +256,63 @@ def joined_head(module: Any) -> JoinedHead | None:
     return JoinedHead(*_weights(module))
 
 
-def joined_attention(module: Any, norm: JoinedNorm, layer: int, window: int | None) -> JoinedAttention | None:
-    parts: list[Any] = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
-    if not _are_plain_linear(parts) or not _is_plain(module):
+def joined_around(block: Any, branch: Branch, kind: NormKind, multiplier: float) -> JoinedBranch | None:
+    """The norms around a branch, or None where one of them is not plain."""
+    names = branch.norm_before, branch.norm_after
+    norm, after = (None if name is None else joined_norm(getattr(block, name), kind) for name in names)
+    if [norm is None, after is None] != [name is None for name in names]:
         return None
-    query, key, value, out = parts
-    head_dim = int(module.head_dim)
-    return JoinedAttention(
-        norm,
-        *join([query, key, value]),
-        *_weights(out),
-        num_heads=query.out_features // head_dim,
-        num_kv_heads=key.out_features // head_dim,
-        head_dim=head_dim,
-        scaling=float(module.scaling),
-        layer=layer,
-        window=window,
+    return JoinedBranch(norm, after, multiplier)
+
+
+def joined_attention(
+    module: Any,
+    parts: Parts,
+    around: JoinedBranch,
+    make_heads: Callable[..., Heads],
+    *,
+    layer: int,
+    rotary_kind: str | None,
+    has_rotary: bool,
+) -> JoinedAttention | None:
+    linears: list[Any] = [getattr(module, name, None) for name in (*parts.projections, parts.out)]
+    norms: Any = [joined_norm(getattr(module, name), parts.norm) for name in parts.head_norms or ()]
+    if not _are_plain_linear(linears) or not _is_plain(module) or None in norms:
+        return None
+    *projections, out = linears
+    dim = int(module.head_dim)
+    num_heads, num_all = out.in_features // dim, sum(linear.out_features for linear in projections) // dim
+    each, together = ((), norms) if parts.are_heads_normed_together else (norms, ())
+    heads = make_heads(
+        *(num_heads, (num_all - num_heads) // 2, dim, float(module.scaling)),
+        **dict(zip(("query_norm", "key_norm"), each, strict=False)),
     )
+    weights = (*around.sides, *join(projections), *_weights(out))
+    return JoinedAttention(*weights, heads, layer, rotary_kind, has_rotary, *together)
 
 
-def joined_mlp(module: Any, norm: JoinedNorm) -> JoinedMLP | None:
-    parts: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not _are_plain_linear(parts) or not _is_plain(module):
+def joined_mlp(module: Any, parts: Parts, around: JoinedBranch) -> JoinedMLP | JoinedModule | None:
+    if parts.experts is not None and hasattr(module, parts.experts):
+        return JoinedModule(*around.sides, module)
+    linears: list[Any] = [getattr(module, name, None) for name in (*parts.inner, parts.down)]
+    if not _are_plain_linear(linears) or not _is_plain(module):
         return None
-    gate, up, down = parts
-    activation = F.silu if type(module.act_fn).__name__ in _SILU else module.act_fn
-    return JoinedMLP(norm, *join([gate, up]), *_weights(down), activation)
+    weights = (*around.sides, *join(linears[:-1]), *_weights(linears[-1]))
+    return JoinedMLP(*weights, parts.is_gated, *_activation(getattr(module, parts.activation)))
+
+
+def _activation(module: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], str | None]:
+    """A function instead of a module, and its kind, where it is one of those that kernels know."""
+    function = getattr(module, "act", None)
+    if not _is_plain(module):
+        return module, None
+    if type(module).__name__ in _SILU:
+        return F.silu, "silu"
+    if function is F.gelu:
+        return F.gelu, "gelu"
+    if isinstance(function, partial) and function.func is F.gelu and function.keywords == {"approximate": "tanh"}:
+        return function, "gelu_tanh"
+    return module, None
 
 
 def _weights(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -22,12 +22,15 @@ class Pass:
     block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
 
-    @cached_property
-    def joined_rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sign-carrying sin as [rows, width, 1, dim]."""
-        cos, sin = (part[:, :, None] for part in self.rotary[None])
-        low, high = sin.chunk(2, dim=-1)
-        return cos, torch.cat((-low, high), dim=-1)
+    _turns: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    def turns(self, kind: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sign-carrying sin of a layer type as [rows, width, 1, size]."""
+        if kind not in self._turns:
+            cos, sin = (part[:, :, None] for part in self.rotary[kind])
+            low, high = sin.chunk(2, dim=-1)
+            self._turns[kind] = cos, torch.cat((-low, high), dim=-1)
+        return self._turns[kind]
 
     @cached_property
     def view(self) -> CacheView:
@@ -36,10 +39,7 @@ class Pass:
     def fork(self) -> Pass:
         """The same pass with what it has computed so far: what the fork computes later stays its own."""
         placement = replace(self.placement, _masks=dict(self.placement._masks))
-        fork = Pass(placement, self.cache, self.rotary, dict(self.block_inputs))
-        if "joined_rotary" in vars(self):
-            vars(fork)["joined_rotary"] = self.joined_rotary
-        return fork
+        return Pass(placement, self.cache, self.rotary, dict(self.block_inputs), dict(self._turns))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from ...kernels.attention import SHARED, Heads, Place, attend
+from ...kernels.attention import SHARED, Place, attend
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
 from ...kernels.launch import Room
@@ -158,15 +158,15 @@ def _branch(state: Midway, sublayer: SubLayer, normed: torch.Tensor) -> torch.Te
 
 
 def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
-    inner = gated_product(normed, part.gate_up, part.gate_up_bias, "gated" in state.theirs, room)
+    inner = gated_product(normed, part.up, part.up_bias, "gated" in state.theirs, room)
     return branch_product(inner, part.down, part.down_bias, "down" in state.theirs, room)
 
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
-    heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
     has_many_rows = len(normed) > SPANNED_ROWS and state.place.depths.shape[1] == 1
     name, multiply, attention = ("rows", branch_product, attend_rows) if has_many_rows else ("qkv", product, attend)
     qkv = multiply(normed, part.qkv, part.qkv_bias, name in state.theirs, room)
+    heads: Any = part.heads
     mixed = attention(qkv, state.place, heads, part.layer, room)
     return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)
 
@@ -178,8 +178,15 @@ def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:
 def _sort(part: Any) -> tuple[Any, ...]:
     """Shapes, biases and windows: what kernels are compiled for."""
     if isinstance(part, JoinedMLP):
-        return part.gate_up.shape, part.gate_up_bias is None, part.down.shape, part.down_bias is None
-    return part.qkv.shape, part.qkv_bias is None, part.out.shape, part.out_bias is None, part.window, part.head_dim
+        return part.up.shape, part.up_bias is None, part.down.shape, part.down_bias is None
+    return (
+        part.qkv.shape,
+        part.qkv_bias is None,
+        part.out.shape,
+        part.out_bias is None,
+        part.heads.window,
+        part.heads.dim,
+    )
 
 
 def reason_against(decoder: Decoder) -> str | None:
@@ -195,10 +202,10 @@ def reason_against(decoder: Decoder) -> str | None:
         return "its MLP is not gated by SiLU"
     if len(set(decoder.shapes)) > 1:
         return "its layers have keys of different shapes"
-    sizes = [part.gate_up.shape[1] for part in parts if isinstance(part, JoinedMLP)]
+    sizes = [part.up.shape[1] for part in parts if isinstance(part, JoinedMLP)]
     if any(size % 16 for size in sizes):
         return f"its hidden size is {sizes[0]}, not a multiple of 16"
-    dims = {part.head_dim for part in parts if isinstance(part, JoinedAttention)}
+    dims = {part.heads.dim for part in parts if isinstance(part, JoinedAttention)}
     if any(dim & (dim - 1) or dim < 32 for dim in dims):
         return f"its head size is {max(dims)}, not a power of two from 32 on"
     return None

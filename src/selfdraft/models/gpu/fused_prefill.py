@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 
 from ...errors import SelfTestError
-from ...kernels.attention import Heads
 from ...kernels.norm import add_norm
 from ...kernels.prefill import attend, gate, queries_of, rotate_and_store
 from ...passes import PassOutput, PassRequest
@@ -132,10 +131,10 @@ class FusedPrefill(Prefill):
 
     def _branch(self, part: JoinedAttention | JoinedMLP, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
         if isinstance(part, JoinedMLP):
-            return F.linear(gate(F.linear(normed, part.gate_up, part.gate_up_bias)), part.down, part.down_bias)
-        heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+            return F.linear(gate(F.linear(normed, part.up, part.up_bias)), part.down, part.down_bias)
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
         header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
+        heads: Any = part.heads
         rotate_and_store(qkv, header, chunks, slots, self._table, heads, part.layer)
         mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], heads, part.layer)
         return F.linear(mixed, part.out, part.out_bias)
@@ -155,8 +154,8 @@ class FusedPrefill(Prefill):
             _check(*(one.run(request, cache).captured["norm"] for one, cache in runs))
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
         parts = [part.run for part in decoder.sublayers if isinstance(part.run, JoinedAttention)]
-        if any(part.window is not None for part in parts):
-            self._prove_window(replace(parts[0], window=_PROOF_WINDOW))
+        if any(part.heads.window is not None for part in parts):
+            self._prove_window(replace(parts[0], heads=replace(parts[0].heads, window=_PROOF_WINDOW)))
 
     def _prove_window(self, part: JoinedAttention) -> None:
         """Raise unless attention keeps to a window: a model's are longer than what it is proven with."""
@@ -167,6 +166,7 @@ class FusedPrefill(Prefill):
         placement = Placement.chain([0], width, decoder.device)
         hidden, step = decoder.embed(torch.tensor(tokens, device=decoder.device), placement, caches[1])
         hidden = hidden / 32  # small beside the branch, which is what is compared
+        assert part.norm is not None
         normed = F.pad(part.norm(hidden)[0], (0, 0, 0, len(inputs.tensors["tokens"]) - width))
         _check(self._branch(part, normed, inputs)[:width], (part(hidden, step) - hidden)[0])
 

@@ -124,7 +124,7 @@ def _matrices_of(decoder: Decoder) -> dict[str, list[Matrix]]:
         "qkv": qkv,
         "rows": qkv,
         "out": [(part.out, part.out_bias) for part in attention],
-        "gated": [(part.gate_up, part.gate_up_bias) for part in mlps],
+        "gated": [(part.up, part.up_bias) for part in mlps],
         "down": [(part.down, part.down_bias) for part in mlps],
         "head": [(head.weight, head.bias)],
     }

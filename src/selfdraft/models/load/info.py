@@ -11,7 +11,7 @@ from torch import nn
 
 from ..decoder import Decoder
 from ..families import Branch
-from ..joined import JoinedAttention, JoinedMLP
+from ..joined import JoinedBranch
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def describe(decoder: Decoder) -> ModelInfo:
     is_head_tied = head.weight in embedding_weights
     pass_bytes = _bytes_read(_weights([*blocks, attrgetter(family.final_norm)(model), head]), config)
     layers = tuple(_layer(decoder, index, block, pass_bytes) for index, block in enumerate(blocks))
-    num_fast = sum(isinstance(part.run, JoinedAttention | JoinedMLP) for part in decoder.sublayers)
+    num_fast = sum(isinstance(part.run, JoinedBranch) for part in decoder.sublayers)
     shape = decoder.shapes[0]
     context_length = getattr(config, "max_position_embeddings", None)
     return ModelInfo(
@@ -177,6 +177,6 @@ def _cache_bytes_per_token(decoder: Decoder) -> int:
 def _fast_path_note(decoder: Decoder, num_fast: int) -> str | None:
     if num_fast == len(decoder.sublayers):
         return None
-    if not decoder.family.is_joinable:
+    if decoder.family.parts is None:
         return f"not written for the family {decoder.family.name}"
     return "quantised, sharded, adapted or hooked modules run as they are"
