@@ -520,7 +520,7 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         patched.setattr(fused_prefill, "_PROOF_WIDTHS", ((5, 3), (3, 1)))  # shorter than the model's window
         with pytest.raises(SelfTestError, match="differ from the model's"):
             prefill.prove()
-    prefill._table = prefill._table[0] * 0.5, prefill._table[1]
+    prefill._rotary = replace(prefill._rotary, cos=prefill._rotary.cos * 0.5)
     with pytest.raises(SelfTestError, match="differ from the model's"):
         prefill.prove()
 

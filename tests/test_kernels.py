@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from heads import FEATURES, heads_of, prepared, scored
 from needs_triton import DEVICE, HAS_GPU
 from on_device import even_columns
 from selfdraft.chains import Choice, DraftTask
@@ -24,8 +25,9 @@ from selfdraft.kernels import accept as accept_kernels
 from selfdraft.kernels import attention, launch, top
 from selfdraft.kernels import gated as gated_module
 from selfdraft.kernels import linear as linear_module
-from selfdraft.kernels.attention import Heads, Place, attend
+from selfdraft.kernels.attention import Place, attend
 from selfdraft.kernels.attention_rows import attend_rows, span_of
+from selfdraft.kernels.features import Heads
 from selfdraft.kernels.feed import feed as feed_at_once
 from selfdraft.kernels.gated import gated, gated_tile
 from selfdraft.kernels.launch import Tile
@@ -193,8 +195,6 @@ class Layers:
         self.cache = random(2, 2, self.cache_rows[-1] + 1, kv, num_slots, heads.dim, dtype=dtype, seed=9)
         total = (heads.num_heads + 2 * kv) * heads.dim
         self.qkv = random(rows * width, total, dtype=dtype, seed=10)
-        angles = torch.rand(num_slots, heads.dim // 2, generator=torch.Generator().manual_seed(3)) * 6
-        self.cos, self.sin = angles.cos().to(DEVICE, dtype), angles.sin().to(DEVICE, dtype)
 
     def place(self, depths: torch.Tensor, sees: torch.Tensor) -> Place:
         rows = self.cache_rows
@@ -203,12 +203,7 @@ class Layers:
         numbers = (header, [[0] * 4] * len(rows), self.starts, first, [*range(first[-1])])
         ints = (torch.tensor(values, device=DEVICE) for values in numbers)
         end = max(self.starts) + self.width
-        return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cos, self.sin, end)
-
-    def rotate(self, heads: torch.Tensor, position: int) -> torch.Tensor:
-        low, high = heads.chunk(2, -1)
-        cos, sin = self.cos[position].double(), self.sin[position].double()
-        return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+        return Place(*ints, depths.to(DEVICE), sees.to(DEVICE), self.cache.dtype, end)
 
     def expected(self, depths: torch.Tensor, sees: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Attention of every token, and the cache of the layer after the pass."""
@@ -219,9 +214,11 @@ class Layers:
             tokens = self.qkv[row * self.width : (row + 1) * self.width].double()
             query, key, value = (part.unflatten(-1, (-1, heads.dim)) for part in tokens.split(sizes, -1))
             positions = [start + int(depth) for depth in depths[row]]
+            query = prepared(query, heads, heads.query_norm, torch.tensor(positions, device=DEVICE))
+            key = prepared(key, heads, heads.key_norm, torch.tensor(positions, device=DEVICE))
             keys, values = cache[:, self.cache_rows[row]]
-            for t, position in enumerate(positions):
-                keys[:, start + t], values[:, start + t] = self.rotate(key[t], position), value[t]
+            for t in range(self.width):
+                keys[:, start + t], values[:, start + t] = key[t], value[t]
             slot_positions = [*range(start), *positions]
             for t, position in enumerate(positions):
                 visible = list(range(start)) + [start + c for c in range(self.width) if sees[row, t] >> c & 1]
@@ -229,7 +226,7 @@ class Layers:
                     visible = [slot for slot in visible if slot_positions[slot] > position - heads.window]
                 group = heads.num_heads // heads.num_kv_heads
                 seen = keys[:, visible].repeat_interleave(group, 0)
-                scores = torch.einsum("hd,hsd->hs", self.rotate(query[t], position), seen) * heads.scaling
+                scores = scored(torch.einsum("hd,hsd->hs", query[t], seen), heads)
                 mixed = torch.einsum("hs,hsd->hd", scores.softmax(-1), values[:, visible].repeat_interleave(group, 0))
                 out.append(mixed.flatten())
         return torch.stack(out), cache
@@ -246,9 +243,9 @@ def tree(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 SHAPES = {
-    "grouped": Heads(6, 2, 32, 1 / math.sqrt(32)),
-    "single": Heads(2, 2, 32, 0.3),
-    "window": Heads(4, 2, 64, 0.25, window=9),
+    "grouped": heads_of(6, 2, 32, 1 / math.sqrt(32)),
+    "single": heads_of(2, 2, 32, 0.3),
+    "window": heads_of(4, 2, 64, 0.25, window=9),
 }
 
 
@@ -384,7 +381,7 @@ def test_more_rows_a_program_change_no_bit(dtype, monkeypatch):
 
 
 @by_dtype
-@pytest.mark.parametrize("heads", [Heads(6, 2, 32, 0.2), Heads(12, 2, 128, 0.1)], ids=["small", "large"])
+@pytest.mark.parametrize("heads", [heads_of(6, 2, 32, 0.2), heads_of(12, 2, 128, 0.1)], ids=["small", "large"])
 def test_attention_does_not_depend_on_the_width(dtype, heads):
     """Slots that are old to one token are new to another: they are read together, or by each token alone."""
     wide = Layers(heads, [100], 12, dtype)
@@ -400,7 +397,7 @@ def test_attention_does_not_depend_on_the_width(dtype, heads):
 
 @by_dtype
 @pytest.mark.parametrize("start", [30, 100])
-@pytest.mark.parametrize("heads", [Heads(6, 2, 32, 0.2), Heads(12, 2, 128, 0.1)], ids=["small", "large"])
+@pytest.mark.parametrize("heads", [heads_of(6, 2, 32, 0.2), heads_of(12, 2, 128, 0.1)], ids=["small", "large"])
 def test_a_path_of_a_tree_is_a_chain(dtype, start, heads):
     """Bit by bit: a token does not know of the siblings on its way."""
     whole = Layers(heads, [start], 6, dtype)

@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from ...kernels.attention import SHARED, Heads, Place, attend
+from ...kernels.attention import SHARED, Place, attend
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
+from ...kernels.features import Heads, Rotary
 from ...kernels.launch import Room
 from ...kernels.norm import add_norm
 from ...types import SkipSet
@@ -49,6 +50,7 @@ class Midway:
     """
 
     place: Place
+    rotary: Rotary
     space: Workspace
     theirs: frozenset[str]
     rest: Sequence[SubLayer]
@@ -68,7 +70,7 @@ class FusedForward:
 
     def __init__(self, decoder: Decoder, make_timer: Callable[[torch.device], Timer] | None = None) -> None:
         self._decoder, self._products = decoder, Products(decoder, make_timer)
-        self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
+        self._rotary = Rotary(*decoder.rotary_table(decoder.context_length or MAX_POSITIONS))
         self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
         self._shared = Rooms()
@@ -82,11 +84,12 @@ class FusedForward:
     ) -> Midway:
         sublayers, table, places = self._decoder.active_sublayers(skip), self._decoder.embedding, buffers.places
         rows = (buffers.header, buffers.tensors["segments"], buffers.starts, buffers.first, places)
-        place = Place(*rows, buffers.depths, buffers.sees, self._cos, self._sin, end)
+        place = Place(*rows, buffers.depths, buffers.sees, self._decoder.dtype, end)
         theirs = self._products.theirs(len(places))
         space: Workspace = Fresh() if capture or theirs - {"head"} else self._fixed(buffers, end)
         stream = space.launch("embedding", partial(embed, table, buffers.tokens, places, space.room))
-        return _run(Midway(place, space, theirs, sublayers, bool(skip), capture, stream), head_start(sublayers))
+        state = Midway(place, self._rotary, space, theirs, sublayers, bool(skip), capture, stream)
+        return _run(state, head_start(sublayers))
 
     def finish(self, state: Midway, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         head: Any = self._decoder.head
@@ -163,7 +166,7 @@ def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> to
 
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
-    heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+    heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, state.rotary, part.window)
     has_many_rows = len(normed) > SPANNED_ROWS and state.place.depths.shape[1] == 1
     name, multiply, attention = ("rows", branch_product, attend_rows) if has_many_rows else ("qkv", product, attend)
     qkv = multiply(normed, part.qkv, part.qkv_bias, name in state.theirs, room)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ...errors import SelfTestError
-from ...kernels.attention import Heads
+from ...kernels.features import Heads, Rotary
 from ...kernels.norm import add_norm
 from ...kernels.prefill import attend, gate, queries_of, rotate_and_store
 from ...passes import PassOutput, PassRequest
@@ -60,7 +60,7 @@ class FusedPrefill(Prefill):
     def __init__(self, decoder: Decoder, graphs: Graphs | None = None) -> None:
         super().__init__(decoder)
         self._graphs, self._room, device = graphs, Rooms(), Device(decoder.device)
-        self._table = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
+        self._rotary = Rotary(*decoder.rotary_table(decoder.context_length or MAX_POSITIONS))
         widths = {prefill_width(width) for width in range(1, MAX_TOKENS + 1)}
         self.recorded_widths = () if graphs is None else sorted(widths)
         self._inputs = functools.cache(lambda size, rows: PromptBuffers(device, size, rows, queries_of(size)))
@@ -133,10 +133,10 @@ class FusedPrefill(Prefill):
     def _branch(self, part: JoinedAttention | JoinedMLP, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
         if isinstance(part, JoinedMLP):
             return F.linear(gate(F.linear(normed, part.gate_up, part.gate_up_bias)), part.down, part.down_bias)
-        heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, part.window)
+        heads = Heads(part.num_heads, part.num_kv_heads, part.head_dim, part.scaling, self._rotary, part.window)
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
         header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
-        rotate_and_store(qkv, header, chunks, slots, self._table, heads, part.layer)
+        rotate_and_store(qkv, header, chunks, slots, heads, part.layer)
         mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], heads, part.layer)
         return F.linear(mixed, part.out, part.out_bias)
 
