@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables_of
+from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables
 from .features import Heads
 from .launch import let_next_start, wait
 from .quick import quick
@@ -80,7 +80,7 @@ def rotate_and_store(
         header,
         chunks,
         slots,
-        *tables_of(heads),
+        *tables(heads),
         layer,
         len(heads.rotary.cos),
         NUM_HEADS=heads.num_heads,
@@ -260,7 +260,7 @@ def attend(
         QUERIES=queries,
         KEYS=64,
         SPLITS=splits,
-        num_warps=queries // 16,
+        num_warps=queries // 16 if heads.dim <= 128 else 8,
         num_stages=_num_stages(queries, heads.dim, qkv),
         **options,
     )
