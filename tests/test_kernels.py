@@ -369,6 +369,20 @@ def test_attention_of_many_rows(dtype, shape, num_padding):
 
 
 @by_dtype
+@pytest.mark.parametrize("kind", ["tree", "many rows", "parts"])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_of_attention(dtype, feature, kind):
+    heads, starts = FEATURES[feature], [63] if kind == "tree" else [3, 130]
+    inputs = tree(1) if kind == "tree" else chain(2, 1)
+    layers = Layers(heads, starts, inputs[0].shape[1], dtype)
+    expected, cache = layers.expected(*inputs, layer=1)
+    qkv = torch.stack([layers.qkv.float() / 2] * 2) if kind == "parts" else layers.qkv
+    run = attend if kind == "tree" else attend_rows
+    assert error(run(qkv, layers.place(*inputs), heads, layer=1), expected) < TOLERANCE[dtype]
+    assert error(layers.cache[1], cache) < TOLERANCE[dtype]
+
+
+@by_dtype
 @pytest.mark.parametrize("kind", ["chain", "tree"])
 def test_rows_with_one_between_them_are_single_rows(dtype, kind):
     """Bit by bit, and what stands between them stays."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
-from heads import FEATURES, heads_of, prepared, scored
+from heads import FEATURES, heads_of, norms_of, prepared, scored
 from needs_triton import DEVICE, HAS_GPU
 from selfdraft.kernels import prefill
 from selfdraft.kernels.features import Heads
@@ -97,6 +98,28 @@ def test_chunks_of_texts_share_a_pass(
     rows = sorted(rng.sample(range(5), rng.randrange(1, 5)))
     chunks = [(row, rng.choice((0, 0, 1, 63, 64, 130)), rng.choice((1, 2, 5, 9, 66))) for row in rows]
     check(Packed(SHAPES[shape], chunks, dtype, padding=rng.choice((0, 3))), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_of_attention(dtype: torch.dtype, feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "_MAX_SPLITS", 2)
+    check(Packed(FEATURES[feature], [(1, 0, 5), (3, 60, 9)], dtype, padding=1), dtype)
+
+
+@pytest.mark.parametrize("is_gemma", [False, True])
+def test_norms_of_heads_round_where_the_models_do(is_gemma: bool) -> None:
+    """In half precision, Llama's before and after the weight, Gemma's at the end: almost every bit."""
+    heads = replace(FEATURES["no rotary"], **norms_of(32, is_gemma=is_gemma))
+    packed = Packed(heads, [(0, 0, 64)], torch.float16, padding=0)
+    keys = packed.qkv.unflatten(-1, (-1, heads.dim))[:, 2:4].float()
+    packed.run()
+    scaled = keys * torch.rsqrt(keys.square().mean(-1, keepdim=True) + heads.key_norm.eps)
+    weight = heads.key_norm.weight
+    rounded_twice, rounded_once = scaled.half().float() * weight, scaled * (1 + weight)
+    expected = (rounded_once if is_gemma else rounded_twice).half()
+    is_same = packed.cache.storage[LAYER, 0, 0, :, :64].transpose(0, 1) == expected
+    assert is_same.float().mean() > 0.999
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

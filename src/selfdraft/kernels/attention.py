@@ -65,15 +65,13 @@ def summed(ptr, mask, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride):
 def kind_of(heads: Heads) -> tuple[Any, ...]:
     """What `rotated` does, as a constant: how many pairs turn, which; eps of the norms (0: none), offset, rounding."""
     norm, rotary = heads.query_norm, heads.rotary
-    if norm is None or heads.key_norm is None:
-        assert norm is heads.key_norm
-        return rotary.cos.shape[1], rotary.is_interleaved, 0.0, 0.0, False
-    kind, same = ((one.eps, one.offset, one.rounds_first) for one in (norm, heads.key_norm))
-    assert kind == same and not norm.is_centred and norm.bias is None
-    return rotary.cos.shape[1], rotary.is_interleaved, *kind
+    kinds = [one and (one.eps, one.offset, one.rounds_first) for one in (norm, heads.key_norm)]
+    assert kinds[0] == kinds[1], "queries and keys are normed alike"
+    assert norm is None or not (norm.is_centred or norm.bias is not None)
+    return rotary.cos.shape[1], rotary.is_interleaved, *(kinds[0] or (0.0, 0.0, False))
 
 
-def tables_of(heads: Heads) -> tuple[torch.Tensor, ...]:
+def tables(heads: Heads) -> tuple[torch.Tensor, ...]:
     """cos, sin, and the weights of the norms of queries and keys; something in their place where there are none."""
     cos, norms = heads.rotary.cos, (heads.query_norm, heads.key_norm)
     return cos, heads.rotary.sin, *(cos if norm is None else norm.weight for norm in norms)
@@ -101,7 +99,7 @@ def _turned(
     mask = mask & (dim < 2 * PAIRS)
     other = summed(ptr + partner, mask, DTYPE, PARTS, stride)
     if KIND[2] > 0:
-        other = _scaled(other, scale, weight_ptr, tl.where(dim < 2 * PAIRS, dim + partner, dim), KIND, DTYPE)
+        other = _scaled(other, scale, weight_ptr, dim + partner, KIND, DTYPE)
     cos = tl.load(cos_ptr + positions * PAIRS + pair, mask=mask, other=1.0).to(tl.float32)
     sin = tl.load(sin_ptr + positions * PAIRS + pair, mask=mask, other=0.0).to(tl.float32)
     return (x.to(tl.float32) * cos + other.to(tl.float32) * tl.where(is_first, -sin, sin)).to(DTYPE)
@@ -343,7 +341,7 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, width * heads.num_kv_heads, len(rows))](
         *(qkv, place.header, place.segments, place.starts, place.first, place.depths, place.sees),
-        *(*tables_of(heads), partial, weights, layer, heads.scaling),
+        *(*tables(heads), partial, weights, layer, heads.scaling),
         *(num_splits, width, len(heads.rotary.cos), rows.start),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
@@ -354,7 +352,7 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
         MEMBERS=max(16, triton.next_power_of_2(group)),
         SPLIT=SPLIT,
         WIDTHS=64,
-        num_warps=4,
+        num_warps=4 if heads.dim <= 128 else 8,
         **options,
     )
     join_kernel: Any = _join

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import SHARED, Place, capped, kind_of, old_planes, planes, read, rotated, segment_planes, summed, tables_of
+from .attention import SHARED, Place, capped, kind_of, old_planes, planes, read, rotated, segment_planes, summed, tables
 from .features import Heads
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
@@ -189,7 +189,7 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     slots = slots_of(heads.dim)
     kernel: Any = _attend_rows
     kernel[(num_spans, heads.num_kv_heads, num_rows)](
-        *(qkv, place.header, place.segments, place.starts, *tables_of(heads), out),
+        *(qkv, place.header, place.segments, place.starts, *tables(heads), out),
         *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(heads.rotary.cos), num_spans),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from . import launch
 from .activation import activated
-from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables_of
+from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables
 from .features import Heads
 from .launch import let_next_start, wait
 from .quick import quick
@@ -81,7 +81,7 @@ def rotate_and_store(
         header,
         chunks,
         slots,
-        *tables_of(heads),
+        *tables(heads),
         layer,
         len(heads.rotary.cos),
         NUM_HEADS=heads.num_heads,
@@ -261,7 +261,7 @@ def attend(
         QUERIES=queries,
         KEYS=64,
         SPLITS=splits,
-        num_warps=queries // 16,
+        num_warps=queries // 16 if heads.dim <= 128 else 8,
         num_stages=_num_stages(queries, heads.dim, qkv),
         **options,
     )
