@@ -20,7 +20,7 @@ from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.families import FAMILIES as ROWS
-from selfdraft.models.joined import JoinedAttention, JoinedMLP, JoinedNorm, attend, attend_by_groups
+from selfdraft.models.joined import JoinedBranch, JoinedNorm, attend, attend_by_groups
 from selfdraft.models.placement import Placement
 from selfdraft.passes import PassRequest
 from selfdraft.types import SkipSet
@@ -58,7 +58,9 @@ OTHER_CONFIGS = (
     ("gpt_neox", {"use_parallel_residual": False}),
     ("gpt_neox", {"attention_bias": False, "tie_word_embeddings": True}),
 )
-JOINABLE = ("llama", "qwen2", "qwen2-sliding", "mistral")
+NOISE = {"smollm3": 3e-4}
+"""Its float32 scores are 7e-5 from those in float64, token by token 1.2e-4 (modules) and 0.9e-4 (joined)."""
+JOINABLE = tuple(name for name in VARIANTS if ROWS[name.partition("-")[0]].parts is not None)
 CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in JOINABLE]
 OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [
     (*case, True) for case in OTHER_CONFIGS if case[0] in JOINABLE
@@ -134,8 +136,8 @@ def expected_scores(model: Any, tokens: torch.Tensor, skip: SkipSet = SkipSet())
         return model(tokens, use_cache=False).logits
 
 
-def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+def assert_same(found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
 
 
 # ---------------------------------------------------------------------------------------------- nothing skipped
@@ -149,7 +151,11 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 )
 def test_nothing_skipped_is_the_model(variant, allow_joined, widths):
     tokens = tokens_of(2)
-    assert_same(run(decoder_of(variant, allow_joined), tokens, widths), expected_scores(reference(variant), tokens))
+    found, expected = (
+        run(decoder_of(variant, allow_joined), tokens, widths),
+        expected_scores(reference(variant), tokens),
+    )
+    assert_same(found, expected, NOISE.get(variant, 1e-4))
 
 
 @pytest.mark.parametrize(("variant", "overrides", "allow_joined"), OTHER_CASES, ids=str)
@@ -409,7 +415,7 @@ def test_a_module_of_another_kind_keeps_its_own_forward(alter: Callable[[nn.Modu
     is_attention = path.startswith(("self_attn", "input"))
     for sublayer in decoder.sublayers:
         altered = sublayer.name == ("a2" if is_attention else "m2") and path != FINAL_NORM
-        assert isinstance(sublayer.run, JoinedAttention | JoinedMLP) is not altered
+        assert isinstance(sublayer.run, JoinedBranch) is not altered
     assert isinstance(decoder.final_norm, JoinedNorm) is (path != FINAL_NORM)
     found = run(decoder, tokens, (20, 1, 9))
     assert_same(found, expected_scores(model, tokens))
@@ -464,8 +470,9 @@ def test_a_cast_model_is_attached_anew(variant):
     assert_same(found, expected_scores(model, tokens))  # the models' own norms compute in float32
 
 
-def test_new_weights_in_place_are_seen_at_once():
-    model = copy.deepcopy(pico("qwen2"))
+@pytest.mark.parametrize("variant", ["qwen2", "gemma3_text", "phi3", "starcoder2"])
+def test_new_weights_in_place_are_seen_at_once(variant):
+    model = copy.deepcopy(pico(variant))
     decoder = Decoder(model)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -477,7 +484,7 @@ def test_new_weights_in_place_are_seen_at_once():
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen2"])
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "olmo2"])
 def test_joined_weights_are_the_models_own(variant, tmp_path):
     model = copy.deepcopy(reference(variant))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -498,7 +505,7 @@ def test_joined_weights_are_the_models_own(variant, tmp_path):
     assert all(torch.equal(loaded[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen2"])
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "phi3"])
 def test_two_decoders_on_one_model(variant):
     model, tokens = copy.deepcopy(pico(variant)), tokens_of()
     first, second = Decoder(model), Decoder(model)

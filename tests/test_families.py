@@ -17,10 +17,11 @@ from pico import pico
 from selfdraft import Engine
 from selfdraft.errors import SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
-from selfdraft.models.families import FAMILIES, Branch, Family, never, no_window, one, same_scores
+from selfdraft.models.families import FAMILIES, Branch, Family, NormKind, Parts, never, no_window, one, same_scores
+from selfdraft.models.joined import JoinedBranch, JoinedHead, JoinedModule, JoinedNorm
 
 DOCS = Path(__file__).parent.parent / "docs" / "models.md"
-TABLE_ROW = re.compile(r"^\| `(\w+)` \|.*\| (yes|no) \| (.*) \|$", re.MULTILINE)
+TABLE_ROW = re.compile(r"^\| `(\w+)` \|.*\| ([a-z, ]+) \| (pico.*) \|$", re.MULTILINE)
 
 
 def test_every_family_has_its_pico():
@@ -31,13 +32,23 @@ def test_every_family_has_its_pico():
 def test_the_docs_list_exactly_the_families():
     rows = TABLE_ROW.findall(DOCS.read_text(encoding="utf-8"))
     assert [name for name, *_ in rows] == list(FAMILIES)
-    assert [is_fast == "yes" for _, is_fast, _ in rows] == [family.is_joinable for family in FAMILIES.values()]
-    assert all(tested.startswith("pico") for *_, tested in rows)
+    assert [path for _, path, _ in rows] == [path_of(Decoder(pico(name))) for name in FAMILIES]
+
+
+def path_of(decoder: Decoder) -> str:
+    """As the docs call it."""
+    kinds = {type(part.run) for part in decoder.sublayers}
+    if not any(issubclass(kind, JoinedBranch) for kind in kinds):
+        return "modules"
+    assert all(issubclass(kind, JoinedBranch) for kind in kinds)
+    assert isinstance(decoder.final_norm, JoinedNorm)
+    assert isinstance(decoder.head, JoinedHead)
+    return "joined, experts by their module" if JoinedModule in kinds else "joined"
 
 
 def test_the_docs_name_every_field_of_a_row():
     section = DOCS.read_text(encoding="utf-8").partition("## Adding a family")[2]
-    for item in dataclasses.fields(FAMILIES["llama"]):
+    for item in (field for row in (Family, Parts, NormKind) for field in dataclasses.fields(row)):
         assert item.name == "name" or f"`{item.name}`" in section, item.name
 
 
@@ -77,8 +88,9 @@ WRONG = [
 def test_a_wrong_row_fails_the_self_test(family: str, field: str, value: Any, monkeypatch: pytest.MonkeyPatch):
     row: Any = dataclasses.replace(FAMILIES[family], **{field: value})
     monkeypatch.setitem(FAMILIES, family, row)
-    with pytest.raises(SelfTestError, match=f"'{family}' does not reproduce"):
-        Decoder(pico(family), allow_joined=False)
+    for allow_joined in (False, row.parts is not None):
+        with pytest.raises(SelfTestError, match=f"'{family}' does not reproduce"):
+            Decoder(pico(family), allow_joined=allow_joined)
 
 
 @pytest.mark.parametrize("layer_type", ["sliding_attention", "full_attention"])
@@ -100,7 +112,7 @@ def test_phi3_with_a_long_context_is_refused():
 def test_layers_of_gemma3_get_their_own_rotary():
     """The two answers differ by far, else the tests would not notice a wrong one."""
     decoder = Decoder(pico("gemma3_text"))
-    rotary = decoder._rotary_of(torch.zeros(1, 1, 32), torch.tensor([[9]]))
+    rotary = decoder._rotaries.of(torch.zeros(1, 1, 32), torch.tensor([[9]]))
     assert set(rotary) == {"sliding_attention", "full_attention"}
     assert (rotary["sliding_attention"][0] - rotary["full_attention"][0]).abs().max() > 0.5
 

@@ -106,7 +106,10 @@ def test_what_was_learned(folder: str, home: Path, said: Callable[..., str]) -> 
 def test_unlike_layers_are_listed_by_groups(tmp_path: Path, home: Path, said: Callable[..., str]) -> None:
     output = said("info", save(pico("gemma2"), tmp_path))
     assert f"sliding window {WINDOW} in layers 0,2,4" in output
-    assert "fast path    none of 10 sub-layers: not written for the family gemma2" in output
+    assert "fast path    all 10 sub-layers" in output
+    assert "none of 10 sub-layers: not written for the family gpt2" in said(
+        "info", save(pico("gpt2"), tmp_path / "gpt2")
+    )
     rows = [
         line.split()[0] for line in said("info", save(pico("qwen3_moe"), tmp_path)).splitlines() if " each, " in line
     ]

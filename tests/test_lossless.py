@@ -5,6 +5,7 @@ The reference of every case, ragged batches included, is one plain run per promp
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -18,6 +19,7 @@ from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
 from selfdraft.engine import decode, draft, session
 from selfdraft.engine.state import State
+from selfdraft.models.families import FAMILIES as ROWS
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES, find
 from selfdraft.types import OFF, Plan
 
@@ -149,6 +151,16 @@ def test_plain_decoding_equals_transformers(family: str) -> None:
         prompt = PROMPTS[row]
         expected = pico(family).generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False)
         assert list(reference(family, "greedy", row).tokens) == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if ROWS[family].parts])
+def test_the_modules_own_forward_writes_the_same_texts(family: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other texts here are those of joined sub-layers, where a family has them."""
+    monkeypatch.setitem(ROWS, family, dataclasses.replace(ROWS[family], parts=None))
+    engine = Engine(pico(family), settings=SETTINGS, profile=profile())
+    found = engine.generate(list(PROMPTS), strategy="fixed", max_new_tokens=NUM_TOKENS, **MODES[mode])
+    assert [one.tokens for one in found] == [reference(family, mode, row).tokens for row in range(len(PROMPTS))]
 
 
 @pytest.mark.parametrize("tree", TREES)

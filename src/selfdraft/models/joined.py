@@ -236,8 +236,10 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> 
     if size < heads.shape[-1]:
         first, rest = heads.tensor_split([size], dim=-1)
         return torch.cat((rotate(first, cos, signed_sin), rest), dim=-1)
-    turned = torch.addcmul(heads * cos, heads.roll(size // 2, -1), signed_sin)
-    return turned if turned.dtype == heads.dtype else turned.to(heads.dtype)  # OLMo 2 does not round cos and sin
+    partners = heads.roll(size // 2, -1)
+    if heads.dtype == torch.float32:
+        return torch.addcmul(heads * cos, partners, signed_sin)
+    return (heads * cos + partners * signed_sin).to(heads.dtype)  # cos and sin of OLMo 2 are not rounded
 
 
 def joined_norm(module: Any, kind: NormKind) -> JoinedNorm | None:
