@@ -114,9 +114,10 @@ class FusedForward:
 
     def _launch_all(self, state: Midway, normed: torch.Tensor) -> None:
         """Every sub-layer, and each norm after nothing or after one of the sub-layers that are close before it."""
-        parts: Any = [(one, one.name, one.run.norm) for one in self._decoder.sublayers]
-        branches = [(one, _branch(state, one, state.stream if norm is None else normed)) for one, _, norm in parts]
-        for place, (_, name, norm) in enumerate([*parts, (None, "norm", self._decoder.final_norm)]):
+        parts: Any = [one for one in self._decoder.sublayers if not isinstance(one.run, JoinedModule)]
+        norms = [*((one.name, one.run.norm) for one in parts), ("norm", self._decoder.final_norm)]
+        branches = [(one, _branch(state, one, state.stream if one.run.norm is None else normed)) for one in parts]
+        for place, (name, norm) in enumerate(norms):
             for last, branch in ((None, None), *branches[max(0, place - _CLOSE) : place]):
                 _normed(state.space, name, norm, state.stream, branch, last)
 
