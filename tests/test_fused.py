@@ -26,6 +26,7 @@ from selfdraft.models.decoder import Decoder
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
+from selfdraft.models.gpu import fused as fused_module
 from selfdraft.models.gpu import fused_prefill, products
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
@@ -187,12 +188,14 @@ def test_passes_are_the_eager_runners(runners):
 def test_every_family_is_the_eager_runners(family, monkeypatch):
     """Prompts, tokens after them, and some with sub-layers skipped; captured states."""
     monkeypatch.setattr(kernels_prefill, "_MAX_SPLITS", 1)  # less for the interpreter
+    monkeypatch.setattr(fused_module, "SPANNED_ROWS", 1)  # rows of one token
     model = family_of(family)
     runners = EagerRunner(model), runner_of(model)
     assert str(reason_against(runners[0].decoder)) in ("None", "its dtype is float32, not bfloat16 or float16")
     caches, capture = [runner.new_cache(2, 64) for runner in runners], ("embedding", "a1", "m1", "norm")
     steps = [(SkipSet(), [list(range(3, 12)), [5, 6]], [0, 0])]
     steps += [(skip, [[5, 6], [9, 10]], [9, 2]) for skip in (SkipSet.of([1], [0]), SkipSet())]
+    steps += [(SkipSet(), [[7], [8]], [11, 4])]
     for skip, tokens, starts in steps:
         request = PassRequest(tokens, starts, skip=skip, capture=capture, needs_scores=starts != [0, 0])
         expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
@@ -200,7 +203,7 @@ def test_every_family_is_the_eager_runners(family, monkeypatch):
             assert error(found.scores, expected.scores) < PROMPT_TOLERANCE, skip
         for point, states in expected.captured.items():
             assert error(found.captured[point], states) < PROMPT_TOLERANCE, (skip, point)
-    check_stored(caches, {0: 11, 1: 4})
+    check_stored(caches, {0: 12, 1: 5})
     assert runners[1].fallback_reason is None
 
 

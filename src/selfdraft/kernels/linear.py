@@ -29,7 +29,8 @@ def _linear(
     SIZE: tl.constexpr, PART: tl.constexpr, IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, KIND: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    let_next_start(PDL)
+    if KIND == "":
+        let_next_start(PDL)
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split = tl.program_id(2)
@@ -52,6 +53,8 @@ def _linear(
             weight = tl.load(weights + start, mask=is_column[None, :], other=0.0)
             x = tl.load(source + start, mask=is_token[None, :] & is_column[:, None], other=0.0)
         total = tl.dot(weight, x, total, input_precision="ieee")
+    if KIND != "":  # as large as a gated product
+        let_next_start(PDL)
     if HAS_BIAS:
         total += bias[:, None].to(tl.float32)
     total = activated(total, KIND)

@@ -126,7 +126,7 @@ def add_norm(
 
 def _num_warps(size: int) -> int:
     """A number each thread at least: two that read the same one could read it before and after it is written."""
-    return max(1, min(16, triton.next_power_of_2(size) // 32))
+    return int(max(1, min(16, triton.next_power_of_2(size) // 32)))
 
 
 @triton.jit
@@ -157,8 +157,10 @@ def _norm_heads(
         _norm_in_place(ptr + QUERIES, key_ptr, key_bias_ptr, key_eps, key_offset, KEYS, BLOCK, KEY_KIND)
 
 
-def norm_heads(qkv: torch.Tensor, query_norm: Norm, key_norm: Norm) -> None:
+def norm_heads(qkv: torch.Tensor, query_norm: Norm | None, key_norm: Norm | None) -> None:
     """In place: the queries of each token [tokens, all] by one norm, all heads together, and its keys by another."""
+    if query_norm is None or key_norm is None:
+        return
     sizes = len(query_norm.weight), len(key_norm.weight)
     kernel: Any = _norm_heads
     kernel[(len(qkv), 2)](

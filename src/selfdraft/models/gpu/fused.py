@@ -190,8 +190,7 @@ def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room:
     comes_in_parts = has_many_rows and part.query_norm_all is None
     name, multiply = ("rows", branch_product) if comes_in_parts else ("qkv", product)
     qkv = multiply(normed, part.qkv, part.qkv_bias, name in state.theirs, room)
-    if part.query_norm_all is not None and part.key_norm_all is not None:
-        norm_heads(qkv, part.query_norm_all, part.key_norm_all)
+    norm_heads(qkv, part.query_norm_all, part.key_norm_all)
     mixed = (attend_rows if has_many_rows else attend)(qkv, state.place, part.heads, part.layer, room)
     return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)
 

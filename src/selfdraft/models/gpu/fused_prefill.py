@@ -145,8 +145,7 @@ class FusedPrefill(Prefill):
 
     def _attention(self, part: JoinedAttention, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
-        if part.query_norm_all is not None and part.key_norm_all is not None:
-            norm_heads(qkv, part.query_norm_all, part.key_norm_all)
+        norm_heads(qkv, part.query_norm_all, part.key_norm_all)
         header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
         rotate_and_store(qkv, header, chunks, slots, part.heads, part.layer)
         mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], part.heads, part.layer)

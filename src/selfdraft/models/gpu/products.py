@@ -58,7 +58,11 @@ def inner_product(
     return gate(inner, kind) if is_gated else _ACTIVATIONS[kind](inner)
 
 
-_ACTIVATIONS = {"silu": F.silu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "gelu": F.gelu}
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+}
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "qkv": product,
     "rows": branch_product,  # QKV, where each row has one token: attention adds the parts
