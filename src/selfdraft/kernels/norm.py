@@ -43,13 +43,13 @@ def _weights(weight_ptr, bias_ptr, offset, place, mask, KIND: tl.constexpr):
 
 
 @triton.jit
-def _normed(x, weight, bias, eps, mask, SIZE: tl.constexpr, KIND: tl.constexpr):
+def _normed(x, weight, bias, eps, mask, size, KIND: tl.constexpr):
     """Rounded as transformers rounds it; `x` is 0 outside of the mask."""
     if KIND & 1:
         wide = x.to(tl.float32)
         if KIND & 2:
-            wide = tl.where(mask, wide - tl.sum(wide, axis=0) / SIZE, 0.0)
-        wide = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
+            wide = tl.where(mask, wide - tl.sum(wide, axis=0) / size, 0.0)
+        wide = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / size + eps)
         if KIND & 4:
             wide = wide.to(x.dtype).to(tl.float32)
         wide = wide * weight
@@ -129,48 +129,41 @@ def _num_warps(size: int) -> int:
     return int(max(1, min(16, triton.next_power_of_2(size) // 32)))
 
 
-@triton.jit
-def _norm_in_place(
-    ptr, weight_ptr, bias_ptr, eps, offset, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr
-):  # fmt: skip
-    place = tl.arange(0, BLOCK)
-    mask = place < SIZE
-    weight, bias = _weights(weight_ptr, bias_ptr, offset, place, mask, KIND)
-    x = tl.load(ptr + place, mask=mask, other=0.0)
-    tl.store(ptr + place, _normed(x, weight, bias, eps, mask, SIZE, KIND), mask=mask)
-
-
 @quick
 @triton.jit
 def _norm_heads(
-    qkv_ptr, query_ptr, query_bias_ptr, query_eps, query_offset, key_ptr, key_bias_ptr, key_eps, key_offset,
-    TOTAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-    QUERY_KIND: tl.constexpr, KEY_KIND: tl.constexpr, PDL: tl.constexpr,
+    qkv_ptr, query_weight_ptr, key_weight_ptr, eps, offset,
+    TOTAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """All queries of a token, or all its keys."""
     let_next_start(PDL)
+    place, is_key = tl.arange(0, BLOCK), tl.program_id(1) == 1
+    size = tl.where(is_key, KEYS, QUERIES)
+    mask = place < size
+    weight_ptr = tl.where(is_key, key_weight_ptr, query_weight_ptr)
+    weight, bias = _weights(weight_ptr, weight_ptr, offset, place, mask, KIND)
+    qkv_ptr += tl.program_id(0).to(tl.int64) * TOTAL + tl.where(is_key, QUERIES, 0)
     wait(PDL)
-    ptr = qkv_ptr + tl.program_id(0).to(tl.int64) * TOTAL
-    if tl.program_id(1) == 0:
-        _norm_in_place(ptr, query_ptr, query_bias_ptr, query_eps, query_offset, QUERIES, BLOCK, QUERY_KIND)
-    else:
-        _norm_in_place(ptr + QUERIES, key_ptr, key_bias_ptr, key_eps, key_offset, KEYS, BLOCK, KEY_KIND)
+    x = tl.load(qkv_ptr + place, mask=mask, other=0.0)
+    tl.store(qkv_ptr + place, _normed(x, weight, bias, eps, mask, size, KIND), mask=mask)
 
 
 def norm_heads(qkv: torch.Tensor, query_norm: Norm | None, key_norm: Norm | None) -> None:
-    """In place: the queries of each token [tokens, all] by one norm, all heads together, and its keys by another."""
+    """In place: the queries of each token [tokens, all], all heads together, and its keys; norms differ in weights."""
     if query_norm is None or key_norm is None:
         return
-    sizes = len(query_norm.weight), len(key_norm.weight)
+    kind, sizes = kind_of(query_norm), (len(query_norm.weight), len(key_norm.weight))
+    assert kind == kind_of(key_norm)
+    assert query_norm.bias is None
     kernel: Any = _norm_heads
     kernel[(len(qkv), 2)](
-        *(qkv, *_values(query_norm, qkv), *_values(key_norm, qkv)),
+        *(qkv, query_norm.weight, key_norm.weight, query_norm.eps, float(query_norm.offset)),
         TOTAL=qkv.shape[1],
         QUERIES=sizes[0],
         KEYS=sizes[1],
         BLOCK=triton.next_power_of_2(max(sizes)),
-        QUERY_KIND=kind_of(query_norm),
-        KEY_KIND=kind_of(key_norm),
+        KIND=kind,
         num_warps=_num_warps(max(sizes)),
         **launch.options(qkv.device),
     )
