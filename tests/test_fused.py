@@ -418,8 +418,14 @@ def test_what_cannot_run_fused_says_why():
         assert reason_against(runner.decoder) is None
     else:
         assert reason_against(runner.decoder) == "its dtype is float32, not bfloat16 or float16"
-    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
-    assert "SiLU" in str(reason_against(EagerRunner(model.to(torch.bfloat16)).decoder))
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+    assert "SiLU or GELU" in str(reason_against(EagerRunner(model.half()).decoder))
+    for one, reason in (
+        (build("gpt2"), "sub-layers are not all of"),
+        (build("llama"), "head size is 8, not a power of two from 32 on"),
+        (build("mistral", hidden_size=40, head_dim=32), "hidden size is 40, not a multiple of 16"),
+    ):
+        assert reason in str(reason_against(EagerRunner(one.to(DEVICE).half()).decoder))
 
 
 def test_a_forward_is_proven_before_it_is_used():
