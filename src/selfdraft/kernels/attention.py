@@ -176,6 +176,15 @@ def read(keys, values, slot, mask, DIM: tl.constexpr):
 
 
 @triton.jit
+def store(keys, values, place, low, high, value, mask, DIM: tl.constexpr):
+    """Both halves of a key, and a value."""
+    half, dims = tl.arange(0, DIM // 2)[None, :], tl.arange(0, DIM)[None, :]
+    tl.store(keys + place + half, low, mask=mask)
+    tl.store(keys + place + DIM // 2 + half, high, mask=mask)
+    tl.store(values + place + dims, value, mask=mask)
+
+
+@triton.jit
 def _partial(low, high, key_low, key_high, value, visible, scaling, CAP: tl.constexpr):
     """Softmax over the visible slots of one split: the mixed values, not yet divided, the best score, the divisor."""
     scores = tl.dot(low, tl.trans(key_low), input_precision="ieee")
@@ -220,7 +229,6 @@ def _attend(
     After a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
     """
     let_next_start(PDL)
-    HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     DTYPE: tl.constexpr = qkv_ptr.dtype.element_ty
     split, row = tl.program_id(0), first_row + tl.program_id(2)
@@ -238,7 +246,7 @@ def _attend(
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
     is_read = (is_old & (is_needless == 0))[:, None]
-    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    dims = tl.arange(0, DIM)[None, :]
     key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
     wait(PDL)
     if is_needless:
@@ -256,11 +264,8 @@ def _attend(
             qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, key_norm_ptr, num_positions, DIM, KIND, DTYPE
         )
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
-        is_own = (depth == own_depth)[:, None]
         place = (start + block) * DIM + depth[:, None] * 0
-        tl.store(keys + place + half, new_low, mask=is_own)
-        tl.store(keys + place + HALF + half, new_high, mask=is_own)
-        tl.store(values + place + dims, new_value, mask=is_own)
+        store(keys, values, place, new_low, new_high, new_value, (depth == own_depth)[:, None], DIM)
         key_low = tl.where(is_new[:, None], new_low, key_low)
         key_high = tl.where(is_new[:, None], new_high, key_high)
         value = tl.where(is_new[:, None], new_value, value)

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from . import launch
-from .attention import SHARED, Place, capped, kind_of, old_planes, planes, read, rotated, segment_planes, summed, tables
+from . import attention, launch
+from .attention import SHARED, Place, capped, old_planes, planes, read, rotated, segment_planes, store, summed
 from .features import Heads
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
@@ -36,18 +36,15 @@ def _own(
 
     So what is read of the cache goes to the tensor cores as it is.
     """
-    HALF: tl.constexpr = DIM // 2
-    half, dims, one = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], tl.arange(0, 1)
+    dims, one = tl.arange(0, DIM)[None, :], tl.arange(0, 1)
     own = one + (NUM_KV * GROUP + head) * DIM
     low, high = rotated(
         qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, norm_ptr, num_positions, DIM, KIND, DTYPE, PARTS, stride
     )
     value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
-    tl.store(keys + start * DIM + half, low, mask=is_last)
-    tl.store(keys + start * DIM + HALF + half, high, mask=is_last)
-    tl.store(values + start * DIM + dims, value, mask=is_last)
-    score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1) * scaling
-    score = capped(score, CAP)
+    store(keys, values, start * DIM, low, high, value, is_last, DIM)
+    score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1)
+    score = capped(score * scaling, CAP)
     nothing = tl.zeros([MEMBERS, DIM], tl.float32)
     mixed = tl.where(is_last, value.to(tl.float32), nothing)
     return tl.where(is_last, score, -1e30), tl.where(is_last, 1.0, tl.zeros([MEMBERS], tl.float32)), mixed
@@ -189,12 +186,12 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     slots = slots_of(heads.dim)
     kernel: Any = _attend_rows
     kernel[(num_spans, heads.num_kv_heads, num_rows)](
-        *(qkv, place.header, place.segments, place.starts, *tables(heads), out),
+        *(qkv, place.header, place.segments, place.starts, *attention.tables(heads), out),
         *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(heads.rotary.cos), num_spans),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
-        KIND=kind_of(heads),
+        KIND=attention.kind_of(heads),
         CAP=heads.softcap or 0.0,
         WINDOW=heads.window or 0,
         MEMBERS=max(16, triton.next_power_of_2(group)),
