@@ -128,6 +128,11 @@ _MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "Ġ r", "Ġr
 @functools.cache
 def pico(variant: str, **overrides: Any) -> PreTrainedModel:
     """The model of a family (or `qwen2-sliding`). Shared by all tests: work on a deepcopy to change it."""
+    return build(variant, **overrides)
+
+
+def build(variant: str, **overrides: Any) -> PreTrainedModel:
+    """One of its own."""
     values = copy.deepcopy(_MODELS[variant])
     values.get("text_config", values).update(overrides)
     config = AutoConfig.for_model(variant.partition("-")[0], **values)

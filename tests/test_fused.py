@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from needs_triton import DEVICE, HAS_GPU
-from pico import pico
+from pico import build, pico
 from selfdraft import Engine
 from selfdraft.engine import engine as engine_module
 from selfdraft.errors import SelfTestError
@@ -22,9 +22,11 @@ from selfdraft.kernels import attention, embed, gated, linear, norm, quick
 from selfdraft.kernels import prefill as kernels_prefill
 from selfdraft.models.cache import SlotCache
 from selfdraft.models.checks import relative_error, tolerance_of
+from selfdraft.models.decoder import Decoder
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
+from selfdraft.models.gpu import fused as fused_module
 from selfdraft.models.gpu import fused_prefill, products
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
@@ -114,6 +116,28 @@ def model_of(kind: str) -> Any:
     return model.eval().to(DEVICE, DTYPE)
 
 
+_TURNS = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {"max_window_layers": 1},
+    "gemma2": _TURNS,
+    "gemma3_text": _TURNS,
+    "gemma3": _TURNS,
+    "phi3": {},
+    "smollm3": {},
+    "olmo2": {},
+    "granite": {},
+    "starcoder2": {},
+    "qwen3_moe": {},
+}
+"""What their pico models need to have three layers."""
+
+
+def family_of(name: str) -> Any:
+    """Of heads that kernels know. Half precision is float16: wide weights make much of what bfloat16 rounds."""
+    model = build(name, hidden_size=128, head_dim=32, num_hidden_layers=3, **FAMILIES[name])
+    return model.to(DEVICE, torch.float16 if HAS_GPU else torch.float32)
+
+
 def runner_of(model: Any) -> GraphRunner:
     return GraphRunner(
         model,
@@ -158,6 +182,29 @@ def test_passes_are_the_eager_runners(runners):
             assert error(found.captured[point], states) < TOLERANCE, (name, point)
     assert fused.fallback_reason is None
     assert fused.graphs.num_captures > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_the_eager_runners(family, monkeypatch):
+    """Prompts, tokens after them, and some with sub-layers skipped; captured states."""
+    monkeypatch.setattr(kernels_prefill, "_MAX_SPLITS", 1)  # less for the interpreter
+    monkeypatch.setattr(fused_module, "SPANNED_ROWS", 1)  # rows of one token
+    model = family_of(family)
+    runners = EagerRunner(model), runner_of(model)
+    assert str(reason_against(runners[0].decoder)) in ("None", "its dtype is float32, not bfloat16 or float16")
+    caches, capture = [runner.new_cache(2, 64) for runner in runners], ("embedding", "a1", "m1", "norm")
+    steps = [(SkipSet(), [list(range(3, 12)), [5, 6]], [0, 0])]
+    steps += [(skip, [[5, 6], [9, 10]], [9, 2]) for skip in (SkipSet.of([1], [0]), SkipSet())]
+    steps += [(SkipSet(), [[7], [8]], [11, 4])]
+    for skip, tokens, starts in steps:
+        request = PassRequest(tokens, starts, skip=skip, capture=capture, needs_scores=starts != [0, 0])
+        expected, found = (runner.forward(request, cache) for runner, cache in zip(runners, caches, strict=True))
+        if request.needs_scores:
+            assert error(found.scores, expected.scores) < PROMPT_TOLERANCE, skip
+        for point, states in expected.captured.items():
+            assert error(found.captured[point], states) < PROMPT_TOLERANCE, (skip, point)
+    check_stored(caches, {0: 12, 1: 5})
+    assert runners[1].fallback_reason is None
 
 
 def test_rows_of_several_sizes_are_single_rows(monkeypatch):
@@ -210,16 +257,16 @@ def collects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 KERNELS = (
     *((embed, "_embed"), (attention, "_attend"), (attention, "_join"), (gated, "_gated"), (linear, "_linear")),
-    (norm, "_add_norm"),
+    *((norm, "_add_norm"), (norm, "_norm_heads")),
 )
 
 
 @torch.inference_mode()
 @pytest.mark.usefixtures("collects")
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma3_text", "olmo2"])
 def test_fixed_places_and_kept_launches_change_no_bit(kind):
     """What is captured works in memory of its own, by launches of its own."""
-    runner = runner_of(model_of(kind))
+    runner = runner_of(family_of(kind) if kind in FAMILIES else model_of(kind))
     fused, cache, buffers = runner._forwards[0], runner.new_cache(2, 64), PassBuffers(runner._device, 2, 2)
 
     def scores(start: int, skip: SkipSet, capture: tuple[str, ...] = ()) -> torch.Tensor:
@@ -228,12 +275,18 @@ def test_fixed_places_and_kept_launches_change_no_bit(kind):
 
     sets = [SkipSet.of([1], [0, 2]), SkipSet(), SkipSet.of([0, 1, 2], [1]), SkipSet.of([0], [0, 1, 2])]
     ready = []
-    for start, skip in enumerate(sets, start=3):
+    for start, skip in enumerate([*sets, SkipSet.of([0, 1, 2], [1, 2])], start=3):
         expected = scores(start, skip, ("norm",))
         assert torch.equal(scores(start, skip), expected), skip
         ready.append(len(fused._spaces[buffers][64, 4]._ready))
-    num_branches = 2 if ready[0] == 7 + 7 * 3 else 1  # attention's and the MLP's: elsewhere, or in another number
-    assert ready == [7 + 7 * (1 + num_branches)] * len(sets), "all are kept from the first set on"
+    assert ready[:4] == [ready[0]] * 4, "all are kept from the first set on"
+    if kind in FAMILIES:  # a branch is normed before it is added: pairs, of which the last set's one is far apart
+        num_after_nothing = 1 if kind == "olmo2" else 7  # without a norm it is the stream
+        assert ready[0] == 7 + num_after_nothing + sum(min(place, 4) for place in range(7))
+        assert ready[4] == ready[0] + 1
+    else:  # attention's branch and the MLP's are elsewhere, or in another number, or they are not
+        assert ready[0] in (7 + 7 + 1 + 5 * 1, 7 + 7 + 1 + 5 * 2)
+        assert ready[4] == ready[0]
 
 
 NAMES = tuple(products._FUNCTIONS)
@@ -365,8 +418,14 @@ def test_what_cannot_run_fused_says_why():
         assert reason_against(runner.decoder) is None
     else:
         assert reason_against(runner.decoder) == "its dtype is float32, not bfloat16 or float16"
-    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
-    assert "SiLU" in str(reason_against(EagerRunner(model.to(torch.bfloat16)).decoder))
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+    assert "SiLU or GELU" in str(reason_against(EagerRunner(model.half()).decoder))
+    for one, reason in (
+        (build("gpt2"), "sub-layers are not all of"),
+        (build("llama"), "head size is 8, not a power of two from 32 on"),
+        (build("mistral", hidden_size=40, head_dim=32), "hidden size is 40, not a multiple of 16"),
+    ):
+        assert reason in str(reason_against(EagerRunner(one.to(DEVICE).half()).decoder))
 
 
 def test_a_forward_is_proven_before_it_is_used():
@@ -374,7 +433,7 @@ def test_a_forward_is_proven_before_it_is_used():
     decoder = EagerRunner(model).decoder
     fused = FusedForward(decoder)
     prove(fused, decoder)
-    fused._cos = fused._cos * 0.5
+    turn_less(decoder)
     with pytest.raises(SelfTestError, match="differ from the model's"):
         prove(fused, decoder)
 
@@ -436,7 +495,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Any:
     if HAS_GPU:
         return CudaRecorder
     own = ((kernels_prefill, name) for name in ("_rotate_and_store", "_attend_chunks", "_join_splits", "_gate"))
-    for module, name in (*own, (norm, "_add_norm")):
+    for module, name in (*own, (norm, "_add_norm"), (norm, "_norm_heads")):
         monkeypatch.setattr(module, name, NotedKernel(getattr(module, name)))
     return TapeRecorder
 
@@ -520,9 +579,16 @@ def test_a_prefill_is_proven_before_it_is_used(monkeypatch):
         patched.setattr(fused_prefill, "_PROOF_WIDTHS", ((5, 3), (3, 1)))  # shorter than the model's window
         with pytest.raises(SelfTestError, match="differ from the model's"):
             prefill.prove()
-    prefill._table = prefill._table[0] * 0.5, prefill._table[1]
+    turn_less(decoder)
     with pytest.raises(SelfTestError, match="differ from the model's"):
         prefill.prove()
+
+
+@torch.inference_mode()
+def turn_less(decoder: Decoder) -> None:
+    """What kernels read; torch's operations take the angles of their pass."""
+    attention: Any = decoder.sublayers[0].run
+    attention.heads.rotary.cos.mul_(0.5)
 
 
 def without_window(*arguments):

@@ -46,9 +46,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 3000,
+    "kernels": 3270,
     "models": 2410,
-    "models/gpu": 3015,
+    "models/gpu": 3075,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

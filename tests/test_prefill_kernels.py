@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
+from heads import FEATURES, heads_of, norms_of, prepared, scored
 from needs_triton import DEVICE, HAS_GPU
 from selfdraft.kernels import prefill
-from selfdraft.kernels.attention import Heads
+from selfdraft.kernels.features import Heads
 from selfdraft.models.cache import LayerShape, SlotCache
 from selfdraft.models.gpu.memory import Device, PromptBuffers
 from selfdraft.passes import PassRequest
@@ -18,10 +20,10 @@ from selfdraft.passes import PassRequest
 DTYPES = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float32,)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 SHAPES = {
-    "grouped": Heads(6, 2, 32, 32**-0.5),
-    "single": Heads(2, 2, 64, 0.3),
-    "window": Heads(4, 2, 32, 0.25, window=9),
-    "wide window": Heads(2, 1, 32, 0.25, window=70),
+    "grouped": heads_of(6, 2, 32, 32**-0.5),
+    "single": heads_of(2, 2, 64, 0.3),
+    "window": heads_of(4, 2, 32, 0.25, window=9),
+    "wide window": heads_of(2, 1, 32, 0.25, window=70),
 }
 LAYER, NUM_POSITIONS = 1, 512
 
@@ -38,8 +40,6 @@ class Packed:
         self.cache.storage.copy_(torch.randn(self.cache.storage.shape, generator=generator))
         size = (heads.num_heads + 2 * heads.num_kv_heads) * heads.dim
         self.qkv = torch.randn(num_tokens + padding, size, generator=generator).to(DEVICE, dtype)
-        angles = torch.rand(NUM_POSITIONS, heads.dim // 2, generator=generator) * 6
-        self.table = angles.cos().to(DEVICE, dtype), angles.sin().to(DEVICE, dtype)
         rows, starts, lengths = zip(*chunks, strict=True)
         queries = prefill.queries_of(num_tokens + padding)
         buffers = PromptBuffers(Device(torch.device(DEVICE)), num_tokens + padding, 1 + len(chunks), queries)
@@ -50,15 +50,10 @@ class Packed:
         """[tokens, heads, dim]; keys and values are stored."""
         qkv, tensors = self.qkv.clone(), self.tensors
         places = (tensors[name] for name in ("header", "chunks", "slots"))
-        prefill.rotate_and_store(qkv, *places, self.table, self.heads, LAYER)
+        prefill.rotate_and_store(qkv, *places, self.heads, LAYER)
         names = ("header", "segments", "slots", "blocks")
         mixed = prefill.attend(qkv, *(tensors[name] for name in names), self.heads, LAYER)
         return mixed[: sum(length for _, _, length in self.chunks)].unflatten(-1, (-1, self.heads.dim))
-
-    def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        low, high = heads.chunk(2, -1)
-        cos, sin = (part[positions].double()[:, None] for part in self.table)
-        return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
         """What `run` returns, and all that is stored after it."""
@@ -69,12 +64,13 @@ class Packed:
             query, key, value = tokens.split(sizes, 1)
             slots = torch.arange(start + length, device=DEVICE)
             own, (keys, values) = slots[start:], storage[LAYER, :, row]
-            keys[:, own], values[:, own] = self.rotate(key, own).transpose(0, 1), value.transpose(0, 1)
+            query, key = prepared(query, heads, heads.query_norm, own), prepared(key, heads, heads.key_norm, own)
+            keys[:, own], values[:, own] = key.transpose(0, 1), value.transpose(0, 1)
             ages = own[:, None] - slots
             mask = (ages >= 0) & (ages < (heads.window or NUM_POSITIONS))
             group = heads.num_heads // heads.num_kv_heads
             seen, mixed = (part[:, slots].repeat_interleave(group, 0) for part in (keys, values))
-            scores = torch.einsum("thd,hsd->hts", self.rotate(query, own), seen) * heads.scaling
+            scores = scored(torch.einsum("thd,hsd->hts", query, seen), heads)
             probs = scores.masked_fill(~mask, -torch.inf).softmax(-1)
             found.append(torch.einsum("hts,hsd->thd", probs, mixed))
             first += length
@@ -105,6 +101,28 @@ def test_chunks_of_texts_share_a_pass(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_of_attention(dtype: torch.dtype, feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "_MAX_SPLITS", 2)
+    check(Packed(FEATURES[feature], [(1, 0, 5), (3, 60, 9)], dtype, padding=1), dtype)
+
+
+@pytest.mark.parametrize("is_gemma", [False, True])
+def test_norms_of_heads_round_where_the_models_do(is_gemma: bool) -> None:
+    """In half precision, Llama's before and after the weight, Gemma's at the end: almost every bit."""
+    heads = replace(FEATURES["no rotary"], **norms_of(32, is_gemma=is_gemma))
+    packed = Packed(heads, [(0, 0, 64)], torch.float16, padding=0)
+    keys = packed.qkv.unflatten(-1, (-1, heads.dim))[:, 2:4].float()
+    packed.run()
+    scaled = keys * torch.rsqrt(keys.square().mean(-1, keepdim=True) + heads.key_norm.eps)
+    weight = heads.key_norm.weight
+    rounded_twice, rounded_once = scaled.half().float() * weight, scaled * (1 + weight)
+    expected = (rounded_once if is_gemma else rounded_twice).half()
+    is_same = packed.cache.storage[LAYER, 0, 0, :, :64].transpose(0, 1) == expected
+    assert is_same.float().mean() > 0.999
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_long_chunk_of_larger_blocks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill, "queries_of", lambda num_tokens: 128)
     check(Packed(SHAPES["grouped"], [(1, 0, 3), (3, 200, 150)], dtype, padding=1), dtype)
@@ -115,7 +133,7 @@ def test_a_text_does_not_know_its_neighbours() -> None:
     heads, chunks = SHAPES["grouped"], [(0, 70, 3), (2, 150, 7), (4, 1, 2)]
     together = Packed(heads, chunks, DTYPES[0], padding=4)
     alone = Packed(heads, chunks[1:2], DTYPES[0], padding=0)
-    alone.qkv, alone.table, alone.cache.storage[:] = together.qkv[3:10].clone(), together.table, together.cache.storage
+    alone.qkv, alone.cache.storage[:] = together.qkv[3:10].clone(), together.cache.storage
     assert torch.equal(together.run()[3:10], alone.run())
     assert torch.equal(together.cache.storage[:, :, 2], alone.cache.storage[:, :, 2])
 

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from . import launch
+from .features import Heads
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
@@ -31,15 +32,6 @@ MAX_PARTIAL_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class Heads:
-    num_heads: int
-    num_kv_heads: int
-    dim: int
-    scaling: float
-    window: int | None = None
-
-
-@dataclass(frozen=True)
 class Place:
     """Where the tokens of a pass stand, on the device.
 
@@ -47,7 +39,7 @@ class Place:
     the number of rows of the pass; from the ninth number on their cache rows. `segments` [rows, 4]: address of the
     segment [layers, 2, heads, slots, dim] that a row begins with, its slots, how many of them the row reads there and
     not in the cache (whole blocks of SHARED; 0: none), 0. `starts` [rows]; `first` and `places`: see `passes.Columns`,
-    lines are tokens; `depths` and `sees` [rows, width]; `cos` and `sin` [positions, dim / 2].
+    lines are tokens; `depths` and `sees` [rows, width].
     """
 
     header: torch.Tensor
@@ -57,8 +49,7 @@ class Place:
     places: torch.Tensor
     depths: torch.Tensor
     sees: torch.Tensor
-    cos: torch.Tensor
-    sin: torch.Tensor
+    dtype: torch.dtype  # of the cache
     end: int  # no row has more slots than this, new ones included
 
 
@@ -71,21 +62,82 @@ def summed(ptr, mask, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride):
     return total.to(DTYPE)
 
 
+def kind_of(heads: Heads) -> tuple[Any, ...]:
+    """What `rotated` does, as a constant: how many pairs turn, which; eps of the norms (0: none), offset, rounding."""
+    norm, rotary = heads.query_norm, heads.rotary
+    kinds = [one and (one.eps, one.offset, one.rounds_first) for one in (norm, heads.key_norm)]
+    assert kinds[0] == kinds[1], "queries and keys are normed alike"
+    assert norm is None or not (norm.is_centred or norm.bias is not None)
+    return rotary.cos.shape[1], rotary.is_interleaved, *(kinds[0] or (0.0, 0.0, False))
+
+
+def tables(heads: Heads) -> tuple[torch.Tensor, ...]:
+    """cos, sin, and the weights of the norms of queries and keys; something in their place where there are none."""
+    cos, norms = heads.rotary.cos, (heads.query_norm, heads.key_norm)
+    return cos, heads.rotary.sin, *(cos if norm is None else norm.weight for norm in norms)
+
+
+@triton.jit
+def _scaled(x, scale, weight_ptr, dim, KIND: tl.constexpr, DTYPE: tl.constexpr):
+    """The numbers `dim` of heads, normed."""
+    x = x.to(tl.float32) * scale
+    if KIND[4]:
+        x = x.to(DTYPE).to(tl.float32)
+    return (x * (tl.load(weight_ptr + dim).to(tl.float32) + KIND[3])).to(DTYPE)
+
+
+@triton.jit
+def _turned(
+    x, ptr, dim, mask, positions, cos_ptr, sin_ptr, weight_ptr, scale,
+    KIND: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride,
+):  # fmt: skip
+    """The numbers `dim` of heads, each turned with its partner, wherever that stands; those that have none stay."""
+    PAIRS: tl.constexpr = KIND[0]
+    pair, is_first, partner = dim % PAIRS, dim < PAIRS, tl.where(dim < PAIRS, PAIRS, -PAIRS)
+    if KIND[1]:
+        pair, is_first, partner = dim // 2, dim % 2 == 0, 1 - dim % 2 * 2
+    mask = mask & (dim < 2 * PAIRS)
+    other = summed(ptr + partner, mask, DTYPE, PARTS, stride)
+    if KIND[2] > 0:
+        other = _scaled(other, scale, weight_ptr, dim + partner, KIND, DTYPE)
+    cos = tl.load(cos_ptr + positions * PAIRS + pair, mask=mask, other=1.0).to(tl.float32)
+    sin = tl.load(sin_ptr + positions * PAIRS + pair, mask=mask, other=0.0).to(tl.float32)
+    return (x.to(tl.float32) * cos + other.to(tl.float32) * tl.where(is_first, -sin, sin)).to(DTYPE)
+
+
 @triton.jit
 def rotated(
-    ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, num_positions, HALF: tl.constexpr, DTYPE: tl.constexpr,
-    PARTS: tl.constexpr = 1, stride=0,
+    ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, weight_ptr, num_positions,
+    DIM: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr = 1, stride=0,
 ):  # fmt: skip
-    """Both halves of heads [n, dim], rotated to their positions; what pads may stand after the last one."""
+    """Both halves of heads [n, dim], normed, and rotated to their positions; what pads may stand after the last one."""
+    HALF: tl.constexpr = DIM // 2
     positions = tl.minimum(positions, num_positions - 1)
-    half = tl.arange(0, HALF)[None, :]
+    half, scale = tl.arange(0, HALF)[None, :], 1.0
     ptr += row_offsets[:, None] + half
     low = summed(ptr, mask[:, None], DTYPE, PARTS, stride)
     high = summed(ptr + HALF, mask[:, None], DTYPE, PARTS, stride)
+    if KIND[2] > 0:
+        squares = low.to(tl.float32) * low.to(tl.float32) + high.to(tl.float32) * high.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(squares, axis=1)[:, None] / DIM + KIND[2])
+        low = _scaled(low, scale, weight_ptr, half, KIND, DTYPE)
+        high = _scaled(high, scale, weight_ptr, half + HALF, KIND, DTYPE)
+    if KIND[1] or KIND[0] < HALF:
+        turn = (mask[:, None], positions[:, None], cos_ptr, sin_ptr, weight_ptr, scale)
+        low = _turned(low, ptr, half, *turn, KIND, DTYPE, PARTS, stride)
+        return low, _turned(high, ptr + HALF, half + HALF, *turn, KIND, DTYPE, PARTS, stride)
     cos = tl.load(cos_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
     low, high = low.to(tl.float32), high.to(tl.float32)
     return (low * cos - high * sin).to(DTYPE), (high * cos + low * sin).to(DTYPE)
+
+
+@triton.jit
+def capped(scores, CAP: tl.constexpr):
+    """CAP * tanh(scores / CAP); 0: as they are."""
+    if CAP > 0:
+        scores = CAP * (2 * tl.sigmoid(scores * (2 / CAP)) - 1)
+    return scores
 
 
 @triton.jit
@@ -124,11 +176,20 @@ def read(keys, values, slot, mask, DIM: tl.constexpr):
 
 
 @triton.jit
-def _partial(low, high, key_low, key_high, value, visible, scaling):
+def store(keys, values, place, low, high, value, mask, DIM: tl.constexpr):
+    """Both halves of a key, and a value."""
+    half, dims = tl.arange(0, DIM // 2)[None, :], tl.arange(0, DIM)[None, :]
+    tl.store(keys + place + half, low, mask=mask)
+    tl.store(keys + place + DIM // 2 + half, high, mask=mask)
+    tl.store(values + place + dims, value, mask=mask)
+
+
+@triton.jit
+def _partial(low, high, key_low, key_high, value, visible, scaling, CAP: tl.constexpr):
     """Softmax over the visible slots of one split: the mixed values, not yet divided, the best score, the divisor."""
     scores = tl.dot(low, tl.trans(key_low), input_precision="ieee")
     scores = tl.dot(high, tl.trans(key_high), scores, input_precision="ieee") * scaling
-    scores = tl.where(visible, scores, float("-inf"))
+    scores = tl.where(visible, capped(scores, CAP), float("-inf"))
     best = tl.maximum(tl.max(scores, axis=1), -1e30)  # a split may be out of sight altogether
     probs = tl.exp(scores - best[:, None])
     return tl.dot(probs.to(value.dtype), value, input_precision="ieee"), best, tl.sum(probs, axis=1)
@@ -159,16 +220,15 @@ def _ancestors(depths_ptr, sees_ptr, token, own_depth, depth, width, WIDTHS: tl.
 @triton.jit(do_not_specialize=["segments_ptr", "layer", "num_splits", "width", "num_positions", "first_row"])
 def _attend(
     qkv_ptr, header_ptr, segments_ptr, starts_ptr, first_ptr, depths_ptr, sees_ptr, cos_ptr, sin_ptr,
-    partial_ptr, weights_ptr, layer, scaling, num_splits, width, num_positions, first_row,
-    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
+    query_norm_ptr, key_norm_ptr, partial_ptr, weights_ptr, layer, scaling, num_splits, width, num_positions, first_row,
+    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
 
     After a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
     """
     let_next_start(PDL)
-    HALF: tl.constexpr = DIM // 2
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     DTYPE: tl.constexpr = qkv_ptr.dtype.element_ty
     split, row = tl.program_id(0), first_row + tl.program_id(2)
@@ -186,7 +246,7 @@ def _attend(
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
     is_read = (is_old & (is_needless == 0))[:, None]
-    half, dims = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
+    dims = tl.arange(0, DIM)[None, :]
     key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
     wait(PDL)
     if is_needless:
@@ -194,17 +254,18 @@ def _attend(
     token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     query = token * QKV + (head * GROUP + member) * DIM
-    query_low, query_high = rotated(qkv_ptr, query, is_query, position, cos_ptr, sin_ptr, num_positions, HALF, DTYPE)
+    query_low, query_high = rotated(
+        qkv_ptr, query, is_query, position, cos_ptr, sin_ptr, query_norm_ptr, num_positions, DIM, KIND, DTYPE
+    )
     if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
         column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, num_positions, HALF, DTYPE)
+        new_low, new_high = rotated(
+            qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, key_norm_ptr, num_positions, DIM, KIND, DTYPE
+        )
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
-        is_own = (depth == own_depth)[:, None]
         place = (start + block) * DIM + depth[:, None] * 0
-        tl.store(keys + place + half, new_low, mask=is_own)
-        tl.store(keys + place + HALF + half, new_high, mask=is_own)
-        tl.store(values + place + dims, new_value, mask=is_own)
+        store(keys, values, place, new_low, new_high, new_value, (depth == own_depth)[:, None], DIM)
         key_low = tl.where(is_new[:, None], new_low, key_low)
         key_high = tl.where(is_new[:, None], new_high, key_high)
         value = tl.where(is_new[:, None], new_value, value)
@@ -212,7 +273,7 @@ def _attend(
     visible = (is_old | is_new)[None, :]
     if WINDOW > 0:
         visible = visible & (slot[None, :] > position[:, None] - WINDOW)
-    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling)
+    mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling, CAP)
     place = (((tl.program_id(2) * num_splits + split) * width + token) * NUM_KV + head) * GROUP + member
     tl.store(partial_ptr + place[:, None].to(tl.int64) * DIM + dims, mixed, mask=is_query[:, None])
     tl.store(weights_ptr + place * 2, best, mask=is_query)
@@ -285,15 +346,18 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
     attend_kernel: Any = _attend
     attend_kernel[(num_splits, width * heads.num_kv_heads, len(rows))](
         *(qkv, place.header, place.segments, place.starts, place.first, place.depths, place.sees),
-        *(place.cos, place.sin, partial, weights, layer, heads.scaling, num_splits, width, len(place.cos), rows.start),
+        *(*tables(heads), partial, weights, layer, heads.scaling),
+        *(num_splits, width, len(heads.rotary.cos), rows.start),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
+        KIND=kind_of(heads),
+        CAP=heads.softcap or 0.0,
         WINDOW=heads.window or 0,
         MEMBERS=max(16, triton.next_power_of_2(group)),
         SPLIT=SPLIT,
         WIDTHS=64,
-        num_warps=4,
+        num_warps=4 if heads.dim <= 128 else 8,
         **options,
     )
     join_kernel: Any = _join

@@ -14,38 +14,37 @@ import torch
 import triton
 import triton.language as tl
 
-from . import launch
-from .attention import SHARED, Heads, Place, old_planes, planes, read, rotated, segment_planes, summed
+from . import attention, launch
+from .attention import SHARED, Place, capped, old_planes, planes, read, rotated, segment_planes, store, summed
+from .features import Heads
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
-SLOTS, STAGES = SHARED, 3
-"""Slots that are read at once, and how many times ahead."""
+STAGES = 3
+"""How many times ahead slots are read, where the device has room for it."""
 MAX_COUNTED = 1 << 16
 """Rows times key/value heads."""
 
 
 @triton.jit
 def _own(
-    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride,
-    is_last, GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr,
-    PARTS: tl.constexpr,
+    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, norm_ptr, head, start, num_positions, scaling,
+    stride, is_last, GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr,
+    CAP: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Store the token's own key and value; where `is_last`, the softmax begins with them, elsewhere with nothing.
 
     So what is read of the cache goes to the tensor cores as it is.
     """
-    HALF: tl.constexpr = DIM // 2
-    half, dims, one = tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :], tl.arange(0, 1)
+    dims, one = tl.arange(0, DIM)[None, :], tl.arange(0, 1)
     own = one + (NUM_KV * GROUP + head) * DIM
     low, high = rotated(
-        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, num_positions, HALF, DTYPE, PARTS, stride
+        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, norm_ptr, num_positions, DIM, KIND, DTYPE, PARTS, stride
     )
     value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
-    tl.store(keys + start * DIM + half, low, mask=is_last)
-    tl.store(keys + start * DIM + HALF + half, high, mask=is_last)
-    tl.store(values + start * DIM + dims, value, mask=is_last)
-    score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1) * scaling
+    store(keys, values, start * DIM, low, high, value, is_last, DIM)
+    score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1)
+    score = capped(score * scaling, CAP)
     nothing = tl.zeros([MEMBERS, DIM], tl.float32)
     mixed = tl.where(is_last, value.to(tl.float32), nothing)
     return tl.where(is_last, score, -1e30), tl.where(is_last, 1.0, tl.zeros([MEMBERS], tl.float32)), mixed
@@ -55,7 +54,7 @@ def _own(
 def _go_through(
     best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
     layer, row, head, start, begin, lowest, highest, scaling,
-    NUM_KV: tl.constexpr, DIM: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+    NUM_KV: tl.constexpr, DIM: tl.constexpr, CAP: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Some more slots of a softmax, as far as they are visible: best, divisor, mixed values, not yet divided."""
     segment_keys, segment_values, segment_end = segment_planes(segments_ptr, out_ptr, layer, row, head, NUM_KV, DIM)
@@ -66,7 +65,7 @@ def _go_through(
         key_low, key_high, value = read(old_keys, old_values, slot, is_seen[:, None], DIM)
         scores = tl.dot(query_low, tl.trans(key_low), input_precision="ieee")
         scores = tl.dot(query_high, tl.trans(key_high), scores, input_precision="ieee") * scaling
-        scores = tl.where(is_seen[None, :], scores, float("-inf"))
+        scores = tl.where(is_seen[None, :], capped(scores, CAP), float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, axis=1))
         probs = tl.exp(scores - new_best[:, None])
         before = tl.exp(best - new_best)
@@ -102,10 +101,11 @@ def _put_together(
 @quick
 @triton.jit(do_not_specialize=["segments_ptr", "layer", "num_positions", "num_spans"])
 def _attend_rows(
-    qkv_ptr, header_ptr, segments_ptr, starts_ptr, cos_ptr, sin_ptr, out_ptr, partial_ptr, weights_ptr, arrived_ptr,
-    layer, scaling, num_positions, num_spans,
-    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr, MEMBERS: tl.constexpr,
-    SPAN: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    qkv_ptr, header_ptr, segments_ptr, starts_ptr, cos_ptr, sin_ptr, query_norm_ptr, key_norm_ptr,
+    out_ptr, partial_ptr, weights_ptr, arrived_ptr, layer, scaling, num_positions, num_spans,
+    GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, MEMBERS: tl.constexpr, SPAN: tl.constexpr, SLOTS: tl.constexpr, STAGES: tl.constexpr,
+    PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One span of the slots of one row and one key/value head."""
     let_next_start(PDL)
@@ -131,17 +131,17 @@ def _attend_rows(
         tl.store(place, tl.zeros([MEMBERS, DIM], DTYPE), mask=is_member)
         return
     query_low, query_high = rotated(
-        qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, num_positions,
-        DIM // 2, DTYPE, PARTS, stride,
+        qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, query_norm_ptr,
+        num_positions, DIM, KIND, DTYPE, PARTS, stride,
     )  # fmt: skip
     best, total, mixed = _own(
-        qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, head, start, num_positions, scaling, stride,
-        span == last_span, GROUP, NUM_KV, DIM, MEMBERS, DTYPE, PARTS,
+        qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, key_norm_ptr, head, start, num_positions,
+        scaling, stride, span == last_span, GROUP, NUM_KV, DIM, KIND, CAP, MEMBERS, DTYPE, PARTS,
     )  # fmt: skip
     lowest, highest = tl.maximum(begin // SLOTS * SLOTS, span * SPAN), tl.minimum(end, (span + 1) * SPAN)
     best, total, mixed = _go_through(
         best, total, mixed, segments_ptr, out_ptr, keys, values, query_low, query_high,
-        layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, SLOTS, STAGES,
+        layer, row, head, start, begin, lowest, highest, scaling, NUM_KV, DIM, CAP, SLOTS, STAGES,
     )  # fmt: skip
     if first_span != last_span:
         partial_ptr += number.to(tl.int64) * num_spans * GROUP * DIM
@@ -169,6 +169,11 @@ def span_of(num_rows: int) -> int:
     return 256 if num_rows <= 32 else 512
 
 
+def slots_of(dim: int) -> int:
+    """Slots that are read at once: as many as a segment shares, fewer where heads are larger than usual."""
+    return min(SHARED, (1 << 14) // dim)
+
+
 def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room: Room = fresh) -> torch.Tensor:
     """As `attention.attend`, one token a row; `qkv` may come in parts, [parts, rows, ...] in float32."""
     num_parts, num_rows = len(qkv) if qkv.ndim == 3 else 1, qkv.shape[-2]
@@ -177,19 +182,22 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     shape = (num_rows, heads.num_kv_heads, num_spans, group)
     partial = room("partial", (*shape, heads.dim), torch.float32, qkv.device)
     weights = room("weights", (*shape, 2), torch.float32, qkv.device)
-    out = room("mixed", (num_rows, heads.num_heads * heads.dim), place.cos.dtype, qkv.device)
+    out = room("mixed", (num_rows, heads.num_heads * heads.dim), place.dtype, qkv.device)
+    slots = slots_of(heads.dim)
     kernel: Any = _attend_rows
     kernel[(num_spans, heads.num_kv_heads, num_rows)](
-        *(qkv, place.header, place.segments, place.starts, place.cos, place.sin, out),
-        *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(place.cos), num_spans),
+        *(qkv, place.header, place.segments, place.starts, *attention.tables(heads), out),
+        *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(heads.rotary.cos), num_spans),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
+        KIND=attention.kind_of(heads),
+        CAP=heads.softcap or 0.0,
         WINDOW=heads.window or 0,
         MEMBERS=max(16, triton.next_power_of_2(group)),
         SPAN=span,
-        SLOTS=SLOTS,
-        STAGES=STAGES,
+        SLOTS=slots,
+        STAGES=max(1, min(STAGES, launch.shared_bytes(qkv.device) // (2 * slots * heads.dim * out.element_size()))),
         PARTS=num_parts,
         num_warps=8,
         **launch.options(qkv.device),

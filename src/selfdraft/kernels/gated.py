@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .activation import activated
 from .launch import Room, Tile, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
 
@@ -22,7 +23,7 @@ from .quick import quick
 @triton.jit(do_not_specialize=["num_tokens"])
 def _gated(
     x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    KIND: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -46,12 +47,17 @@ def _gated(
         gate += tl.load(bias_ptr + rows % num_rows)[:, None].to(tl.float32)
         up += tl.load(bias_ptr + num_rows + rows % num_rows)[:, None].to(tl.float32)
     mask = is_token[None, :] & (rows < num_rows)[:, None]
-    out = (gate * tl.sigmoid(gate) * up).to(out_ptr.dtype.element_ty)
+    out = (activated(gate, KIND) * up).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + tokens[None, :] * num_rows + rows[:, None], out, mask=mask)
 
 
-def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
-    """silu(x @ gate.T) * (x @ up.T): [tokens, size] -> [tokens, rows]; `weight` holds gate and up, [2 * rows, size]."""
+def gated(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, kind: str = "silu", room: Room = fresh
+) -> torch.Tensor:
+    """silu(x @ gate.T) * (x @ up.T): [tokens, size] -> [tokens, rows]; `weight` holds gate and up, [2 * rows, size].
+
+    `kind`: of the activation, see activation.py.
+    """
     num_tokens, size = x.shape
     num_rows = weight.shape[0] // 2
     out = room("gated", (num_tokens, num_rows), x.dtype, x.device)
@@ -61,6 +67,7 @@ def gated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = Non
         *(x, weight, x if bias is None else bias, out, num_tokens, num_rows),
         SIZE=size,
         HAS_BIAS=bias is not None,
+        KIND=kind,
         TOKENS=num_tile_tokens,
         ROWS=tile.rows,
         COLUMNS=next(step for step in (tile.columns, 64, 32, 16) if size % step == 0),

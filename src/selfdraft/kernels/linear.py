@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .activation import activated
 from .launch import PROCESSORS, Room, Tile, fresh, let_next_start, row_tile, token_tile, wait
 from .quick import quick
 
@@ -25,10 +26,11 @@ _MAX_SPLITS = 16
 @triton.jit(do_not_specialize=["num_tokens"])
 def _linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, num_rows,
-    SIZE: tl.constexpr, PART: tl.constexpr, IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, TOKENS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    SIZE: tl.constexpr, PART: tl.constexpr, IS_EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, KIND: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    let_next_start(PDL)
+    if KIND == "":
+        let_next_start(PDL)
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split = tl.program_id(2)
@@ -51,16 +53,21 @@ def _linear(
             weight = tl.load(weights + start, mask=is_column[None, :], other=0.0)
             x = tl.load(source + start, mask=is_token[None, :] & is_column[:, None], other=0.0)
         total = tl.dot(weight, x, total, input_precision="ieee")
+    if KIND != "":  # as large as a gated product
+        let_next_start(PDL)
     if HAS_BIAS:
         total += bias[:, None].to(tl.float32)
+    total = activated(total, KIND)
     place = (split * num_tokens + tokens[None, :]).to(tl.int64) * num_rows + rows[:, None]
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=is_token[None, :] & is_row[:, None])
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh) -> torch.Tensor:
-    """[tokens, size] -> [tokens, rows]; `weight` [rows, size]."""
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, room: Room = fresh, activation: str = ""
+) -> torch.Tensor:
+    """[tokens, size] -> [tokens, rows]; `weight` [rows, size]; `activation`: what is made of it, see activation.py."""
     tile = whole_tile(len(weight), len(x))
-    return multiply(x, weight, bias, tile, x.dtype, room)[0]
+    return multiply(x, weight, bias, tile, x.dtype, room, activation=activation)[0]
 
 
 def linear_parts(
@@ -79,6 +86,7 @@ def multiply(
     dtype: torch.dtype,
     room: Room = fresh,
     name: str = "whole",
+    activation: str = "",
 ) -> torch.Tensor:
     """[splits, tokens, rows], the product of each part of the columns; the bias is in the first."""
     (num_tokens, size), num_rows = x.shape, len(weight)
@@ -97,6 +105,7 @@ def multiply(
         PART=part,
         IS_EVEN=part * num_splits == size,
         HAS_BIAS=bias is not None,
+        KIND=activation,
         TOKENS=num_tile_tokens,
         ROWS=tile.rows,
         COLUMNS=tile.columns,

@@ -1,4 +1,4 @@
-"""What stands between the vendor's products of a prefill: rotary with the store of keys and values, attention, SwiGLU.
+"""What stands between the vendor's products of a prefill: rotary with the store of keys and values, attention, gating.
 
 The tokens of several texts are packed into one vector, without padding between them. A `chunk` is what one text has of
 them: its cache row is the header's, each token has a slot of its own. So texts with and without something before them
@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 
 from . import launch
-from .attention import Heads, old_planes, planes, rotated, segment_planes
+from .activation import activated
+from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables
+from .features import Heads
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -26,8 +28,8 @@ _LOG2_E = 1.4426950408889634
 @quick
 @triton.jit(do_not_specialize=["layer", "num_positions"])
 def _rotate_and_store(
-    qkv_ptr, header_ptr, chunks_ptr, slots_ptr, cos_ptr, sin_ptr, layer, num_positions,
-    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr,
+    qkv_ptr, header_ptr, chunks_ptr, slots_ptr, cos_ptr, sin_ptr, query_norm_ptr, key_norm_ptr, layer, num_positions,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr,
     ROTATED: tl.constexpr, STORED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """All heads of one token: queries are rotated where they are, rotated keys and values go to the token's slot."""
@@ -41,9 +43,11 @@ def _rotate_and_store(
     source = qkv_ptr + token.to(tl.int64) * ((NUM_HEADS + 2 * NUM_KV) * DIM)
     head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_rotated = head < NUM_HEADS + NUM_KV
+    norm_ptr = tl.where((head < NUM_HEADS)[:, None], query_norm_ptr, key_norm_ptr)
     low, high = rotated(
-        source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, num_positions, HALF, qkv_ptr.dtype.element_ty
-    )
+        source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, norm_ptr, num_positions,
+        DIM, KIND, qkv_ptr.dtype.element_ty,
+    )  # fmt: skip
     place, is_query = source + head[:, None] * DIM + half, (head < NUM_HEADS)[:, None]
     tl.store(place, low, mask=is_query)
     tl.store(place + HALF, high, mask=is_query)
@@ -63,14 +67,13 @@ def rotate_and_store(
     header: torch.Tensor,
     chunks: torch.Tensor,
     slots: torch.Tensor,
-    table: tuple[torch.Tensor, torch.Tensor],
     heads: Heads,
     layer: int,
 ) -> None:
     """`qkv` [tokens, (heads + 2 kv heads) * dim]: queries in place; keys and values to the layer's slots.
 
     `header` as in `attention.Place`, a row of it for each chunk; `chunks` and `slots` [tokens]: where each token
-    belongs, slot -1: nowhere. `table`: cos and sin [positions, dim / 2].
+    belongs, slot -1: nowhere.
     """
     kernel: Any = _rotate_and_store
     kernel[(len(qkv),)](
@@ -78,12 +81,13 @@ def rotate_and_store(
         header,
         chunks,
         slots,
-        *table,
+        *tables(heads),
         layer,
-        len(table[0]),
+        len(heads.rotary.cos),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
+        KIND=kind_of(heads),
         ROTATED=triton.next_power_of_2(heads.num_heads + heads.num_kv_heads),
         STORED=triton.next_power_of_2(heads.num_kv_heads),
         num_warps=4,
@@ -94,7 +98,7 @@ def rotate_and_store(
 @triton.jit
 def _mix(
     query, keys, values, first, position, end, scale, mixed, best, total,
-    DIM: tl.constexpr, WINDOW: tl.constexpr, KEYS: tl.constexpr, IS_EDGE: tl.constexpr,
+    DIM: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr, KEYS: tl.constexpr, IS_EDGE: tl.constexpr,
 ):  # fmt: skip
     """The softmax so far with the slots from `first` on: values not yet divided, the best score, the divisor.
 
@@ -103,7 +107,7 @@ def _mix(
     slot = first + tl.arange(0, KEYS)
     place = slot[:, None] * DIM + tl.arange(0, DIM)[None, :]
     key = tl.load(keys + place, mask=(slot < end)[:, None], other=0.0) if IS_EDGE else tl.load(keys + place)
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    scores = capped(tl.dot(query, tl.trans(key), input_precision="ieee") * scale, CAP)
     if IS_EDGE:
         is_seen = slot[None, :] <= position[:, None]
         if WINDOW > 0:
@@ -120,7 +124,7 @@ def _mix(
 @triton.jit
 def _attend_block(
     qkv_ptr, header_ptr, segments_ptr, entry, out_ptr, weights_ptr, layer, scale, num_tokens, head, split,
-    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """One head of a block of queries; of the slots up to its last token's, in blocks of KEYS, every SPLITS-th block."""
@@ -145,12 +149,12 @@ def _attend_block(
     for first in range(begin, edge, STEP):
         old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
-            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, False
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, CAP, WINDOW, KEYS, False
         )
     for first in range(begin + tl.cdiv(tl.maximum(edge - begin, 0), STEP) * STEP, end, STEP):
         old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
         mixed, best, total = _mix(
-            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, WINDOW, KEYS, True
+            query, old_keys, old_values, first, position, end, scale, mixed, best, total, DIM, CAP, WINDOW, KEYS, True
         )
     place = (split * num_tokens + token) * NUM_HEADS + head
     if SPLITS == 1:
@@ -166,7 +170,7 @@ def _attend_block(
 @triton.jit(do_not_specialize=["segments_ptr", "layer", "num_tokens"])
 def _attend_chunks(
     qkv_ptr, header_ptr, segments_ptr, blocks_ptr, out_ptr, weights_ptr, layer, scale, num_tokens,
-    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The blocks that there are, one or several a program; in splits, each program has another one of each block."""
@@ -178,14 +182,14 @@ def _attend_chunks(
     if SPLITS == 1:
         _attend_block(
             qkv_ptr, header_ptr, segments_ptr, blocks_ptr + block * 4, out_ptr, weights_ptr,
-            layer, scale, num_tokens, head, 0, NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, 1,
+            layer, scale, num_tokens, head, 0, NUM_HEADS, NUM_KV, DIM, CAP, WINDOW, QUERIES, KEYS, 1,
         )  # fmt: skip
     else:
         for item in range(block, num_blocks, tl.num_programs(0)):
             split = (tl.program_id(2) + item) % SPLITS
             _attend_block(
                 qkv_ptr, header_ptr, segments_ptr, blocks_ptr + item * 4, out_ptr, weights_ptr,
-                layer, scale, num_tokens, head, split, NUM_HEADS, NUM_KV, DIM, WINDOW, QUERIES, KEYS, SPLITS,
+                layer, scale, num_tokens, head, split, NUM_HEADS, NUM_KV, DIM, CAP, WINDOW, QUERIES, KEYS, SPLITS,
             )  # fmt: skip
 
 
@@ -252,11 +256,12 @@ def attend(
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
+        CAP=(heads.softcap or 0.0) * _LOG2_E,
         WINDOW=heads.window or 0,
         QUERIES=queries,
         KEYS=64,
         SPLITS=splits,
-        num_warps=queries // 16,
+        num_warps=queries // 16 if heads.dim <= 128 else 8,
         num_stages=_num_stages(queries, heads.dim, qkv),
         **options,
     )
@@ -281,24 +286,23 @@ def _num_stages(queries: int, dim: int, x: torch.Tensor) -> int:
 
 @quick
 @triton.jit
-def _gate(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _gate(x_ptr, out_ptr, SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     let_next_start(PDL)
     wait(PDL)
     token, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = place < SIZE
     gate = tl.load(x_ptr + token * 2 * SIZE + place, mask=mask, other=0.0)
     up = tl.load(x_ptr + token * 2 * SIZE + SIZE + place, mask=mask, other=0.0)
-    wide = gate.to(tl.float32)
-    silu = (wide * tl.sigmoid(wide)).to(gate.dtype)  # rounded where transformers rounds
-    tl.store(out_ptr + token * SIZE + place, (silu.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask)
+    factor = activated(gate.to(tl.float32), KIND).to(gate.dtype)  # rounded where transformers rounds
+    tl.store(out_ptr + token * SIZE + place, (factor.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=mask)
 
 
-def gate(x: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up: [tokens, 2 * size] -> [tokens, size]."""
+def gate(x: torch.Tensor, kind: str = "silu") -> torch.Tensor:
+    """silu(gate) * up: [tokens, 2 * size] -> [tokens, size]; `kind`: of the activation."""
     num_tokens, size = x.shape[0], x.shape[1] // 2
     out = torch.empty(num_tokens, size, dtype=x.dtype, device=x.device)
     kernel: Any = _gate
     kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
-        x, out, SIZE=size, BLOCK=_BLOCK, num_warps=4, **launch.options(x.device)
+        x, out, SIZE=size, KIND=kind, BLOCK=_BLOCK, num_warps=4, **launch.options(x.device)
     )
     return out

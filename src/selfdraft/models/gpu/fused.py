@@ -1,9 +1,11 @@
 """FusedForward: a joined model in few kernels, all of kernels/; in wide passes products may be the vendor's.
 
-A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. The
-weights are the model's own (models/joined.py has joined them). Each branch is added to the stream by the norm that
-follows it, whichever sub-layer that belongs to: any skip set is a composition of the same kernels. Passes without the
-vendor's products work in fixed places (workspace.py), where any skip set is a composition of the same launches.
+A layer is eight launches: norm, QKV product, attention in two, output product; norm, gated product, down product. What
+they do follows from what its joined parts say (models/joined.py, which has joined the model's own weights). Each branch
+is added to the stream by the norm that follows it, whichever sub-layer that belongs to: any skip set is a composition
+of the same kernels. Passes without the vendor's products work in fixed places (workspace.py), where any skip set is a
+composition of the same launches. Where branches are normed before they are added, such a launch is that of a pair of
+sub-layers: pairs that are close are ready, others come when they first run.
 """
 
 from __future__ import annotations
@@ -17,26 +19,28 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
+from ...kernels.activation import KINDS
 from ...kernels.attention import SHARED, Place, attend
+from ...kernels.attention import kind_of as kind_of_heads
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
 from ...kernels.launch import Room
-from ...kernels.norm import add_norm
+from ...kernels.norm import add_norm, kind_of, norm_heads
 from ...types import SkipSet
 from ..cache import SlotCache
 from ..decoder import Decoder
-from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm
+from ..joined import JoinedAttention, JoinedBranch, JoinedHead, JoinedMLP, JoinedModule, JoinedNorm
 from ..sublayer import SubLayer
 from .forward import head_start
 from .memory import PassBuffers, Rooms
-from .products import Products, Timer, branch_product, gated_product, product
+from .products import Products, Timer, branch_product, inner_product, product
 from .workspace import Fixed, Fresh, Workspace
 
 DTYPES = (torch.bfloat16, torch.float16)
-MAX_POSITIONS = 1 << 17
-"""Of models that name no context length."""
 SPANNED_ROWS = 16
 """Of one token each: more of them are read in long spans (kernels/attention_rows.py) instead of short splits."""
+_CLOSE = 4
+"""Sub-layers of a pair at most this far apart are launched ready: with half of them skipped, 15 of 16 pairs."""
 _SETTLING_TOKENS = 64
 
 
@@ -44,8 +48,8 @@ _SETTLING_TOKENS = 64
 class Midway:
     """A pass on its way: `stream` [tokens, hidden] waits for `branch` (or its parts), which the next norm adds to it.
 
-    `theirs`: the products that are the vendor's. `streams`: the sums so far by capture point; `name` is the point after
-    the branch.
+    `theirs`: the products that are the vendor's. `streams`: the sums so far by capture point. `last`: the sub-layer
+    that the branch is of.
     """
 
     place: Place
@@ -56,7 +60,7 @@ class Midway:
     capture: Sequence[str]
     stream: torch.Tensor
     branch: torch.Tensor | None = None
-    name: str = "embedding"
+    last: SubLayer | None = None
     streams: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -68,8 +72,9 @@ class FusedForward:
 
     def __init__(self, decoder: Decoder, make_timer: Callable[[torch.device], Timer] | None = None) -> None:
         self._decoder, self._products = decoder, Products(decoder, make_timer)
-        self._cos, self._sin = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
-        self._down = next(part.run.down for part in decoder.sublayers if isinstance(part.run, JoinedMLP))
+        self._scale, parts = decoder.embedding_scale, [part.run for part in decoder.sublayers]
+        mlps = [part.down for part in parts if isinstance(part, JoinedMLP)]
+        self._down = [*mlps, *(part.out for part in parts if isinstance(part, JoinedAttention))][0]
         self._nothing = self._down.new_zeros(_SETTLING_TOKENS, self._down.shape[1])
         self._shared = Rooms()
         self._spaces: WeakKeyDictionary[PassBuffers, dict[tuple[int, int], Fixed]] = WeakKeyDictionary()
@@ -82,36 +87,39 @@ class FusedForward:
     ) -> Midway:
         sublayers, table, places = self._decoder.active_sublayers(skip), self._decoder.embedding, buffers.places
         rows = (buffers.header, buffers.tensors["segments"], buffers.starts, buffers.first, places)
-        place = Place(*rows, buffers.depths, buffers.sees, self._cos, self._sin, end)
+        place = Place(*rows, buffers.depths, buffers.sees, table.dtype, end)
         theirs = self._products.theirs(len(places))
-        space: Workspace = Fresh() if capture or theirs - {"head"} else self._fixed(buffers, end)
-        stream = space.launch("embedding", partial(embed, table, buffers.tokens, places, space.room))
+        has_modules = any(isinstance(part.run, JoinedModule) for part in sublayers)
+        is_fresh = capture or theirs - {"head"} or has_modules
+        space: Workspace = Fresh() if is_fresh else self._fixed(buffers, end)
+        stream = space.launch("embedding", partial(embed, table, buffers.tokens, places, self._scale, space.room))
         return _run(Midway(place, space, theirs, sublayers, bool(skip), capture, stream), head_start(sublayers))
 
     def finish(self, state: Midway, vocabulary: int | None = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         head: Any = self._decoder.head
         state = _run(state, len(state.rest))
-        stream, normed = _normed(state.space, "norm", self._decoder.final_norm, state.stream, state.branch)
-        streams = {**state.streams, state.name: stream, "norm": normed}
+        final: Any = self._decoder.final_norm
+        stream, normed = _normed(state.space, "norm", final, state.stream, state.branch, state.last)
+        streams = {**state.streams, _point(state.last): stream, "norm": normed}
         captured = {point: streams[self._decoder.last_point(point, streams)] for point in state.capture}
         bias = None if head.bias is None else head.bias[:vocabulary]
         if state.skips and isinstance(state.space, Fixed):
             state.space.complete(lambda space: self._launch_all(replace(state, space=space), normed))
-        return product(normed, head.weight[:vocabulary], bias, "head" in state.theirs), captured
+        scores = product(normed, head.weight[:vocabulary], bias, "head" in state.theirs)
+        return self._decoder.scores_of(scores), captured
 
     def _fixed(self, buffers: PassBuffers, end: int) -> Fixed:
         """Of these inputs and slots alone: others may be recorded between the two halves of a pass."""
         return self._spaces.setdefault(buffers, {}).setdefault((end, buffers.num_tokens), Fixed(self._shared))
 
     def _launch_all(self, state: Midway, normed: torch.Tensor) -> None:
-        """Every launch of any skip set: each sub-layer, and each norm after nothing or after a branch of each sort."""
-        sublayers = self._decoder.sublayers
-        branches = [_branch(state, sublayer, normed) for sublayer in sublayers]
-        parts: dict[str, Any] = {one.name: one.run for one in sublayers}
-        norms = {name: part.norm for name, part in parts.items()}
-        for name, norm in {**norms, "norm": self._decoder.final_norm}.items():
-            for branch in (None, *{_where(one): one for one in branches}.values()):
-                _normed(state.space, name, norm, state.stream, branch)
+        """Every sub-layer, and each norm after nothing or after one of the sub-layers that are close before it."""
+        parts: Any = [one for one in self._decoder.sublayers if not isinstance(one.run, JoinedModule)]
+        norms = [*((one.name, one.run.norm) for one in parts), ("norm", self._decoder.final_norm)]
+        branches = [(one, _branch(state, one, state.stream if one.run.norm is None else normed)) for one in parts]
+        for place, (name, norm) in enumerate(norms):
+            for last, branch in ((None, None), *branches[max(0, place - _CLOSE) : place]):
+                _normed(state.space, name, norm, state.stream, branch, last)
 
     def figures(self) -> dict[str, Any]:
         return self._products.figures()
@@ -127,22 +135,32 @@ class FusedForward:
 
 def _run(state: Midway, count: int) -> Midway:
     """The next `count` sub-layers; the branch of the last one is left for whoever goes on."""
-    stream, branch, name, streams = state.stream, state.branch, state.name, dict(state.streams)
+    stream, branch, last, streams = state.stream, state.branch, state.last, dict(state.streams)
     for sublayer in state.rest[:count]:
         part: Any = sublayer.run
-        stream, normed = _normed(state.space, sublayer.name, part.norm, stream, branch)
-        streams[name] = stream
-        branch, name = _branch(state, sublayer, normed), sublayer.name
-    return replace(state, rest=state.rest[count:], stream=stream, branch=branch, name=name, streams=streams)
+        stream, normed = _normed(state.space, sublayer.name, part.norm, stream, branch, last)
+        streams[_point(last)] = stream
+        branch, last = _branch(state, sublayer, normed), sublayer
+    return replace(state, rest=state.rest[count:], stream=stream, branch=branch, last=last, streams=streams)
+
+
+def _point(last: SubLayer | None) -> str:
+    return "embedding" if last is None else last.name
 
 
 def _normed(
-    space: Workspace, name: str, norm: JoinedNorm, stream: torch.Tensor, branch: torch.Tensor | None
+    space: Workspace,
+    name: str,
+    norm: JoinedNorm | None,
+    stream: torch.Tensor,
+    branch: torch.Tensor | None,
+    last: SubLayer | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The stream with the branch added, and what the norm before `name` makes of it."""
-    return space.launch(
-        (name, _where(branch)), partial(add_norm, stream, branch, norm.weight, norm.eps, room=space.room)
-    )
+    """The stream with the branch of `last` added, and what the norm before `name` makes of it."""
+    part: Any = None if last is None else last.run
+    after, multiplier = (None, 1.0) if part is None else (part.after, part.multiplier)
+    key = (name, _where(branch), None if after is None else _point(last), multiplier)
+    return space.launch(key, partial(add_norm, stream, branch, norm, after, multiplier, room=space.room))
 
 
 def _where(branch: torch.Tensor | None) -> tuple[int, int]:
@@ -152,22 +170,28 @@ def _where(branch: torch.Tensor | None) -> tuple[int, int]:
 
 def _branch(state: Midway, sublayer: SubLayer, normed: torch.Tensor) -> torch.Tensor:
     part, space = sublayer.run, state.space
-    run: Any = _mlp if isinstance(part, JoinedMLP) else _attention
+    run: Any = _mlp if isinstance(part, JoinedMLP) else _attention if isinstance(part, JoinedAttention) else _module
     branch: torch.Tensor = space.launch(sublayer.name, partial(run, part, normed, state, space.room))
     return branch
 
 
+def _module(part: JoinedModule, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
+    return part.module(normed[None]).view_as(normed)
+
+
 def _mlp(part: JoinedMLP, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
-    inner = gated_product(normed, part.up, part.up_bias, "gated" in state.theirs, room)
+    how = ("gated" in state.theirs, room, str(part.kind), part.is_gated)
+    inner = inner_product(normed, part.up, part.up_bias, *how)
     return branch_product(inner, part.down, part.down_bias, "down" in state.theirs, room)
 
 
 def _attention(part: JoinedAttention, normed: torch.Tensor, state: Midway, room: Room) -> torch.Tensor:
     has_many_rows = len(normed) > SPANNED_ROWS and state.place.depths.shape[1] == 1
-    name, multiply, attention = ("rows", branch_product, attend_rows) if has_many_rows else ("qkv", product, attend)
+    comes_in_parts = has_many_rows and part.query_norm_all is None
+    name, multiply = ("rows", branch_product) if comes_in_parts else ("qkv", product)
     qkv = multiply(normed, part.qkv, part.qkv_bias, name in state.theirs, room)
-    heads: Any = part.heads
-    mixed = attention(qkv, state.place, heads, part.layer, room)
+    norm_heads(qkv, part.query_norm_all, part.key_norm_all)
+    mixed = (attend_rows if has_many_rows else attend)(qkv, state.place, part.heads, part.layer, room)
     return branch_product(mixed, part.out, part.out_bias, "out" in state.theirs, room)
 
 
@@ -176,17 +200,16 @@ def sorts_of(sublayers: Sequence[SubLayer]) -> frozenset[tuple[Any, ...]]:
 
 
 def _sort(part: Any) -> tuple[Any, ...]:
-    """Shapes, biases and windows: what kernels are compiled for."""
+    """Shapes, biases, and kinds of what else there is: what kernels are compiled for."""
+    around = kind_of(part.norm), kind_of(part.after), part.multiplier == 1
+    if isinstance(part, JoinedModule):
+        return around
     if isinstance(part, JoinedMLP):
-        return part.up.shape, part.up_bias is None, part.down.shape, part.down_bias is None
-    return (
-        part.qkv.shape,
-        part.qkv_bias is None,
-        part.out.shape,
-        part.out_bias is None,
-        part.heads.window,
-        part.heads.dim,
-    )
+        biases = part.up_bias is None, part.down_bias is None
+        return *around, *biases, part.up.shape, part.down.shape, part.is_gated, part.kind
+    heads, biases, shapes = part.heads, (part.qkv_bias is None, part.out_bias is None), (part.qkv.shape, part.out.shape)
+    kinds = kind_of_heads(heads), kind_of(part.query_norm_all), kind_of(part.key_norm_all)
+    return *around, *biases, *shapes, *kinds, heads.num_heads, heads.dim, heads.window, heads.softcap
 
 
 def reason_against(decoder: Decoder) -> str | None:
@@ -194,17 +217,17 @@ def reason_against(decoder: Decoder) -> str | None:
     parts: list[Any] = [part.run for part in decoder.sublayers]
     if decoder.dtype not in DTYPES:
         return f"its dtype is {str(decoder.dtype).removeprefix('torch.')}, not bfloat16 or float16"
-    if not all(isinstance(part, JoinedAttention | JoinedMLP) for part in parts):
-        return "its sub-layers are not plain RMSNorm, rotary attention and gated MLP"
+    if not all(isinstance(part, JoinedBranch) for part in parts):
+        return "its sub-layers are not all of plain norms, attention and MLPs that are known"
     if not isinstance(decoder.final_norm, JoinedNorm) or not isinstance(decoder.head, JoinedHead):
         return "its final norm or its head is not plain"
-    if any(part.activation is not F.silu for part in parts if isinstance(part, JoinedMLP)):
-        return "its MLP is not gated by SiLU"
+    if any(part.kind not in KINDS for part in parts if isinstance(part, JoinedMLP)):
+        return "the activation of its MLP is not SiLU or GELU"
     if len(set(decoder.shapes)) > 1:
         return "its layers have keys of different shapes"
-    sizes = [part.up.shape[1] for part in parts if isinstance(part, JoinedMLP)]
-    if any(size % 16 for size in sizes):
-        return f"its hidden size is {sizes[0]}, not a multiple of 16"
+    size = decoder.embedding.shape[1]
+    if size % 16:
+        return f"its hidden size is {size}, not a multiple of 16"
     dims = {part.heads.dim for part in parts if isinstance(part, JoinedAttention)}
     if any(dim & (dim - 1) or dim < 32 for dim in dims):
         return f"its head size is {max(dims)}, not a power of two from 32 on"

@@ -1,6 +1,6 @@
 """FusedPrefill: a joined model's prefill in nine launches a layer, none of which waits for the host.
 
-Norm, QKV product, rotary and store, attention, output product; norm, gate and up product, SwiGLU, down product. The
+Norm, QKV product, rotary and store, attention, output product; norm, gate and up product, gating, down product. The
 products are the vendor's. The tokens of all rows stand packed in one vector, whatever is before them in their cache
 rows: attention reads keys and values from there, through an address on the device. So one recording serves every cache.
 """
@@ -16,21 +16,22 @@ import torch
 import torch.nn.functional as F
 
 from ...errors import SelfTestError
-from ...kernels.norm import add_norm
-from ...kernels.prefill import attend, gate, queries_of, rotate_and_store
+from ...kernels.norm import add_norm, norm_heads
+from ...kernels.prefill import attend, queries_of, rotate_and_store
 from ...passes import PassOutput, PassRequest
 from ...types import SkipSet
 from ..cache import SlotCache
 from ..checks import relative_error, tolerance_of
 from ..decoder import Decoder
-from ..joined import JoinedAttention, JoinedMLP
+from ..joined import JoinedAttention, JoinedBranch, JoinedMLP, JoinedModule, JoinedNorm
 from ..placement import Placement
 from ..prompts import packed
 from ..sublayer import SubLayer, up_to_last_keys
-from .fused import MAX_POSITIONS, sorts_of
+from .fused import sorts_of
 from .graphs import GraphKey, Graphs, Recorder, Recording
 from .memory import Device, PromptBuffers, Rooms, power_of_two
 from .prefill import PREFILL_STEP, Prefill, prefill_width
+from .products import inner_product
 
 MAX_TOKENS = 2048
 """Of what is recorded: beyond, launching takes less than computing."""
@@ -59,7 +60,7 @@ class FusedPrefill(Prefill):
     def __init__(self, decoder: Decoder, graphs: Graphs | None = None) -> None:
         super().__init__(decoder)
         self._graphs, self._room, device = graphs, Rooms(), Device(decoder.device)
-        self._table = decoder.rotary_table(decoder.context_length or MAX_POSITIONS)
+        self._scale = decoder.embedding_scale
         widths = {prefill_width(width) for width in range(1, MAX_TOKENS + 1)}
         self.recorded_widths = () if graphs is None else sorted(widths)
         self._inputs = functools.cache(lambda size, rows: PromptBuffers(device, size, rows, queries_of(size)))
@@ -115,28 +116,39 @@ class FusedPrefill(Prefill):
     ) -> dict[str, torch.Tensor]:
         """[tokens, hidden] after each of `points`; the last branch is added only where one of them follows it."""
         stream: torch.Tensor = F.embedding(inputs.tensors["tokens"], self._decoder.embedding)
+        stream = stream if self._scale == 1 else stream * self._scale
         streams: dict[str, torch.Tensor] = {}
         branch: torch.Tensor | None = None
         name = "embedding"
+        after: tuple[JoinedNorm | None, float] = (None, 1.0)
         for sublayer in sublayers if points else up_to_last_keys(sublayers):
             part: Any = sublayer.run
-            stream, normed = add_norm(stream, branch, part.norm.weight, part.norm.eps)
+            stream, normed = add_norm(stream, branch, part.norm, *after)
             if name in points:
                 streams[name] = stream
-            branch, name = self._branch(part, normed, inputs), sublayer.name
+            branch, name, after = self._branch(part, normed, inputs), sublayer.name, (part.after, part.multiplier)
         if not points.isdisjoint((name, "norm")):
             norm: Any = self._decoder.final_norm
-            streams[name], streams["norm"] = add_norm(stream, branch, norm.weight, norm.eps)
+            streams[name], streams["norm"] = add_norm(stream, branch, norm, *after)
         return streams
 
-    def _branch(self, part: JoinedAttention | JoinedMLP, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
+    def _branch(self, part: JoinedBranch, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
+        if isinstance(part, JoinedModule):
+            return part.module(normed[None]).view_as(normed)
         if isinstance(part, JoinedMLP):
-            return F.linear(gate(F.linear(normed, part.up, part.up_bias)), part.down, part.down_bias)
+            inner = inner_product(
+                normed, part.up, part.up_bias, is_theirs=True, kind=str(part.kind), is_gated=part.is_gated
+            )
+            return F.linear(inner, part.down, part.down_bias)
+        assert isinstance(part, JoinedAttention)
+        return self._attention(part, normed, inputs)
+
+    def _attention(self, part: JoinedAttention, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
         qkv = F.linear(normed, part.qkv, part.qkv_bias)
+        norm_heads(qkv, part.query_norm_all, part.key_norm_all)
         header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
-        heads: Any = part.heads
-        rotate_and_store(qkv, header, chunks, slots, self._table, heads, part.layer)
-        mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], heads, part.layer)
+        rotate_and_store(qkv, header, chunks, slots, part.heads, part.layer)
+        mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], part.heads, part.layer)
         return F.linear(mixed, part.out, part.out_bias)
 
     @torch.inference_mode()
@@ -165,10 +177,9 @@ class FusedPrefill(Prefill):
         inputs.send_request(PassRequest(tokens, [0], needs_scores=False), caches[0])
         placement = Placement.chain([0], width, decoder.device)
         hidden, step = decoder.embed(torch.tensor(tokens, device=decoder.device), placement, caches[1])
-        hidden = hidden / 32  # small beside the branch, which is what is compared
-        assert part.norm is not None
-        normed = F.pad(part.norm(hidden)[0], (0, 0, 0, len(inputs.tensors["tokens"]) - width))
-        _check(self._branch(part, normed, inputs)[:width], (part(hidden, step) - hidden)[0])
+        normed = hidden if part.norm is None else part.norm(hidden)
+        padded = F.pad(normed[0], (0, 0, 0, len(inputs.tensors["tokens"]) - width))
+        _check(self._attention(part, padded, inputs)[:width], part.output(normed, step)[0])
 
 
 def _check(found: torch.Tensor, expected: torch.Tensor) -> None:

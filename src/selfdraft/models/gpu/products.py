@@ -42,17 +42,32 @@ def branch_product(
     return F.linear(x, weight, bias) if is_theirs else linear_parts(x, weight, bias, room)
 
 
-def gated_product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_theirs: bool, room: Room = fresh
+def inner_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    is_theirs: bool,
+    room: Room = fresh,
+    kind: str = "silu",
+    is_gated: bool = True,
 ) -> torch.Tensor:
-    return gate(F.linear(x, weight, bias)) if is_theirs else gated(x, weight, bias, room)
+    """The first half of an MLP, with its activation."""
+    if not is_theirs:
+        return gated(x, weight, bias, kind, room) if is_gated else linear(x, weight, bias, room, kind)
+    inner = F.linear(x, weight, bias)
+    return gate(inner, kind) if is_gated else _ACTIVATIONS[kind](inner)
 
 
-_FUNCTIONS = {
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+}
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "qkv": product,
     "rows": branch_product,  # QKV, where each row has one token: attention adds the parts
     "out": branch_product,
-    "gated": gated_product,
+    "gated": inner_product,
     "down": branch_product,
     "head": product,
 }
@@ -64,8 +79,10 @@ class Products:
     def __init__(self, decoder: Decoder, make_timer: Callable[[torch.device], Timer] | None = None) -> None:
         self._decoder, self._matrices = decoder, _matrices_of(decoder)
         self._make_timer = make_timer or (graph_timer if decoder.device.type == "cuda" else None)
+        parts = (part.run for part in decoder.sublayers)
+        self._inner = next(((part.kind, part.is_gated) for part in parts if isinstance(part, JoinedMLP)), ())
         shapes = tuple((weight.shape, bias is None) for some in self._matrices.values() for weight, bias in some)
-        known = _table(decoder.device, decoder.dtype, shapes)
+        known = _table(decoder.device, decoder.dtype, shapes, self._inner)
         self.table = known if make_timer is None else {}
 
     def theirs(self, num_tokens: int) -> frozenset[str]:
@@ -74,7 +91,7 @@ class Products:
             return frozenset()
         if num_tokens not in self.table:
             timer = self._make_timer(self._decoder.device)
-            self.table[num_tokens] = {name: self._measure(timer, name, num_tokens) for name in _FUNCTIONS}
+            self.table[num_tokens] = {name: self._measure(timer, name, num_tokens) for name in self._matrices}
         return frozenset(name for name, times in self.table[num_tokens].items() if is_faster(*times))
 
     def figures(self) -> dict[str, Any]:
@@ -91,14 +108,15 @@ class Products:
         """Seconds a product, ours and the vendor's: of different matrices, so that they are read from memory."""
         matrices = _uncached(self._matrices[name], self._decoder.device)
         inputs = {weight.shape[1]: weight.new_ones(num_tokens, weight.shape[1]) for weight, _ in matrices}
+        more = (fresh, *self._inner) if name == "gated" else ()
         norm: Any = self._decoder.final_norm
         stream = norm.weight.new_ones(num_tokens, len(norm.weight))
 
         def run(is_theirs: bool) -> None:
             for weight, bias in matrices:
-                found = _FUNCTIONS[name](inputs[weight.shape[1]], weight, bias, is_theirs)
+                found = _FUNCTIONS[name](inputs[weight.shape[1]], weight, bias, is_theirs, *more)
                 if name in ("out", "down"):  # parts cost the norm more than a whole
-                    add_norm(stream, found, norm.weight, norm.eps)
+                    add_norm(stream, found, norm)
 
         ours, theirs = (timer(partial(run, is_theirs)) / len(matrices) for is_theirs in (False, True))
         return ours, theirs
@@ -120,7 +138,7 @@ def _matrices_of(decoder: Decoder) -> dict[str, list[Matrix]]:
     attention = [part for part in parts if isinstance(part, JoinedAttention)]
     mlps = [part for part in parts if isinstance(part, JoinedMLP)]
     qkv = [(part.qkv, part.qkv_bias) for part in attention]
-    return {
+    matrices = {
         "qkv": qkv,
         "rows": qkv,
         "out": [(part.out, part.out_bias) for part in attention],
@@ -128,6 +146,7 @@ def _matrices_of(decoder: Decoder) -> dict[str, list[Matrix]]:
         "down": [(part.down, part.down_bias) for part in mlps],
         "head": [(head.weight, head.bias)],
     }
+    return {name: some for name, some in matrices.items() if some}  # where all MLPs are experts, they have none
 
 
 def _uncached(matrices: Sequence[Matrix], device: torch.device) -> Sequence[Matrix]:
