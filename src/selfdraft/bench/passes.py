@@ -24,6 +24,7 @@ from ..measure.passes import CONTEXT, cost_figures
 from ..measure.peers import PEERS, peer_arms
 from ..measure.records import Record
 from ..models import latency
+from ..models.families import family_of
 from ..models.free_memory import free_bytes
 from ..models.load.info import ModelInfo, describe
 from ..passes import PassRequest
@@ -125,14 +126,19 @@ class ShapeBench:
 
 
 def make_model(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Matrices are small random numbers, so that scores stay finite; norms are 1, biases 0."""
+    """Matrices are small random numbers, so that scores stay finite; norms multiply by 1, biases are 0."""
     with torch.device(device), no_init_weights(), quiet():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    parts = family_of(model).parts
+    offset = parts.norm.offset if parts else 0
     model.tie_weights()  # part of the initialisation that is left out
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.uniform_(-_LARGEST, _LARGEST) if weight.ndim > 1 else weight.fill_(name.endswith("weight"))
+            if weight.ndim > 1:
+                weight.uniform_(-_LARGEST, _LARGEST)
+            else:
+                weight.fill_(1 - offset if name.endswith("weight") else 0)
     model.generation_config.eos_token_id = None  # random texts go on
     return model.eval().requires_grad_(False)
 

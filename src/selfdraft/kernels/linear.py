@@ -121,16 +121,20 @@ def whole_tile(num_rows: int, num_tokens: int) -> Tile:
     QKV in parts, which attention has to add up, is quicker by itself (3.2 us instead of 4.9) and makes a pass of one
     token slower (1.37 ms instead of 1.33; H200), one of 64 rows quicker (1.57 instead of 1.68).
     """
-    if num_rows <= 64 * PROCESSORS:
-        return Tile(64, 128, 4, 7)
     rows = row_tile(num_rows, num_tokens)
-    return Tile(rows, 128, rows // 16, 4 if rows == 64 else 3)
+    is_small = num_rows <= 3 * 64 * PROCESSORS
+    return Tile(rows, 128, rows // 16, 3 if rows == 128 else 7 if is_small else 4)
 
 
 @cache
 def split_tile(num_rows: int) -> Tile:
     """Of a product that is left in parts: output, down, QKV of many rows. At most one program a processor.
 
-    Measured on an H200 at 1536 x 1536 and 1536 x 8960: with more, 63 tokens take up to half as long again.
+    Measured on an H200 at 1536 x 1536 and 1536 x 8960: with more, 63 tokens take up to half as long again. Where that
+    would leave a quarter of the processors without one, there are three times as many (4608 x 18432: 42 us instead of
+    44, 5120 x 5120: 14.8 instead of 15.7).
     """
-    return Tile(64, 128, 4, 4, max(1, min(PROCESSORS // triton.cdiv(num_rows, 64), _MAX_SPLITS)))
+    num_programs = triton.cdiv(num_rows, 64)
+    if PROCESSORS // 2 < num_programs < PROCESSORS * 3 // 4:
+        return Tile(64, 128, 4, 4, 3)
+    return Tile(64, 128, 4, 6, max(1, min(PROCESSORS // num_programs, _MAX_SPLITS)))
