@@ -180,7 +180,9 @@ WRONG_PARTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("family", "changes"), WRONG_PARTS, ids=str)
+@pytest.mark.parametrize(
+    ("family", "changes"), WRONG_PARTS, ids=[f"{name}-{next(iter(wrong))}" for name, wrong in WRONG_PARTS]
+)
 def test_wrong_parts_fail_the_self_test(family, changes, monkeypatch):
     row = FAMILIES[family]
     assert row.parts is not None
