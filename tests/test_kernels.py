@@ -213,10 +213,12 @@ def test_each_part_of_a_product(dtype, tile, num_tokens):
 
 def test_tiles_of_known_models():
     """Measured shapes; and of no matrix too many parts, or a program without columns."""
-    assert split_tile(2048) == Tile(64, 128, 4, 4, 4)
-    assert split_tile(1536) == Tile(64, 128, 4, 4, 5)
+    assert split_tile(2048) == Tile(64, 128, 4, 6, 4)
+    assert split_tile(1536) == Tile(64, 128, 4, 6, 5)
+    assert [split_tile(size).num_splits for size in (4096, 4608, 5120, 8192)] == [2, 3, 3, 1]
     assert [-(-size // split_tile(1536).part(size)) for size in (1536, 8960)] == [4, 5]
     assert [whole_tile(151936, count) for count in (32, 33)] == [Tile(64, 128, 4, 4), Tile(128, 128, 8, 3)]
+    assert [gated_tile(size, 1).num_stages for size in (3072, 14336, 17920, 40000)] == [6, 5, 4, 4]
     assert [gated_tile(8960, count) for count in (32, 33)] == [Tile(64, 64, 4, 5), Tile(128, 64, 8, 4)]
     assert gated_tile(4864, 64).rows == 64, "38 programs of 128 rows would be too few"
     for num_rows in (8, 576, 1536, 4096, 20000):

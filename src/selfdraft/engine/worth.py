@@ -17,7 +17,7 @@ MAX_KNOWN = 64
 
 
 class BatchSwitch(DraftSwitch):
-    """Begins with plain rounds: beside these, drafts that are far too slow for so many rows are given up early."""
+    """Begins with plain rounds: beside these, drafts that are far too slow for all these rows end early."""
 
     def __init__(self) -> None:
         super().__init__()

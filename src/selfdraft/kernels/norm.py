@@ -18,7 +18,7 @@ def kind_of(norm: Norm | None) -> int:
     """What `normed` does, as a constant; 0: nothing."""
     if norm is None:
         return 0
-    return 1 + 2 * norm.is_centred + 4 * norm.rounds_first + 8 * (norm.bias is not None) + 16 * (norm.offset != 0)
+    return 1 + 2 * norm.is_centred + 4 * norm.rounds_first + 8 * (norm.bias is not None)
 
 
 def _values(norm: Norm | None, unused: torch.Tensor) -> tuple[Any, ...]:
@@ -30,15 +30,17 @@ def _values(norm: Norm | None, unused: torch.Tensor) -> tuple[Any, ...]:
 
 @triton.jit
 def _weights(weight_ptr, bias_ptr, offset, place, mask, KIND: tl.constexpr):
-    """In float32; something in the place of what there is not."""
+    """In float32; something in the place of what there is not.
+
+    The offset is added also where it is 0: of a weight that may be anything in float32, no compiler makes a product in
+    half precision, which it would join with a sum that follows and not round between them.
+    """
     weight = place.to(tl.float32)
     bias = weight
     if KIND & 1:
-        weight = tl.load(weight_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + place, mask=mask, other=0.0).to(tl.float32) + offset
     if KIND & 8:
         bias = tl.load(bias_ptr + place, mask=mask, other=0.0).to(tl.float32)
-    if KIND & 16:
-        weight += offset
     return weight, bias
 
 
