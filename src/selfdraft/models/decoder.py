@@ -238,7 +238,9 @@ class Decoder:
             return None
         module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
         has_rotary = parts.has_rotary(self.config, layer)
-        table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type)
+        table = RotaryTable(
+            self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved
+        )
         make_heads = partial(
             Heads,
             rotary=table if has_rotary else no_rotary(int(module.head_dim), self.embedding),
@@ -284,8 +286,8 @@ class Decoder:
         module, before, after = self._branch_parts(layer, self.family.mlp)
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-            source = step.block_inputs.pop(layer, hidden)
-            return torch.add(hidden, after(module(before(source))))
+            output = module(before(step.block_inputs.pop(layer, hidden)))
+            return torch.add(hidden, after(output[0] if isinstance(output, tuple) else output))
 
         return run
 

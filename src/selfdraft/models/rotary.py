@@ -31,7 +31,7 @@ class Rotaries:
         return {kind: self._module(hidden, positions, kind) for kind in self._layer_types}
 
     def table(self, num_positions: int, kind: str | None = None) -> Angles:
-        """cos and sin [positions, n] of half-split rotary over 2n numbers, as the model rounds them."""
+        """cos and sin [positions, n] of rotary over 2n numbers, as the model rounds them."""
         key = num_positions, kind
         if key not in self._tables:
             positions = torch.arange(num_positions, device=self._like.device)[None]
@@ -43,8 +43,8 @@ class Rotaries:
 class RotaryTable(Rotary):
     """Computed when it is first read: torch's own operations take the angles of their pass instead."""
 
-    def __init__(self, rotaries: Rotaries, num_positions: int, kind: str | None) -> None:
-        vars(self).update(_of=(rotaries, num_positions, kind))
+    def __init__(self, rotaries: Rotaries, num_positions: int, kind: str | None, is_interleaved: bool) -> None:
+        vars(self).update(_of=(rotaries, num_positions, kind), is_interleaved=is_interleaved)
 
     @cached_property
     def _angles(self) -> Angles:
