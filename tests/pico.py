@@ -100,7 +100,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {**_GROUPED, **_SLIDING, "no_rope_layer_interval": 2},
     "starcoder2": {**_GROUPED, "use_bias": True, "sliding_window": WINDOW},
     "olmo2": _GROUPED,
-    "olmo3": {**_GROUPED, **_MIXED_LAYERS, "rope_parameters": _GEMMA3["rope_parameters"]},
+    "olmo3": {**_GROUPED, **_MIXED_LAYERS, "head_dim": 12, "rope_parameters": _GEMMA3["rope_parameters"]},
     "exaone4": {**_GROUPED, **_MIXED_LAYERS},
     "granite": {
         **_GROUPED,
@@ -114,7 +114,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "ministral": {**_GROUPED, **_MIXED_LAYERS, "head_dim": 12},
     "glm4": {**_GROUPED, "head_dim": 12, "rope_parameters": _HALF_ROTARY},
     "cohere2": {**_GROUPED, **_MIXED_LAYERS, "attention_bias": True, "logit_scale": 0.4},
-    "mixtral": {**_GROUPED, **_EXPERTS, "sliding_window": WINDOW},
+    "mixtral": {**_GROUPED, **_EXPERTS, "head_dim": 12, "sliding_window": WINDOW},
     "gpt_oss": {
         **_GROUPED,
         **_EXPERTS,
@@ -158,7 +158,8 @@ _MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "Ġ r", "Ġr
 def pico(variant: str, **overrides: Any) -> PreTrainedModel:
     """The model of a family (or `qwen2-sliding`). Shared by all tests: work on a deepcopy to change it."""
     values = copy.deepcopy(_MODELS[variant])
-    values.get("text_config", values).update(overrides)
+    lists = {key: list(value) for key, value in overrides.items() if isinstance(value, tuple)}  # hashable as tuples
+    values.get("text_config", values).update({**overrides, **lists})
     config = AutoConfig.for_model(variant.partition("-")[0], **values)
     model = AutoModelForCausalLM.from_config(config).eval()
     generator = torch.Generator().manual_seed(sum(map(ord, variant)))
