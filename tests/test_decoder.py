@@ -74,8 +74,8 @@ OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [
     (*case, True) for case in OTHER_CONFIGS if case[0] in JOINABLE
 ]
 WINDOWED = (
-    "qwen2-sliding", "gemma2", "gemma3_text", "gemma3", "mistral", "qwen3", "qwen3_moe", "phi3", "smollm3", "starcoder2",
-    "olmo3", "exaone4", "ministral", "cohere2", "mixtral", "gpt_oss",
+    "qwen2-sliding", "gemma2", "gemma3_text", "gemma3", "mistral", "qwen3", "qwen3_moe", "phi3", "smollm3",
+    "starcoder2", "olmo3", "exaone4", "ministral", "cohere2", "mixtral", "gpt_oss",
 )  # fmt: skip
 EAGER = ("gemma2", "gpt_oss")  # sdpa has neither a soft cap nor sinks
 by_case = pytest.mark.parametrize(

@@ -237,9 +237,7 @@ class Decoder:
             return None
         module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
         has_rotary = parts.has_rotary(self.config, layer)
-        table = RotaryTable(
-            self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved
-        )
+        table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved)
         make_heads = partial(
             Heads,
             rotary=table if has_rotary else no_rotary(int(module.head_dim), self.embedding),
