@@ -239,7 +239,10 @@ def rotate(
     if size < heads.shape[-1]:
         first, rest = heads.tensor_split([size], dim=-1)
         return torch.cat((rotate(first, cos, signed_sin, is_interleaved), rest), dim=-1)
-    partners = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_interleaved else heads.roll(size // 2, -1)
+    if is_interleaved:
+        partners = heads.view(*heads.shape[:-1], size // 2, 2).flip(-1).flatten(-2)
+    else:
+        partners = heads.roll(size // 2, -1)
     if heads.dtype == torch.float32:
         return torch.addcmul(heads * cos, partners, signed_sin)
     return (heads * cos + partners * signed_sin).to(heads.dtype)  # cos and sin of OLMo 2 are not rounded
