@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pico import FAMILIES, pico
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES
@@ -37,9 +38,12 @@ PENALISED = {
 }
 MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED, "penalised": PENALISED}
 BATCHES = ("single", "ragged")
-SIMILAR = ("olmo3", "seed_oss", "ministral", "mixtral")
-"""Families of which every part is some other family's, too: their pairs are tested by the full suite alone."""
+SIMILAR = ("olmo3", "exaone4", "seed_oss", "ministral", "mixtral")
+"""Families of which every part is some other family's, too: what others test in their place is in the full suite."""
 EVERYDAY = tuple(family for family in FAMILIES if family not in SIMILAR)
+by_family = pytest.mark.parametrize(
+    "family", [*EVERYDAY, *(pytest.param(family, marks=pytest.mark.full) for family in SIMILAR)]
+)
 AXES: Mapping[str, Sequence[str]] = {
     "family": EVERYDAY,
     "strategy": tuple(STRATEGIES),
