@@ -47,7 +47,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
     "kernels": 3000,
-    "models": 2210,
+    "models": 2500,
     "models/gpu": 3015,
     "models/cpu": 450,
     "models/load": 940,

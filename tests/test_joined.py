@@ -1,4 +1,4 @@
-"""Joined sub-layers, feature by feature, are what their modules compute; in half precision they round where those do."""
+"""Joined sub-layers, feature by feature, are what their modules compute, and round where those round."""
 
 from __future__ import annotations
 
