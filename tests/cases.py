@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pico import FAMILIES, pico
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES
@@ -37,8 +38,14 @@ PENALISED = {
 }
 MODES: Mapping[str, Mapping[str, Any]] = {"greedy": {}, "sampled": SAMPLED, "penalised": PENALISED}
 BATCHES = ("single", "ragged")
+SIMILAR = ("olmo3", "exaone4", "seed_oss", "ministral", "mixtral")
+"""Families of which every part is some other family's, too: what others test in their place is in the full suite."""
+EVERYDAY = tuple(family for family in FAMILIES if family not in SIMILAR)
+by_family = pytest.mark.parametrize(
+    "family", [*EVERYDAY, *(pytest.param(family, marks=pytest.mark.full) for family in SIMILAR)]
+)
 AXES: Mapping[str, Sequence[str]] = {
-    "family": FAMILIES,
+    "family": EVERYDAY,
     "strategy": tuple(STRATEGIES),
     "lookahead": tuple(LOOKAHEADS),
     "drafter": tuple(DRAFTERS),
@@ -51,7 +58,7 @@ AXES: Mapping[str, Sequence[str]] = {
 Case = dict[str, str]
 
 
-def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
+def matrix(families: Sequence[str] = EVERYDAY) -> list[Case]:
     """All combinations whose text is the plain run's; sampled by rejection it is only distributed alike."""
     values = {**AXES, "family": families}
     cases = [dict(zip(AXES, combination, strict=True)) for combination in itertools.product(*values.values())]
@@ -59,7 +66,7 @@ def matrix(families: Sequence[str] = FAMILIES) -> list[Case]:
 
 
 @functools.cache
-def pairwise(families: Sequence[str] = FAMILIES) -> list[Case]:
+def pairwise(families: Sequence[str] = EVERYDAY) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix(families)
     values = np.stack([_numbered([case[axis] for case in candidates]) for axis in AXES])

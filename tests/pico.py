@@ -43,6 +43,8 @@ _GEMMA3 = {
         "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
     },
 }
+_MIXED_LAYERS = {"sliding_window": WINDOW, "layer_types": _GEMMA3["layer_types"]}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24}
 _EYE = {
     "model_type": "siglip_vision_model",
     "hidden_size": 8,
@@ -98,6 +100,8 @@ _MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {**_GROUPED, **_SLIDING, "no_rope_layer_interval": 2},
     "starcoder2": {**_GROUPED, "use_bias": True, "sliding_window": WINDOW},
     "olmo2": _GROUPED,
+    "olmo3": {**_GROUPED, **_MIXED_LAYERS, "head_dim": 12, "rope_parameters": _GEMMA3["rope_parameters"]},
+    "exaone4": {**_GROUPED, **_MIXED_LAYERS},
     "granite": {
         **_GROUPED,
         "embedding_multiplier": 3.0,
@@ -106,6 +110,24 @@ _MODELS: dict[str, dict[str, Any]] = {
         "logits_scaling": 1.5,
     },
     "gpt_neox": {**_PLAIN, "rope_parameters": _HALF_ROTARY, "use_parallel_residual": True},
+    "seed_oss": {**_GROUPED, "head_dim": 12, "attention_out_bias": True, "mlp_bias": True},
+    "ministral": {**_GROUPED, **_MIXED_LAYERS, "head_dim": 12},
+    "glm4": {**_GROUPED, "head_dim": 12, "rope_parameters": _HALF_ROTARY},
+    "cohere2": {**_GROUPED, **_MIXED_LAYERS, "attention_bias": True, "logit_scale": 0.4},
+    "mixtral": {**_GROUPED, **_EXPERTS, "head_dim": 12, "sliding_window": WINDOW},
+    "gpt_oss": {
+        **_GROUPED,
+        **_EXPERTS,
+        **_MIXED_LAYERS,
+        "head_dim": 12,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "truncate": False,
+        },
+    },
     "qwen2-sliding": {**_GROUPED, **_SLIDING, "max_window_layers": 2},
 }
 """What their configs say. A variant of a family is named after it: qwen2-sliding."""
@@ -114,7 +136,14 @@ VARIANTS = tuple(_MODELS)
 FAMILIES = tuple(name for name in VARIANTS if "-" not in name)
 
 _NORM = re.compile(r"norm|ln_")
-_NORM_AFTER = re.compile(r"(post_attention|post_feedforward)_layernorm\.weight$")
+_NORMS_AFTER = {
+    **dict.fromkeys(
+        ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4"),
+        re.compile(r"(post_attention|post_feedforward)_layernorm\.weight$"),
+    ),
+    "glm4": re.compile(r"(post_self_attn|post_mlp)_layernorm\.weight$"),
+}
+"""Norms after branches set their size."""
 _BRANCH_OUTPUT = re.compile(r"(o_proj|down_proj|c_proj|dense|dense_4h_to_h)\.weight$|experts\.down_proj$")
 _EMBEDDING = re.compile(r"embed|wte|wpe")
 _LAYER = re.compile(r"(?:layers|h)\.(\d+)\.")
@@ -134,7 +163,8 @@ def pico(variant: str, **overrides: Any) -> PreTrainedModel:
 def build(variant: str, **overrides: Any) -> PreTrainedModel:
     """One of its own."""
     values = copy.deepcopy(_MODELS[variant])
-    values.get("text_config", values).update(overrides)
+    lists = {key: list(value) for key, value in overrides.items() if isinstance(value, tuple)}  # hashable as tuples
+    values.get("text_config", values).update({**overrides, **lists})
     config = AutoConfig.for_model(variant.partition("-")[0], **values)
     model = AutoModelForCausalLM.from_config(config).eval()
     generator = torch.Generator().manual_seed(sum(map(ord, variant)))
@@ -147,7 +177,7 @@ def _initial(name: str, shape: torch.Size, config: Any, generator: torch.Generat
     noise = torch.randn(shape, generator=generator)
     if _NORM.search(name):
         return _initial_norm(name, noise, config)
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith("bias"):
         return 0.3 * noise
     if _BRANCH_OUTPUT.search(name):
         return _SIZES.get(config.model_type, 0.25) * _branch_size(name, config) * noise
@@ -155,14 +185,14 @@ def _initial(name: str, shape: torch.Size, config: Any, generator: torch.Generat
 
 
 def _initial_norm(name: str, noise: torch.Tensor, config: Any) -> torch.Tensor:
-    """Gemma's norms multiply by 1 + weight, and the norms after its branches set their size."""
+    """Gemma's norms multiply by 1 + weight."""
     if name.endswith("bias"):
         return 0.2 * noise
+    is_after = config.model_type in _NORMS_AFTER and _NORMS_AFTER[config.model_type].search(name)
+    size = _branch_size(name, config) if is_after else 1
     if config.model_type in ("gemma2", "gemma3_text"):
-        return (5 * _branch_size(name, config) if _NORM_AFTER.search(name) else 1) * (1 + 0.2 * noise) - 1
-    if config.model_type == "olmo2" and _NORM_AFTER.search(name):
-        return _branch_size(name, config) * (1 + 0.2 * noise)
-    return 1 + 0.2 * noise
+        return (5 * size if is_after else 1) * (1 + 0.2 * noise) - 1
+    return size * (1 + 0.2 * noise)
 
 
 def _branch_size(name: str, config: Any) -> float:

@@ -6,19 +6,37 @@ import copy
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, CohereConfig, CohereForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from pico import FAMILIES as PICO_FAMILIES
 from pico import pico
 from selfdraft import Engine
-from selfdraft.errors import SelfTestError, UnsupportedModelError
+from selfdraft.errors import PromptError, SelfTestError, UnsupportedModelError
 from selfdraft.models.decoder import Decoder
-from selfdraft.models.families import FAMILIES, Branch, Family, NormKind, Parts, never, no_window, one, same_scores
+from selfdraft.models.families import (
+    FAMILIES,
+    STATEFUL,
+    Branch,
+    Family,
+    NormKind,
+    Parts,
+    always,
+    family_of,
+    multiplied_scores,
+    never,
+    no_window,
+    one,
+    same_scores,
+)
 from selfdraft.models.joined import JoinedBranch, JoinedHead, JoinedModule, JoinedNorm
+from selfdraft.passes import PassRequest
 
 DOCS = Path(__file__).parent.parent / "docs" / "models.md"
 TABLE_ROW = re.compile(r"^\| `(\w+)` \|.*\| ([a-z, ]+) \| (pico.*) \|$", re.MULTILINE)
@@ -55,8 +73,8 @@ def test_the_docs_name_every_field_of_a_row():
 def test_the_docs_example_is_a_right_row(monkeypatch: pytest.MonkeyPatch):
     section = DOCS.read_text(encoding="utf-8").partition("## Adding a family")[2]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    names = {"Family": Family, "Branch": Branch}
-    exec(code.replace("\nFamily(", "\nrow = Family("), names)
+    names = {"Family": Family, "Branch": Branch, "multiplied_scores": multiplied_scores, "always": always}
+    exec(f"row = {code}", names)
     assert "cohere" not in FAMILIES, "choose another example"
     monkeypatch.setitem(FAMILIES, "cohere", names["row"])
     torch.manual_seed(0)
@@ -74,11 +92,14 @@ def test_the_docs_example_is_a_right_row(monkeypatch: pytest.MonkeyPatch):
 # Each of these is one field of a row set back to what most families have.
 WRONG = [
     *((family, "window", no_window) for family in ("mistral", "qwen3", "qwen3_moe", "phi3", "smollm3", "starcoder2")),
-    *((family, "window", no_window) for family in ("gemma2", "gemma3_text", "gemma3")),
-    *((family, "scores", same_scores) for family in ("gemma2", "gemma3_text", "granite")),
+    *((family, "window", no_window) for family in ("gemma2", "gemma3_text", "gemma3", "olmo3", "exaone4", "ministral")),
+    *((family, "window", no_window) for family in ("cohere2", "mixtral", "gpt_oss")),
+    *((family, "scores", same_scores) for family in ("gemma2", "gemma3_text", "granite", "cohere2")),
     ("granite", "embedding_multiplier", one),
     ("granite", "residual_multiplier", one),
-    ("gpt_neox", "is_parallel", never),
+    *((family, "is_parallel", never) for family in ("gpt_neox", "cohere2")),
+    ("glm4", "attention", Branch("self_attn", "input_layernorm")),
+    ("glm4", "mlp", Branch("mlp", "post_attention_layernorm")),
     ("olmo2", "attention", Branch("self_attn", norm_before="post_attention_layernorm")),
     ("olmo2", "mlp", Branch("mlp")),
 ]
@@ -93,20 +114,79 @@ def test_a_wrong_row_fails_the_self_test(family: str, field: str, value: Any, mo
             Decoder(pico(family), allow_joined=allow_joined)
 
 
-@pytest.mark.parametrize("layer_type", ["sliding_attention", "full_attention"])
-def test_rope_by_length_is_refused_for_each_layer_type(layer_type: str):
-    config = copy.deepcopy(pico("gemma3_text").config)
-    config.rope_parameters[layer_type] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    with pytest.raises(UnsupportedModelError, match="rope type 'dynamic' changes its frequencies"):
-        Decoder(type(pico("gemma3_text"))(config).eval())
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.0, 1.5],
+    "long_factor": [4.0, 9.0],
+}
+BY_LENGTH: dict[str, tuple[str, dict[str, Any]]] = {
+    "longrope": ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 40}),  # as those of 128k
+    "dynamic": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 40}),
+    "by layer type": (
+        "gemma3_text",
+        {
+            "rope_parameters": {"sliding_attention": DYNAMIC, "full_attention": {**DYNAMIC, "rope_theta": 1e6}},
+            "max_position_embeddings": 40,
+        },
+    ),
+}
 
 
-def test_phi3_with_a_long_context_is_refused():
-    """What the 128k checkpoints carry."""
-    config = copy.deepcopy(pico("phi3").config)
-    config.rope_parameters.update(rope_type="longrope", short_factor=[1.0, 1.0], long_factor=[2.0, 4.0])
-    with pytest.raises(UnsupportedModelError, match="rope type 'longrope' changes its frequencies"):
-        Decoder(type(pico("phi3"))(config).eval())
+@pytest.mark.parametrize("kind", BY_LENGTH)
+def test_rope_by_length_holds_up_to_where_it_changes(kind: str):
+    """What a pass computes beside a token does not matter, nor what the model itself has read before."""
+    family, changes = BY_LENGTH[kind]
+    config = copy.deepcopy(pico(family).config)
+    for name, value in copy.deepcopy(changes).items():
+        setattr(config, name, value)
+    model = type(pico(family))(config).eval()
+    model.load_state_dict(pico(family).state_dict())
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8] * 9]
+    expected = [
+        model.generate(torch.tensor([prompt]), max_new_tokens=40 - len(prompt), do_sample=False)[0, len(prompt) :]
+        for prompt in prompts
+    ]
+    longer = torch.arange(60)[None]
+    long_scores = model(longer).logits
+    engine = Engine(model)
+    assert engine.context_length == 40
+    for strategy in ("off", "uniform"):
+        found = engine.generate(prompts, strategy=strategy, max_new_tokens=60)
+        assert [list(one.tokens) for one in found] == [tokens.tolist() for tokens in expected]
+        assert {one.finish_reason for one in found} == {"context"}
+        assert torch.equal(model(longer).logits, long_scores)
+    short_scores = model(longer[:, :39]).logits
+    assert (short_scores - long_scores[:, :39]).abs().max() > 1e-2
+    runner, rows = engine.runner, longer[:, :39].expand(2, -1)
+    cache = runner.new_cache(2, 48)
+    runner.forward(PassRequest(rows, [0, 0]), cache)
+    found = runner.forward(PassRequest(rows[:, 5:8], [5, 39]), cache)  # the second row's last two are padding
+    torch.testing.assert_close(found.scores[0], short_scores[0, 5:8], rtol=1e-4, atol=1e-4)
+    with pytest.raises(PromptError, match="the prompt has 60 tokens, but the model's context holds 40"):
+        engine.generate(longer[0].tolist())
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_stateful_models_are_refused_by_name(name: str):
+    model = SimpleNamespace(config=SimpleNamespace(model_type=name))
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' is a recurrent or hybrid model.* own generate"):
+        family_of(model)
+
+
+def test_stateful_models_are_those_that_transformers_marks():
+    """Those that it has; its newer ones are refused by the mark."""
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    files = Path(transformers.__file__).parent.glob("models/*/modeling_*.py")
+    marked = {file.parent.name for file in files if "_is_stateful = True" in file.read_text(encoding="utf-8")}
+    assert marked & set(known) <= set(STATEFUL)
+    assert not marked & set(FAMILIES)
+    model = copy.copy(pico("llama"))
+    model._is_stateful = True
+    with pytest.raises(UnsupportedModelError, match="'llama' is a recurrent or hybrid model"):
+        Decoder(model)
 
 
 def test_layers_of_gemma3_get_their_own_rotary():

@@ -46,8 +46,8 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
-    "kernels": 3270,
-    "models": 2410,
+    "kernels": 3280,
+    "models": 2500,
     "models/gpu": 3075,
     "models/cpu": 450,
     "models/load": 940,
@@ -60,7 +60,7 @@ BUDGETS = {
     "prompts": 480,
     "measure": 1605,
     "calibrate": 1760,
-    "bench": 2175,
+    "bench": 2180,
     "bench/papers": 4520,
     "serve": 2500,
     "integrations": 700,

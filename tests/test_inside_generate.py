@@ -31,7 +31,8 @@ from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 import selfdraft
-from pico import CONTEXT_LENGTH, FAMILIES, letter_tokenizer, pico, pico_tokenizer
+from cases import by_family
+from pico import CONTEXT_LENGTH, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError, PromptError
 from selfdraft.engine.sampling import REFUSED_PROCESSORS, check_processors
 from selfdraft.integrations.generate_rules import Prompts, own_rules, seen_padding, split_warpers
@@ -90,7 +91,7 @@ def plain_tokens(prompt: tuple[int, ...] = PROMPTS[0]) -> list[int]:
 
 class TestGreedy:
     @by_inputs
-    @pytest.mark.parametrize("family", FAMILIES)
+    @by_family
     def test_equal_to_generate(self, family: str, inputs: Inputs) -> None:
         decode = selfdraft.decoder(**DRAFTING)
         assert_same(inputs, pico(family), max_new_tokens=18, custom_generate=decode)

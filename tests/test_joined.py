@@ -14,6 +14,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb as rotate_interleaved
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as rotate_all
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
@@ -101,6 +102,17 @@ def test_rotary(width, size, dtype):
 
 
 @by_dtype
+@pytest.mark.parametrize("size", [8, 12], ids=["partial", "full"])
+def test_interleaved_rotary(size, dtype):
+    heads = drawn(2, 3, 5, 12, dtype=dtype)
+    cos, sin = (drawn(2, 3, size // 2).repeat(1, 1, 2).to(dtype) for _ in "12")
+    turns = Pass(Placement.chain([0, 0], 3, heads.device), None, {None: (cos, sin)}).turns(None, is_interleaved=True)
+    expected = rotate_interleaved(heads, heads, cos, sin, unsqueeze_dim=2)[0]
+    assert_alike(rotate(heads, *turns, is_interleaved=True), expected)
+    assert (rotate(heads, *turns) - expected).abs().max() > 1e-2
+
+
+@by_dtype
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_softcapped_scores(is_masked, dtype):
     query = drawn(2, 5, 6, 8, dtype=dtype).transpose(1, 2)
@@ -174,6 +186,8 @@ WRONG_PARTS: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"norm": dataclasses.replace(GEMMA_NORM, offset=0.0)}),
     ("gemma3_text", {"head_norms": ("k_norm", "q_norm")}),
     ("smollm3", {"has_rotary": every_layer}),
+    ("exaone4", {"has_rotary": every_layer}),
+    ("glm4", {"is_interleaved": False}),
     ("olmo2", {"head_norms": None}),
     ("llama", {"inner": ("up_proj", "gate_proj")}),
     ("mistral", {"projections": ("k_proj", "q_proj", "v_proj")}),

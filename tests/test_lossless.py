@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cases import MODES, SAMPLED, SETTINGS, Case, groups, matrix, name, pairwise
+from cases import MODES, SAMPLED, SETTINGS, SIMILAR, Case, groups, matrix, name, pairwise
 from learned import profile
 from pico import FAMILIES, pico
 from selfdraft import Engine, Generation
@@ -69,6 +69,14 @@ def test_every_strategy_with_every_lookahead(strategy: str, lookahead: str, acce
 @pytest.mark.parametrize("case", pairwise(), ids=name)
 def test_pairwise_over_all_axes(case: Case) -> None:
     assert_lossless(case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", SIMILAR)
+def test_pairwise_of_similar_families(family: str) -> None:
+    for case in pairwise(SIMILAR):
+        if case["family"] == family:
+            assert_lossless(case)
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -140,7 +148,7 @@ def test_texts_with_sets_of_their_own_share_one_draft(
 
 def test_the_covering_array_is_small_and_covers_every_pair() -> None:
     cases, whole = pairwise(), matrix()
-    assert len(cases) <= 180
+    assert len(cases) <= 210
     for one, other in itertools.combinations(cases[0], 2):
         assert {(case[one], case[other]) for case in cases} == {(case[one], case[other]) for case in whole}
 

@@ -14,7 +14,6 @@ _OUTSIDE = (
     "{name} adds something outside the model's layers (a trained prompt or prefix), which selfdraft cannot follow. Use "
     "model.generate, or an adapter inside the layers (LoRA, IA3)"
 )
-_ROPE_BY_LENGTH = ("dynamic", "longrope")
 _SELF_TEST_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 
 
@@ -39,18 +38,6 @@ def check_ready(model: Any) -> None:
     inputs = vars(model).get("prepare_inputs_for_generation")
     if getattr(inputs, "__self__", model) is not model:
         raise UnsupportedModelError(_OUTSIDE.format(name=type(getattr(inputs, "__self__", None)).__name__))
-
-
-def check_rotary(rotary: Any) -> None:
-    """Frequencies must belong to a position, not to the longest position of whatever shares its pass."""
-    kinds = getattr(rotary, "rope_type", "default")
-    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-        if kind in _ROPE_BY_LENGTH:
-            raise UnsupportedModelError(
-                f"rope type {kind!r} changes its frequencies with the length of a pass, so that a token's scores "
-                "depend on what is computed beside it and no exact speculation is possible. Load the model with its "
-                "default rope parameters (context up to the original length), or use model.generate"
-            )
 
 
 def check_attention(implementation: str) -> None:

@@ -20,7 +20,7 @@ from ..kernels.features import Heads
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
-from .checks import check_attention, check_ready, check_rotary, check_weights, relative_error, tolerance_of
+from .checks import check_attention, check_ready, check_weights, relative_error, tolerance_of
 from .families import Branch, Family, family_of
 from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
@@ -52,15 +52,14 @@ class Decoder:
         self._embed = self.model.get_input_embeddings()
         self._embedding_multiplier = family.embedding_multiplier(self.config)
         rotary = self._part(family.rotary) if family.rotary else None
-        check_rotary(rotary)
         layer_types = set(self.config.layer_types) if family.has_rotary_by_layer_type else ()
         self._rotaries = Rotaries(rotary, layer_types, self.embedding[:1, None])
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         head, final_norm = self._part(family.head), self._part(family.final_norm)
         self.head = (joined_head(head) if self._parts else None) or head
         self.final_norm = (joined_norm(final_norm, self._parts.norm) if self._parts else None) or final_norm
-        length = getattr(self.config, "max_position_embeddings", None)  # slow to find
-        self.context_length: int | None = None if length is None else int(length)
+        lengths = getattr(self.config, "max_position_embeddings", None), self._rotaries.constant_length  # slow to find
+        self.context_length = min((int(length) for length in lengths if length is not None), default=None)
         self.sublayers = tuple(part for layer in range(len(self._layers)) for part in self._sublayers_of(layer))
         self._points = ("embedding", *(part.name for part in self.sublayers), "norm")
         attentions = (self._branch_module(layer, family.attention) for layer in self._layers)
@@ -238,7 +237,7 @@ class Decoder:
             return None
         module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
         has_rotary = parts.has_rotary(self.config, layer)
-        table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type)
+        table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved)
         make_heads = partial(
             Heads,
             rotary=table if has_rotary else no_rotary(int(module.head_dim), self.embedding),
@@ -284,8 +283,8 @@ class Decoder:
         module, before, after = self._branch_parts(layer, self.family.mlp)
 
         def run(hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-            source = step.block_inputs.pop(layer, hidden)
-            return torch.add(hidden, after(module(before(source))))
+            output = module(before(step.block_inputs.pop(layer, hidden)))
+            return torch.add(hidden, after(output[0] if isinstance(output, tuple) else output))
 
         return run
 

@@ -56,6 +56,11 @@ def divided_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
     return divided
 
 
+def multiplied_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
+    multiplied: torch.Tensor = scores * config.logit_scale
+    return multiplied
+
+
 def one(config: Any) -> float:
     return 1.0
 
@@ -68,12 +73,21 @@ def never(config: Any) -> bool:
     return False
 
 
+def always(config: Any) -> bool:
+    return True
+
+
 def every_layer(config: Any, layer: int) -> bool:
     return True
 
 
 def rotary_by_layer(config: Any, layer: int) -> bool:
     return bool(config.no_rope_layers[layer])
+
+
+def rotary_with_window(config: Any, layer: int) -> bool:
+    """Layers without a window have none, unless no layer has one."""
+    return config.sliding_window is None or window_by_layer_type(config, layer) is not None
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,9 @@ LAYER_NORM = NormKind("eps", is_centred=True, rounds_first=False)
 class Parts:
     """What a layer is made of, names as in its attention and MLP modules; models/joined.py composes it from this.
 
-    Attention: q, k and v by `projections`, rotary in half-split pairs of the first numbers of a head (as many as the
-    rotary module gives), `head_dim` and `scaling` as the module says. One name for several projections: they are
-    joined in the checkpoint already. MLP: down(activation(gate) * up), or down(activation(up)) where it is not gated.
+    Attention: q, k and v by `projections`, rotary of the first numbers of a head (as many as the rotary module gives),
+    `head_dim` and `scaling` as the module says. One name for several projections: they are joined in the checkpoint
+    already. MLP: down(activation(gate) * up), or down(activation(up)) where it is not gated.
     """
 
     norm: NormKind = LLAMA_NORM
@@ -108,6 +122,8 @@ class Parts:
     """Norms of queries and keys, before rotary."""
     are_heads_normed_together: bool = False
     has_rotary: Callable[[Any, int], bool] = every_layer
+    is_interleaved: bool = False
+    """Rotary turns number 2i with 2i + 1, though the rotary module gives cos and sin half-split."""
     softcap: Callable[[Any], float | None] = none
     """Attention scores become softcap * tanh(scores / softcap)."""
     inner: tuple[str, ...] = ("gate_proj", "up_proj")
@@ -153,6 +169,12 @@ _GEMMA = Family(
     attention=Branch("self_attn", "input_layernorm", "post_attention_layernorm"),
     mlp=Branch("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     window=window_by_layer_type,
+)
+_OLMO = Family(
+    "olmo",
+    attention=Branch("self_attn", norm_after="post_attention_layernorm"),
+    mlp=Branch("mlp", norm_after="post_feedforward_layernorm"),
+    parts=Parts(OLMO_NORM, head_norms=_EACH_HEAD, are_heads_normed_together=True),
 )
 _GEMMA3 = replace(
     _GEMMA,
@@ -202,11 +224,13 @@ FAMILIES: dict[str, Family] = {
             window=window_of_every_layer,
             parts=Parts(LAYER_NORM, inner=("c_fc",), is_gated=False, activation="act", down="c_proj"),
         ),
-        Family(
-            "olmo2",
-            attention=Branch("self_attn", norm_after="post_attention_layernorm"),
-            mlp=Branch("mlp", norm_after="post_feedforward_layernorm"),
-            parts=Parts(OLMO_NORM, head_norms=_EACH_HEAD, are_heads_normed_together=True),
+        replace(_OLMO, name="olmo2"),
+        replace(_OLMO, name="olmo3", window=window_by_layer_type, has_rotary_by_layer_type=True),
+        replace(
+            _OLMO,
+            name="exaone4",
+            window=window_by_layer_type,
+            parts=Parts(head_norms=_EACH_HEAD, has_rotary=rotary_with_window),
         ),
         Family(
             "granite",
@@ -224,8 +248,34 @@ FAMILIES: dict[str, Family] = {
             is_parallel=attrgetter("use_parallel_residual"),
             cache_argument="layer_past",
         ),
+        Family("seed_oss", parts=Parts()),
+        Family("ministral", window=window_by_layer_type, parts=Parts()),
+        Family(
+            "glm4",
+            attention=Branch("self_attn", "input_layernorm", "post_self_attn_layernorm"),
+            mlp=Branch("mlp", "post_attention_layernorm", "post_mlp_layernorm"),
+            parts=Parts(is_interleaved=True, inner=("gate_up_proj",), activation="activation_fn"),
+        ),
+        Family(
+            "cohere2",
+            mlp=Branch("mlp", norm_before="input_layernorm"),
+            window=window_by_layer_type,
+            scores=multiplied_scores,
+            is_parallel=always,
+        ),
+        Family("mixtral", window=window_of_every_layer, parts=Parts(experts="experts")),
+        Family("gpt_oss", window=window_by_layer_type),
     )
 }
+
+
+STATEFUL = (
+    "bailing_hybrid", "bamba", "deepseek_v4", "falcon_h1", "falcon_mamba", "glm5_next", "granitemoehybrid",
+    "inkling_text", "inkling2_text", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax",
+    "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next",
+    "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2", "zaya",
+)  # fmt: skip
+"""Hybrid and recurrent models: what they know of a text is a state that each token overwrites."""
 
 
 def family_of(model: Any) -> Family:
@@ -235,6 +285,12 @@ def family_of(model: Any) -> Family:
         raise UnsupportedModelError(
             f"{type(model).__name__} is not a Hugging Face causal language model: it has no config.model_type. "
             "Load it with transformers.AutoModelForCausalLM or selfdraft.Engine.from_pretrained"
+        )
+    if name in STATEFUL or getattr(model, "_is_stateful", False):  # transformers marks most of them, newer ones too
+        raise UnsupportedModelError(
+            f"{name!r} is a recurrent or hybrid model: layers of it keep a state that every token overwrites (Mamba, "
+            "linear attention, convolutions), not keys and values by position. A rejected draft could not be taken "
+            "back, and no row can change that. Use the model's own generate"
         )
     if name not in FAMILIES:
         raise UnsupportedModelError(

@@ -110,7 +110,8 @@ class JoinedAttention(JoinedBranch):
         if shape.query_norm is not None:
             turned = self._norm_each(turned)
         if self.has_rotary:
-            turned = rotate(turned, *step.turns(self.rotary_kind))
+            is_interleaved = shape.rotary.is_interleaved
+            turned = rotate(turned, *step.turns(self.rotary_kind, is_interleaved), is_interleaved)
         keys, values = step.cache.write(
             self.layer,
             turned.narrow(2, num_heads, num_kv_heads).transpose(1, 2),
@@ -230,13 +231,18 @@ def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return output.view(*hidden.shape[:2], -1)
 
 
-def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-    """Half-split rotary on [rows, width, heads, dim]; the sign of the second half sits in `signed_sin`."""
+def rotate(
+    heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor, is_interleaved: bool = False
+) -> torch.Tensor:
+    """Rotary on [rows, width, heads, dim]; that the first of a pair turns the other way sits in `signed_sin`."""
     size = cos.shape[-1]
     if size < heads.shape[-1]:
         first, rest = heads.tensor_split([size], dim=-1)
-        return torch.cat((rotate(first, cos, signed_sin), rest), dim=-1)
-    partners = heads.roll(size // 2, -1)
+        return torch.cat((rotate(first, cos, signed_sin, is_interleaved), rest), dim=-1)
+    if is_interleaved:
+        partners = heads.view(*heads.shape[:-1], size // 2, 2).flip(-1).flatten(-2)
+    else:
+        partners = heads.roll(size // 2, -1)
     if heads.dtype == torch.float32:
         return torch.addcmul(heads * cos, partners, signed_sin)
     return (heads * cos + partners * signed_sin).to(heads.dtype)  # cos and sin of OLMo 2 are not rounded

@@ -24,12 +24,15 @@ class Pass:
 
     _turns: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
-    def turns(self, kind: str | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sign-carrying sin of a layer type as [rows, width, 1, size]."""
+    def turns(self, kind: str | None, is_interleaved: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sign-carrying sin of a layer type as [rows, width, 1, size]; the layers of a model pair alike."""
         if kind not in self._turns:
-            cos, sin = (part[:, :, None] for part in self.rotary[kind])
-            low, high = sin.chunk(2, dim=-1)
-            self._turns[kind] = cos, torch.cat((-low, high), dim=-1)
+            cos, (low, high) = self.rotary[kind][0][:, :, None], self.rotary[kind][1][:, :, None].chunk(2, dim=-1)
+            if is_interleaved:
+                cos = cos.chunk(2, dim=-1)[0].repeat_interleave(2, dim=-1)
+                self._turns[kind] = cos, torch.stack((-low, high), dim=-1).flatten(-2)
+            else:
+                self._turns[kind] = cos, torch.cat((-low, high), dim=-1)
         return self._turns[kind]
 
     @cached_property

@@ -81,7 +81,6 @@ def describe(decoder: Decoder) -> ModelInfo:
     layers = tuple(_layer(decoder, index, block, pass_bytes) for index, block in enumerate(blocks))
     num_fast = sum(isinstance(part.run, JoinedBranch) for part in decoder.sublayers)
     shape = decoder.shapes[0]
-    context_length = getattr(config, "max_position_embeddings", None)
     return ModelInfo(
         family=family.name,
         model_class=type(model).__name__,
@@ -91,7 +90,7 @@ def describe(decoder: Decoder) -> ModelInfo:
         num_kv_heads=shape.num_heads,
         head_dim=shape.key_dim,
         vocab_size=int(head.weight.shape[0]),
-        context_length=None if context_length is None else int(context_length),
+        context_length=decoder.context_length,
         attention_implementation=str(getattr(config, "_attn_implementation", "eager")),
         num_fast_sublayers=num_fast,
         fast_path_note=_fast_path_note(decoder, num_fast),
