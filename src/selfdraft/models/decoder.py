@@ -54,7 +54,7 @@ class Decoder:
         rotary = self._part(family.rotary) if family.rotary else None
         check_rotary(rotary)
         layer_types = set(self.config.layer_types) if family.has_rotary_by_layer_type else ()
-        self._rotaries = Rotaries(rotary, layer_types, self.embedding[:1, None])
+        self._rotaries = Rotaries(rotary, layer_types, self.embedding)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         head, final_norm = self._part(family.head), self._part(family.final_norm)
         self.head = (joined_head(head) if self._parts else None) or head
