@@ -588,3 +588,14 @@ def test_nothing_is_asked_of_an_embedding_but_its_forward(family):
     embedding = model.get_input_embeddings()
     embedding.weight = torch.nn.Parameter(embedding.weight.detach().as_subclass(Packed), requires_grad=False)
     assert Decoder(model).self_test_error < 1e-5
+
+
+def test_another_attention_is_attached_anew():
+    """Soft caps depend on it, and not every one can be attached to."""
+    model = copy.deepcopy(pico("llama"))
+    decoder = Decoder(model)
+    assert decoder.is_current
+    model.set_attn_implementation("eager")
+    assert not decoder.is_current
+    decoder.attach()
+    assert decoder.is_current

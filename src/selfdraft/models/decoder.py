@@ -45,7 +45,7 @@ class Decoder:
     def attach(self) -> None:
         """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
         family = self.family
-        check_attention(getattr(self.config, "_attn_implementation", "eager"))
+        check_attention(self._attention_kind)
         check_ready(self.model)
         check_weights(self.model)
         self._layers = list(self._part(family.layers))
@@ -84,8 +84,12 @@ class Decoder:
         return dtype
 
     @property
+    def _attention_kind(self) -> str:
+        return getattr(self.config, "_attn_implementation", "eager")
+
+    @property
     def is_current(self) -> bool:
-        """False after the model was moved, cast or hooked: it is no longer what was attached to."""
+        """False after the model was moved, cast, hooked or given another attention: it is no longer what it was."""
         return self._attached_to == self._fingerprint()
 
     @property
@@ -326,7 +330,7 @@ class Decoder:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
         weights = [weight is not None and weight.data_ptr() for weight in _members(self._states, "_parameters")]
         own = [(place, _own(state)) for place, state in enumerate(self._states) if _acts(state)]
-        return [*_members(self._states, "_modules"), *weights, *own]
+        return [self._attention_kind, *_members(self._states, "_modules"), *weights, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:
