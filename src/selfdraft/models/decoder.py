@@ -109,9 +109,6 @@ class Decoder:
         own = 1.0 if name is None else float(getattr(self._embed, name).to(self.embedding.dtype))
         return own * self._embedding_multiplier
 
-    def rotary_table(self, num_positions: int, layer_type: str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._rotaries.table(num_positions, layer_type)
-
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
 
