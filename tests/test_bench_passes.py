@@ -194,6 +194,16 @@ def test_a_new_set_is_its_first_pass_less_the_next() -> None:
     assert len(seen) == 4, "three new sets, and the whole model for the text"
 
 
+def test_folders_whose_names_have_dots_are_told_apart(tmp_path: Path) -> None:
+    names = ["Llama-3.1-8B", "Llama-3.2-1B"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(SHAPES["llama-3.1-8b"].read_text())
+    assert list(chosen_shapes([str(tmp_path / name) for name in names])) == names
+    assert list(chosen_shapes([str(tmp_path / name / "config.json") for name in names])) == names
+    assert list(chosen_shapes([str(SHAPES["qwen2.5-coder-1.5b"])])) == ["qwen2.5-coder-1.5b"]
+
+
 # ---------------------------------------------------------------------------------------------------------- predicted
 
 ONE = Line(0.0, 1.0)

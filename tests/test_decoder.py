@@ -589,3 +589,34 @@ def test_a_group_as_one_head_is_the_same_attention(num_heads, num_kv_heads, mask
     found = attend_by_groups(query, keys, values, mask, scaling=0.3)
     torch.testing.assert_close(found, attend(query, keys, values, mask, scaling=0.3))
     assert not torch.equal(found, attend_by_groups(query, keys, values, torch.zeros_like(mask), scaling=0.3))
+
+
+class Packed(torch.Tensor):
+    """As quantised weights are: for a lookup, not for other operations."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.__getitem__, torch.Tensor.new_ones, torch.Tensor.new_zeros):
+            raise NotImplementedError(function)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **(kwargs or {}))
+        return result.as_subclass(cls) if function is torch.Tensor.detach else result
+
+
+@pytest.mark.parametrize("family", ["llama", "smollm3"])
+def test_nothing_is_asked_of_an_embedding_but_its_forward(family):
+    model = copy.deepcopy(pico(family))
+    embedding = model.get_input_embeddings()
+    embedding.weight = torch.nn.Parameter(embedding.weight.detach().as_subclass(Packed), requires_grad=False)
+    assert Decoder(model).self_test_error < 1e-5
+
+
+def test_another_attention_is_attached_anew():
+    """Soft caps depend on it, and not every one can be attached to."""
+    model = copy.deepcopy(pico("llama"))
+    decoder = Decoder(model)
+    assert decoder.is_current
+    model.set_attn_implementation("eager")
+    assert not decoder.is_current
+    decoder.attach()
+    assert decoder.is_current

@@ -428,6 +428,16 @@ def test_what_cannot_run_fused_says_why():
         assert reason in str(reason_against(EagerRunner(one.to(DEVICE).half()).decoder))
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_an_adapted_embedding_is_not_read_as_a_table(family):
+    """What the adapter adds may be too small to be noticed by a proof in half precision."""
+    peft, model = pytest.importorskip("peft"), family_of(family).half()
+    assert reason_against(EagerRunner(model).decoder) is None
+    config = peft.LoraConfig(r=2, target_modules=["embed_tokens"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config).eval().get_base_model()
+    assert "embedding is more than a table" in str(reason_against(EagerRunner(adapted).decoder))
+
+
 def test_a_forward_is_proven_before_it_is_used():
     model = model_of("llama")
     decoder = EagerRunner(model).decoder

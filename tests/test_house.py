@@ -47,8 +47,8 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
     "kernels": 3280,
-    "models": 2500,
-    "models/gpu": 3075,
+    "models": 2515,
+    "models/gpu": 3080,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

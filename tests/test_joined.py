@@ -21,7 +21,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.olmo2.modeling_olmo2 import apply_rotary_pos_emb as rotate_unrounded
 from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as rotate_some
 
-from pico import VARIANTS, pico
+from pico import VARIANTS, build, pico
 from selfdraft.errors import SelfTestError
 from selfdraft.models.checks import relative_error
 from selfdraft.models.decoder import Decoder
@@ -249,3 +249,15 @@ def test_tables_and_factors_are_the_models(variant, dtype):
         else:
             assert rotary.cos.tolist() == [[1] * (part.heads.dim // 2)]
             assert not rotary.sin.any()
+
+
+def test_a_soft_cap_is_left_out_where_the_model_leaves_it_out():
+    """transformers 5.17 takes sdpa for Gemma 2 unless told otherwise; later versions refuse it."""
+    try:
+        model = build("gemma2", attn_implementation="sdpa")
+    except ValueError:
+        config = copy.deepcopy(pico("gemma2").config)
+        config._attn_implementation = "sdpa"
+        assert FAMILIES["gemma2"].parts.softcap(config) is None
+    else:
+        assert Decoder(model).self_test_error < 1e-5

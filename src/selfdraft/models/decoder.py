@@ -45,7 +45,7 @@ class Decoder:
     def attach(self) -> None:
         """(Re)build the sub-layers from the model's modules and prove them against `model(...)`."""
         family = self.family
-        check_attention(getattr(self.config, "_attn_implementation", "eager"))
+        check_attention(self._attention_kind)
         check_ready(self.model)
         check_weights(self.model)
         self._layers = list(self._part(family.layers))
@@ -53,7 +53,7 @@ class Decoder:
         self._embedding_multiplier = family.embedding_multiplier(self.config)
         rotary = self._part(family.rotary) if family.rotary else None
         layer_types = set(self.config.layer_types) if family.has_rotary_by_layer_type else ()
-        self._rotaries = Rotaries(rotary, layer_types, self.embedding[:1, None])
+        self._rotaries = Rotaries(rotary, layer_types, self.embedding)
         self._position_embedding = self._part(family.position_embedding) if family.position_embedding else None
         head, final_norm = self._part(family.head), self._part(family.final_norm)
         self.head = (joined_head(head) if self._parts else None) or head
@@ -83,8 +83,12 @@ class Decoder:
         return dtype
 
     @property
+    def _attention_kind(self) -> str:
+        return getattr(self.config, "_attn_implementation", "eager")
+
+    @property
     def is_current(self) -> bool:
-        """False after the model was moved, cast or hooked: it is no longer what was attached to."""
+        """False after the model was moved, cast, hooked or given another attention: it is no longer what it was."""
         return self._attached_to == self._fingerprint()
 
     @property
@@ -103,9 +107,6 @@ class Decoder:
         name = None if self.family.parts is None else self.family.parts.embedding_scale
         own = 1.0 if name is None else float(getattr(self._embed, name).to(self.embedding.dtype))
         return own * self._embedding_multiplier
-
-    def rotary_table(self, num_positions: int, layer_type: str | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._rotaries.table(num_positions, layer_type)
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
@@ -325,7 +326,7 @@ class Decoder:
         """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
         weights = [weight is not None and weight.data_ptr() for weight in _members(self._states, "_parameters")]
         own = [(place, _own(state)) for place, state in enumerate(self._states) if _acts(state)]
-        return [*_members(self._states, "_modules"), *weights, *own]
+        return [self._attention_kind, *_members(self._states, "_modules"), *weights, *own]
 
     @torch.inference_mode()
     def _self_test(self) -> None:

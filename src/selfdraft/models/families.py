@@ -51,6 +51,11 @@ def softcapped_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
     return scores if cap is None else torch.tanh(scores / cap) * cap
 
 
+def eager_softcap(config: Any) -> float | None:
+    """Of attention scores. sdpa has none: where transformers lets a model take that, it is left out."""
+    return config.attn_logit_softcapping if config._attn_implementation == "eager" else None
+
+
 def divided_scores(config: Any, scores: torch.Tensor) -> torch.Tensor:
     divided: torch.Tensor = scores / config.logits_scaling
     return divided
@@ -200,7 +205,7 @@ FAMILIES: dict[str, Family] = {
             _GEMMA,
             name="gemma2",
             scores=softcapped_scores,
-            parts=Parts(GEMMA_NORM, softcap=attrgetter("attn_logit_softcapping"), embedding_scale="embed_scale"),
+            parts=Parts(GEMMA_NORM, softcap=eager_softcap, embedding_scale="embed_scale"),
         ),
         replace(_GEMMA3, name="gemma3_text", scores=softcapped_scores),
         replace(

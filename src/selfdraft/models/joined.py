@@ -262,6 +262,12 @@ def joined_head(module: Any) -> JoinedHead | None:
     return JoinedHead(*_weights(module))
 
 
+def is_plain_embedding(module: Any, parts: Any) -> bool:
+    """A table and nothing else, but for the factor that the family names: no adapter, no quantised weight."""
+    is_scaled = isinstance(module, nn.Embedding) and hasattr(module, str(parts.embedding_scale))
+    return (is_scaled or type(module) is nn.Embedding) and _is_plain(module)
+
+
 def joined_around(block: Any, branch: Branch, kind: NormKind, multiplier: float) -> JoinedBranch | None:
     """The norms around a branch, or None where one of them is not plain."""
     names = branch.norm_before, branch.norm_after

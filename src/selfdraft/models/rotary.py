@@ -41,7 +41,7 @@ def _constant_length(module: Any, kind: str, layer_type: str | None) -> int | No
 
 
 class Rotaries:
-    """By layer type where the module is asked with one; by None: one for all layers."""
+    """By layer type where the module is asked with one; by None: one for all layers. `like`: the embedding."""
 
     def __init__(self, module: Any, layer_types: Collection[str], like: torch.Tensor) -> None:
         self._module, self._layer_types, self._like = module, layer_types, like
@@ -73,7 +73,7 @@ class Rotaries:
         key = num_positions, kind
         if key not in self._tables:
             positions = torch.arange(num_positions, device=self._like.device)[None]
-            cos, sin = (part[0, :, : part.shape[-1] // 2] for part in self.of(self._like, positions)[kind])
+            cos, sin = (part[0, :, : part.shape[-1] // 2] for part in self.of(self._like[:1, None], positions)[kind])
             self._tables[key] = cos.contiguous(), sin.contiguous()
         return self._tables[key]
 
@@ -101,4 +101,5 @@ class RotaryTable(Rotary):
 
 def no_rotary(size: int, like: torch.Tensor) -> Rotary:
     """One position that turns nothing."""
-    return Rotary(like.new_ones(1, size // 2), like.new_zeros(1, size // 2))
+    cos = torch.ones(1, size // 2, dtype=like.dtype, device=like.device)
+    return Rotary(cos, torch.zeros_like(cos))

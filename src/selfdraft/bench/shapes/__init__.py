@@ -19,9 +19,10 @@ def chosen_shapes(words: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _name(word: str) -> str:
-    """A file by its folder where it is called what all of them are."""
-    path = Path(word)
-    return word if word in SHAPES else path.resolve().parent.name if path.name == "config.json" else path.resolve().stem
+    """A file by its folder where it is called what all of them are. Names have dots: Llama-3.1-8B."""
+    path = Path(word).resolve()
+    path = path.parent if path.name == "config.json" else path
+    return word if word in SHAPES else path.name.removesuffix(".json")
 
 
 def _read(word: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ...kernels.norm import add_norm, kind_of, norm_heads
 from ...types import SkipSet
 from ..cache import SlotCache
 from ..decoder import Decoder
-from ..joined import JoinedAttention, JoinedBranch, JoinedHead, JoinedMLP, JoinedModule, JoinedNorm
+from ..joined import JoinedAttention, JoinedBranch, JoinedHead, JoinedMLP, JoinedModule, JoinedNorm, is_plain_embedding
 from ..sublayer import SubLayer
 from .forward import head_start
 from .memory import PassBuffers, Rooms
@@ -221,6 +221,8 @@ def reason_against(decoder: Decoder) -> str | None:
         return "its sub-layers are not all of plain norms, attention and MLPs that are known"
     if not isinstance(decoder.final_norm, JoinedNorm) or not isinstance(decoder.head, JoinedHead):
         return "its final norm or its head is not plain"
+    if not is_plain_embedding(decoder.model.get_input_embeddings(), decoder.family.parts):
+        return "its embedding is more than a table: adapted, quantised or hooked"
     if any(part.kind not in KINDS for part in parts if isinstance(part, JoinedMLP)):
         return "the activation of its MLP is not SiLU or GELU"
     if len(set(decoder.shapes)) > 1:
