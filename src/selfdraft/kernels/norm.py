@@ -156,7 +156,7 @@ def norm_heads(qkv: torch.Tensor, query_norm: Norm | None, key_norm: Norm | None
     if query_norm is None or key_norm is None:
         return
     kind, sizes = kind_of(query_norm), (len(query_norm.weight), len(key_norm.weight))
-    assert kind == kind_of(key_norm)
+    assert (kind, query_norm.eps, query_norm.offset) == (kind_of(key_norm), key_norm.eps, key_norm.offset)
     assert query_norm.bias is None
     kernel: Any = _norm_heads
     kernel[(len(qkv), 2)](

@@ -49,6 +49,8 @@ def _rotate_and_store(
         DIM, KIND, qkv_ptr.dtype.element_ty,
     )  # fmt: skip
     place, is_query = source + head[:, None] * DIM + half, (head < NUM_HEADS)[:, None]
+    if KIND[1] or KIND[0] < HALF:
+        tl.debug_barrier()  # partners were read where they stand: all of them before any is written
     tl.store(place, low, mask=is_query)
     tl.store(place + HALF, high, mask=is_query)
     is_key = (is_rotated & (head >= NUM_HEADS))[:, None]
