@@ -140,6 +140,7 @@ def test_what_does_not_fit_is_left_out_with_numbers(
     assert "\ntiny " in told.out
 
 
+@pytest.mark.full
 def test_a_shape_leaves_its_memory_and_the_next_one_is_timed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = [], passes.make_model
 
@@ -175,6 +176,7 @@ def test_errors_at_the_door(tiny: str, tmp_path: Path, said: Callable[..., str])
     assert set(SHAPE_PEERS) <= set(PEERS)
 
 
+@pytest.mark.full
 def test_it_needs_no_extra(tiny: str) -> None:
     done = run_alone("bench", "passes", "--shape", tiny, "--seconds", "0.1", "--json")
     assert done.returncode == 0, done.stderr

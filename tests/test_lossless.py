@@ -161,7 +161,7 @@ def test_plain_decoding_equals_transformers(family: str) -> None:
         assert list(reference(family, "greedy", row).tokens) == expected[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+@pytest.mark.parametrize("mode", ["greedy", pytest.param("sampled", marks=pytest.mark.full)])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if ROWS[family].parts])
 def test_the_modules_own_forward_writes_the_same_texts(family: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All other texts here are those of joined sub-layers, where a family has them."""
