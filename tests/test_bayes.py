@@ -168,6 +168,7 @@ def found_by(way: str, seed: int, num_evaluations: int = 60) -> float:
     return value(search.best)
 
 
+@pytest.mark.full
 def test_it_finds_more_than_chance_at_equal_evaluations() -> None:
     seeds = range(20)
     gains = np.array([found_by("suggest", seed) - found_by("random", seed) for seed in seeds])

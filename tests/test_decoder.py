@@ -71,6 +71,7 @@ NOISE = {"smollm3": 3e-4}
 """Its float32 scores are 7e-5 from those in float64, token by token 1.2e-4 (modules) and 0.9e-4 (joined)."""
 JOINABLE = tuple(name for name in VARIANTS if ROWS[name.partition("-")[0]].parts is not None)
 CASES = [(variant, False) for variant in VARIANTS] + [(variant, True) for variant in JOINABLE]
+MODULES_OF_JOINED = [(variant, False) for variant in JOINABLE]
 OTHER_CASES = [(*case, False) for case in OTHER_CONFIGS] + [
     (*case, True) for case in OTHER_CONFIGS if case[0] in JOINABLE
 ]
@@ -187,8 +188,15 @@ def test_eager_attention_is_the_model(variant):
     assert_same(run(decoder, tokens, (20, 1, 9)), expected_scores(model, tokens))
 
 
-@by_case
-@pytest.mark.parametrize("chosen", [range(3), range(2), range(1, 3), range(2, 3), (0, 2)], ids=str)
+CHOSEN = (range(3), range(2), range(1, 3), range(2, 3), (0, 2))
+RAGGED = [
+    pytest.param(*case, chosen, marks=[pytest.mark.full] if case in MODULES_OF_JOINED and number else [])
+    for case in CASES
+    for number, chosen in enumerate(CHOSEN)
+]
+
+
+@pytest.mark.parametrize(("variant", "allow_joined", "chosen"), RAGGED, ids=str)
 @torch.inference_mode()
 def test_ragged_rows_are_single_rows(variant, allow_joined, chosen):
     decoder, tokens, lengths, width = decoder_of(variant, allow_joined), tokens_of(3), (3, 25, 14), 4
@@ -237,8 +245,9 @@ SKIPS = [(*case, skip) for case in CASES for skip in (*SINGLE, SEVERAL[2])]
 
 
 def in_full(variant: str, allow_joined: bool, skip: str) -> bool:
-    """Single sub-layers of families that have nothing of their own, except two."""
-    return variant in SIMILAR and skip in SINGLE and skip not in ("a2", "m3")
+    """Single sub-layers, except two, of families that have nothing of their own, and of modules that are joined."""
+    is_tested_elsewhere = variant in SIMILAR or (variant, allow_joined) in MODULES_OF_JOINED
+    return is_tested_elsewhere and skip in SINGLE and skip not in ("a2", "m3")
 
 
 @pytest.mark.parametrize(
