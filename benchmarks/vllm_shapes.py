@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,16 +24,7 @@ from typing import Any
 from selfdraft.bench.shapes import chosen_shapes
 from selfdraft.bench.shapes.results import NUM_NEW, NUM_PROMPT, ShapeLine, ShapesFile, ShapesHead
 from selfdraft.version import __version__
-
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # its engine in this process: no messages between two
-
-
-def read(value: str) -> Any:
-    """A number, a truth value or a list where it is one, else the text."""
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+from vllm_batches import read  # beside this script; it also keeps vLLM's engine in this process
 
 
 def token_seconds(config: dict[str, Any], arguments: dict[str, Any], repeats: int) -> float:

@@ -289,6 +289,7 @@ def run_vllm(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     fake = SimpleNamespace(__version__="0.26.0", LLM=llm, SamplingParams=lambda **options: None)
     script = Path(__file__).parents[1] / "benchmarks" / "vllm_shapes.py"
     monkeypatch.setitem(sys.modules, "vllm", fake)
+    monkeypatch.syspath_prepend(script.parent)  # as Python does for a script
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "a device")
     monkeypatch.setattr(sys, "argv", [str(script), *words])
     with pytest.raises(SystemExit) as ended:
