@@ -42,7 +42,7 @@ from selfdraft.passes import PassRequest, TreeMask
 from selfdraft.types import SkipSet
 from tape import NotedKernel, TapeRecorder
 
-DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
+DTYPE = torch.float16 if HAS_GPU else torch.float32  # these wide weights make much of what bfloat16 rounds
 TOLERANCE = 5e-2 if HAS_GPU else 1e-4
 PROMPT_TOLERANCE = tolerance_of(DTYPE) if HAS_GPU else 1e-4
 SIZES = {
@@ -133,9 +133,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def family_of(name: str) -> Any:
-    """Of heads that kernels know. Half precision is float16: wide weights make much of what bfloat16 rounds."""
+    """Of heads that kernels know."""
     model = build(name, hidden_size=128, head_dim=32, num_hidden_layers=3, **FAMILIES[name])
-    return model.to(DEVICE, torch.float16 if HAS_GPU else torch.float32)
+    return model.to(DEVICE, DTYPE)
 
 
 def runner_of(model: Any) -> GraphRunner:
@@ -203,8 +203,10 @@ def test_every_family_is_the_eager_runners(family, monkeypatch):
             assert error(found.scores, expected.scores) < PROMPT_TOLERANCE, skip
         for point, states in expected.captured.items():
             assert error(found.captured[point], states) < PROMPT_TOLERANCE, (skip, point)
-    check_stored(caches, {0: 12, 1: 5})
-    assert runners[1].fallback_reason is None
+    is_recorded = not (HAS_GPU and family == "qwen3_moe")  # torch's grouped products take bfloat16 alone
+    assert (runners[1].fallback_reason is None) is is_recorded
+    if is_recorded:
+        check_stored(caches, {0: 12, 1: 5})
 
 
 def test_rows_of_several_sizes_are_single_rows(monkeypatch):
@@ -274,6 +276,8 @@ def test_fixed_places_and_kept_launches_change_no_bit(kind):
         return fused.finish(fused.begin(buffers, cache, 64, skip, capture))[0].clone()
 
     sets = [SkipSet.of([1], [0, 2]), SkipSet(), SkipSet.of([0, 1, 2], [1]), SkipSet.of([0], [0, 1, 2])]
+    for skip in sets:
+        scores(3, skip, ("norm",))  # compiles what they need
     ready = []
     for start, skip in enumerate([*sets, SkipSet.of([0, 1, 2], [1, 2])], start=3):
         expected = scores(start, skip, ("norm",))

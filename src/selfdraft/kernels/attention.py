@@ -19,6 +19,7 @@ import triton.language as tl
 
 from . import launch
 from .features import Heads
+from .heads import angles, kind_of, rotated, tables
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
@@ -51,85 +52,6 @@ class Place:
     sees: torch.Tensor
     dtype: torch.dtype  # of the cache
     end: int  # no row has more slots than this, new ones included
-
-
-@triton.jit
-def summed(ptr, mask, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride):
-    """What a product left in parts, each `stride` after the one before, rounded as if it had been whole."""
-    total = tl.load(ptr, mask=mask, other=0.0)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(ptr + part * stride, mask=mask, other=0.0)
-    return total.to(DTYPE)
-
-
-def kind_of(heads: Heads) -> tuple[Any, ...]:
-    """What `rotated` does, as a constant: how many pairs turn, which; eps of the norms (0: none), offset, rounding."""
-    norm, rotary = heads.query_norm, heads.rotary
-    kinds = [one and (one.eps, one.offset, one.rounds_first) for one in (norm, heads.key_norm)]
-    assert kinds[0] == kinds[1], "queries and keys are normed alike"
-    assert norm is None or not (norm.is_centred or norm.bias is not None)
-    return rotary.cos.shape[1], rotary.is_interleaved, *(kinds[0] or (0.0, 0.0, False))
-
-
-def tables(heads: Heads) -> tuple[torch.Tensor, ...]:
-    """cos, sin, and the weights of the norms of queries and keys; something in their place where there are none."""
-    cos, norms = heads.rotary.cos, (heads.query_norm, heads.key_norm)
-    return cos, heads.rotary.sin, *(cos if norm is None else norm.weight for norm in norms)
-
-
-@triton.jit
-def _scaled(x, scale, weight_ptr, dim, KIND: tl.constexpr, DTYPE: tl.constexpr):
-    """The numbers `dim` of heads, normed."""
-    x = x.to(tl.float32) * scale
-    if KIND[4]:
-        x = x.to(DTYPE).to(tl.float32)
-    return (x * (tl.load(weight_ptr + dim).to(tl.float32) + KIND[3])).to(DTYPE)
-
-
-@triton.jit
-def _turned(
-    x, ptr, dim, mask, positions, cos_ptr, sin_ptr, weight_ptr, scale,
-    KIND: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr, stride,
-):  # fmt: skip
-    """The numbers `dim` of heads, each turned with its partner, wherever that stands; those that have none stay."""
-    PAIRS: tl.constexpr = KIND[0]
-    pair, is_first, partner = dim % PAIRS, dim < PAIRS, tl.where(dim < PAIRS, PAIRS, -PAIRS)
-    if KIND[1]:
-        pair, is_first, partner = dim // 2, dim % 2 == 0, 1 - dim % 2 * 2
-    mask = mask & (dim < 2 * PAIRS)
-    other = summed(ptr + partner, mask, DTYPE, PARTS, stride)
-    if KIND[2] > 0:
-        other = _scaled(other, scale, weight_ptr, dim + partner, KIND, DTYPE)
-    cos = tl.load(cos_ptr + positions * PAIRS + pair, mask=mask, other=1.0).to(tl.float32)
-    sin = tl.load(sin_ptr + positions * PAIRS + pair, mask=mask, other=0.0).to(tl.float32)
-    return (x.to(tl.float32) * cos + other.to(tl.float32) * tl.where(is_first, -sin, sin)).to(DTYPE)
-
-
-@triton.jit
-def rotated(
-    ptr, row_offsets, mask, positions, cos_ptr, sin_ptr, weight_ptr, num_positions,
-    DIM: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr = 1, stride=0,
-):  # fmt: skip
-    """Both halves of heads [n, dim], normed, and rotated to their positions; what pads may stand after the last one."""
-    HALF: tl.constexpr = DIM // 2
-    positions = tl.minimum(positions, num_positions - 1)
-    half, scale = tl.arange(0, HALF)[None, :], 1.0
-    ptr += row_offsets[:, None] + half
-    low = summed(ptr, mask[:, None], DTYPE, PARTS, stride)
-    high = summed(ptr + HALF, mask[:, None], DTYPE, PARTS, stride)
-    if KIND[2] > 0:
-        squares = low.to(tl.float32) * low.to(tl.float32) + high.to(tl.float32) * high.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(squares, axis=1)[:, None] / DIM + KIND[2])
-        low = _scaled(low, scale, weight_ptr, half, KIND, DTYPE)
-        high = _scaled(high, scale, weight_ptr, half + HALF, KIND, DTYPE)
-    if KIND[1] or KIND[0] < HALF:
-        turn = (mask[:, None], positions[:, None], cos_ptr, sin_ptr, weight_ptr, scale)
-        low = _turned(low, ptr, half, *turn, KIND, DTYPE, PARTS, stride)
-        return low, _turned(high, ptr + HALF, half + HALF, *turn, KIND, DTYPE, PARTS, stride)
-    cos = tl.load(cos_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + positions[:, None] * HALF + half, mask=mask[:, None], other=0.0).to(tl.float32)
-    low, high = low.to(tl.float32), high.to(tl.float32)
-    return (low * cos - high * sin).to(DTYPE), (high * cos + low * sin).to(DTYPE)
 
 
 @triton.jit
@@ -196,6 +118,20 @@ def _partial(low, high, key_low, key_high, value, visible, scaling, CAP: tl.cons
 
 
 @triton.jit
+def _task(number, start, num_splits, width, GROUP: tl.constexpr, MEMBERS: tl.constexpr, SPLIT: tl.constexpr):
+    """Of one program: whether all tokens see the same of its split, which split that is, and its block of queries.
+
+    They do where the split holds no token of this pass: there a block is MEMBERS queries. After the programs of these
+    splits come those of the others, from the one of the row's first new token on; there a block is one token.
+    """
+    num_blocks = tl.cdiv(width * GROUP, MEMBERS)
+    rest = number - num_splits * num_blocks
+    if rest < 0:
+        return rest < 0, number // num_blocks, number % num_blocks
+    return rest < 0, start // SPLIT + rest // width, rest % width
+
+
+@triton.jit
 def _queries(block, is_shared, num_tokens, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
     """The queries of one program: the token of each, its place in the group of heads, and whether there is one."""
     lane = tl.arange(0, MEMBERS)
@@ -224,21 +160,20 @@ def _attend(
     GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr, CAP: tl.constexpr,
     WINDOW: tl.constexpr, MEMBERS: tl.constexpr, SPLIT: tl.constexpr, WIDTHS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One split of the slots, for queries that share a key/value head: those of one token, or of several together.
-
-    After a split that holds no token of this pass, all tokens see the same keys: each program takes MEMBERS queries.
-    """
+    """One split of the slots, for queries that share a key/value head: those of one token, or of several together."""
     let_next_start(PDL)
     QKV: tl.constexpr = (GROUP + 2) * NUM_KV * DIM
     DTYPE: tl.constexpr = qkv_ptr.dtype.element_ty
-    split, row = tl.program_id(0), first_row + tl.program_id(2)
-    block, head = tl.program_id(1) // NUM_KV, tl.program_id(1) % NUM_KV
-    start, line, first = tl.load(starts_ptr + row), tl.load(first_ptr + row), split * SPLIT
+    head, row = tl.program_id(1), first_row + tl.program_id(2)
+    start, line = tl.load(starts_ptr + row).to(tl.int32), tl.load(first_ptr + row)
     num_tokens = (tl.load(first_ptr + row + 1) - line).to(tl.int32)
+    is_shared, split, block = _task(tl.program_id(0), start, num_splits, width, GROUP, MEMBERS, SPLIT)
+    first = split * SPLIT
     depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + line * QKV
-    is_shared, own_depth = first + SPLIT <= start, tl.load(depths_ptr + block)
-    is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, first > start + own_depth)
-    is_needless |= block >= num_tokens  # each row has as many blocks as the widest one
+    own_depth = tl.load(depths_ptr + block)
+    # Each row has as many blocks as the widest one.
+    is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, block >= num_tokens)
+    is_needless |= tl.where(is_shared, first + SPLIT > start, first > start + own_depth)
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
@@ -248,21 +183,20 @@ def _attend(
     is_read = (is_old & (is_needless == 0))[:, None]
     dims = tl.arange(0, DIM)[None, :]
     key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
+    token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
+    position = start + tl.load(depths_ptr + token)
+    turns = angles(position, is_query, cos_ptr, sin_ptr, num_positions, DIM, KIND)
+    # Tokens of this pass: of no split that all tokens see alike.
+    column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
+    new_turns = angles(slot, is_new, cos_ptr, sin_ptr, num_positions, DIM, KIND)
     wait(PDL)
     if is_needless:
         return
-    token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
-    position = start + tl.load(depths_ptr + token)
     query = token * QKV + (head * GROUP + member) * DIM
-    query_low, query_high = rotated(
-        qkv_ptr, query, is_query, position, cos_ptr, sin_ptr, query_norm_ptr, num_positions, DIM, KIND, DTYPE
-    )
-    if not is_shared:  # tokens of this pass: rotated here, and the token's own is stored
-        column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
+    query_low, query_high = rotated(qkv_ptr, query, is_query, turns, query_norm_ptr, DIM, KIND, DTYPE)
+    if not is_shared:  # rotated here, and the token's own is stored
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
-        new_low, new_high = rotated(
-            qkv_ptr, new_offset, is_new, slot, cos_ptr, sin_ptr, key_norm_ptr, num_positions, DIM, KIND, DTYPE
-        )
+        new_low, new_high = rotated(qkv_ptr, new_offset, is_new, new_turns, key_norm_ptr, DIM, KIND, DTYPE)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
         place = (start + block) * DIM + depth[:, None] * 0
         store(keys, values, place, new_low, new_high, new_value, (depth == own_depth)[:, None], DIM)
@@ -342,9 +276,11 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
     qkv, partial, weights, out = tensors
     _, num_splits, width, _ = weights.shape[:4]
     group = heads.num_heads // heads.num_kv_heads
+    members, num_new = max(16, triton.next_power_of_2(group)), 1 + (SPLIT + width - 2) // SPLIT
+    num_programs = num_splits * triton.cdiv(width * group, members) + num_new * width
     options = launch.options(qkv.device)
     attend_kernel: Any = _attend
-    attend_kernel[(num_splits, width * heads.num_kv_heads, len(rows))](
+    attend_kernel[(num_programs, heads.num_kv_heads, len(rows))](
         *(qkv, place.header, place.segments, place.starts, place.first, place.depths, place.sees),
         *(*tables(heads), partial, weights, layer, heads.scaling),
         *(num_splits, width, len(heads.rotary.cos), rows.start),
@@ -354,7 +290,7 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
         KIND=kind_of(heads),
         CAP=heads.softcap or 0.0,
         WINDOW=heads.window or 0,
-        MEMBERS=max(16, triton.next_power_of_2(group)),
+        MEMBERS=members,
         SPLIT=SPLIT,
         WIDTHS=64,
         num_warps=4 if heads.dim <= 128 else 8,

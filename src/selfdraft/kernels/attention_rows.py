@@ -14,9 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from . import attention, launch
-from .attention import SHARED, Place, capped, old_planes, planes, read, rotated, segment_planes, store, summed
+from . import launch
+from .attention import SHARED, Place, capped, old_planes, planes, read, segment_planes, store
 from .features import Heads
+from .heads import angles, kind_of, rotated, summed, tables
 from .launch import Room, fresh, let_next_start, wait
 from .quick import quick
 
@@ -28,7 +29,7 @@ MAX_COUNTED = 1 << 16
 
 @triton.jit
 def _own(
-    qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, norm_ptr, head, start, num_positions, scaling,
+    qkv_ptr, keys, values, query_low, query_high, turns, norm_ptr, head, start, scaling,
     stride, is_last, GROUP: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr,
     CAP: tl.constexpr, MEMBERS: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -38,9 +39,7 @@ def _own(
     """
     dims, one = tl.arange(0, DIM)[None, :], tl.arange(0, 1)
     own = one + (NUM_KV * GROUP + head) * DIM
-    low, high = rotated(
-        qkv_ptr, own, one == 0, start + one, cos_ptr, sin_ptr, norm_ptr, num_positions, DIM, KIND, DTYPE, PARTS, stride
-    )
+    low, high = rotated(qkv_ptr, own, one == 0, turns, norm_ptr, DIM, KIND, DTYPE, PARTS, stride)
     value = summed(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, dims >= 0, DTYPE, PARTS, stride)
     store(keys, values, start * DIM, low, high, value, is_last, DIM)
     score = tl.sum(query_low.to(tl.float32) * low + query_high.to(tl.float32) * high, axis=1)
@@ -119,6 +118,8 @@ def _attend_rows(
     if WINDOW > 0:
         begin = tl.maximum(end - WINDOW, 0)
     first_span, last_span = begin // SPAN, (end - 1) // SPAN
+    one = tl.arange(0, 1)
+    turns = angles(start + one, one == 0, cos_ptr, sin_ptr, num_positions, DIM, KIND)  # of all heads
     wait(PDL)
     if (span < first_span) | (span > last_span):
         return
@@ -130,13 +131,13 @@ def _attend_rows(
     if not is_row:  # padding: nothing, but a number
         tl.store(place, tl.zeros([MEMBERS, DIM], DTYPE), mask=is_member)
         return
+    query = (head * GROUP + lane) * DIM
     query_low, query_high = rotated(
-        qkv_ptr, (head * GROUP + lane) * DIM, lane < GROUP, start + lane * 0, cos_ptr, sin_ptr, query_norm_ptr,
-        num_positions, DIM, KIND, DTYPE, PARTS, stride,
-    )  # fmt: skip
+        qkv_ptr, query, lane < GROUP, turns, query_norm_ptr, DIM, KIND, DTYPE, PARTS, stride
+    )
     best, total, mixed = _own(
-        qkv_ptr, keys, values, query_low, query_high, cos_ptr, sin_ptr, key_norm_ptr, head, start, num_positions,
-        scaling, stride, span == last_span, GROUP, NUM_KV, DIM, KIND, CAP, MEMBERS, DTYPE, PARTS,
+        qkv_ptr, keys, values, query_low, query_high, turns, key_norm_ptr, head, start, scaling, stride,
+        span == last_span, GROUP, NUM_KV, DIM, KIND, CAP, MEMBERS, DTYPE, PARTS,
     )  # fmt: skip
     lowest, highest = tl.maximum(begin // SLOTS * SLOTS, span * SPAN), tl.minimum(end, (span + 1) * SPAN)
     best, total, mixed = _go_through(
@@ -186,12 +187,12 @@ def attend_rows(qkv: torch.Tensor, place: Place, heads: Heads, layer: int, room:
     slots = slots_of(heads.dim)
     kernel: Any = _attend_rows
     kernel[(num_spans, heads.num_kv_heads, num_rows)](
-        *(qkv, place.header, place.segments, place.starts, *attention.tables(heads), out),
+        *(qkv, place.header, place.segments, place.starts, *tables(heads), out),
         *(partial, weights, arrivals(qkv.device), layer, heads.scaling, len(heads.rotary.cos), num_spans),
         GROUP=group,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
-        KIND=attention.kind_of(heads),
+        KIND=kind_of(heads),
         CAP=heads.softcap or 0.0,
         WINDOW=heads.window or 0,
         MEMBERS=max(16, triton.next_power_of_2(group)),

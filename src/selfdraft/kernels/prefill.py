@@ -15,8 +15,9 @@ import triton.language as tl
 
 from . import launch
 from .activation import activated
-from .attention import capped, kind_of, old_planes, planes, rotated, segment_planes, tables
+from .attention import capped, old_planes, planes, segment_planes
 from .features import Heads
+from .heads import angles, kind_of, rotated, tables
 from .launch import let_next_start, wait
 from .quick import quick
 
@@ -44,10 +45,8 @@ def _rotate_and_store(
     head, half, dims = tl.arange(0, ROTATED), tl.arange(0, HALF)[None, :], tl.arange(0, DIM)[None, :]
     is_rotated = head < NUM_HEADS + NUM_KV
     norm_ptr = tl.where((head < NUM_HEADS)[:, None], query_norm_ptr, key_norm_ptr)
-    low, high = rotated(
-        source, head * DIM, is_rotated, slot + head * 0, cos_ptr, sin_ptr, norm_ptr, num_positions,
-        DIM, KIND, qkv_ptr.dtype.element_ty,
-    )  # fmt: skip
+    turns = angles(slot + head * 0, is_rotated, cos_ptr, sin_ptr, num_positions, DIM, KIND)
+    low, high = rotated(source, head * DIM, is_rotated, turns, norm_ptr, DIM, KIND, qkv_ptr.dtype.element_ty)
     place, is_query = source + head[:, None] * DIM + half, (head < NUM_HEADS)[:, None]
     if KIND[1] or KIND[0] < HALF:
         tl.debug_barrier()  # partners were read where they stand: all of them before any is written

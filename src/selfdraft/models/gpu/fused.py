@@ -21,9 +21,9 @@ import torch.nn.functional as F
 
 from ...kernels.activation import KINDS
 from ...kernels.attention import SHARED, Place, attend
-from ...kernels.attention import kind_of as kind_of_heads
 from ...kernels.attention_rows import attend_rows
 from ...kernels.embed import embed
+from ...kernels.heads import kind_of as kind_of_heads
 from ...kernels.launch import Room
 from ...kernels.norm import add_norm, kind_of, norm_heads
 from ...types import SkipSet
