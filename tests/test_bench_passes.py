@@ -168,6 +168,7 @@ def test_errors_at_the_door(tiny: str, tmp_path: Path, said: Callable[..., str])
 
     assert "unknown shape 'qwen3-8'. Did you mean 'qwen3-8b'?" in error("qwen3-8")
     assert "there is no " in error(str(tmp_path))
+    assert "two shapes are called 'phi-4', the second is" in error("phi-4", str(SHAPES["phi-4"]))
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     assert "is not the config.json of a model: it has no model_type" in error(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "unheard"}', encoding="utf-8")

@@ -14,8 +14,14 @@ ALL = "all"
 
 def chosen_shapes(words: list[str]) -> dict[str, dict[str, Any]]:
     """Name -> content of config.json, of shapes by name, files and folders; `all`: of those that ship with us."""
-    named = [name for word in words for name in (SHAPES if word == ALL else [word])]
-    return {_name(word): _read(word) for word in dict.fromkeys(named)}
+    named = dict.fromkeys(name for word in words for name in (SHAPES if word == ALL else [word]))
+    shapes: dict[str, dict[str, Any]] = {}
+    for word in named:
+        name = _name(word)
+        if name in shapes:
+            raise OptionError(f"two shapes are called {name!r}, the second is {word}: rename its folder or file")
+        shapes[name] = _read(word)
+    return shapes
 
 
 def _name(word: str) -> str:
