@@ -22,10 +22,14 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
 
 
+gc.disable()  # until all tests are collected
+
+
 def pytest_collection_finish() -> None:
     """What has been imported stays: it is not searched for garbage again and again while tests run."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
