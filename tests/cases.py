@@ -70,24 +70,24 @@ def pairwise(families: Sequence[str] = EVERYDAY) -> list[Case]:
     """Few cases that hold every pair of values of every two axes: repeatedly the case with most pairs still missing."""
     candidates = matrix(families)
     values = np.stack([_numbered([case[axis] for case in candidates]) for axis in AXES])
-    pairs = np.stack([one * (1 + other.max()) + other for one, other in itertools.combinations(values, 2)], axis=1)
-    pairs += np.arange(pairs.shape[1]) * (1 + pairs.max())  # a number for each pair of each two axes
+    pairs = np.stack([one * (1 + other.max()) + other for one, other in itertools.combinations(values, 2)])
+    pairs += np.arange(len(pairs), dtype=np.int32)[:, None] * (1 + pairs.max())  # a number for each of each two axes
     missing = np.zeros(1 + pairs.max(), dtype=bool)
     missing[pairs] = True
     chosen = []
-    num_missing = np.full(len(pairs), pairs.shape[1])
+    num_missing = np.full(len(candidates), len(pairs), dtype=np.int32)
     while missing.any():
         best = int(num_missing.argmax())
         chosen.append(candidates[best])
-        for column in np.flatnonzero(missing[pairs[best]]):
-            num_missing -= pairs[:, column] == pairs[best, column]
-        missing[pairs[best]] = False
+        for column in pairs[missing[pairs[:, best]]]:
+            num_missing -= column == column[best]
+        missing[pairs[:, best]] = False
     return chosen
 
 
 def _numbered(values: Sequence[str]) -> np.ndarray:
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
-    return np.array([numbers[value] for value in values])
+    return np.array([numbers[value] for value in values], dtype=np.int32)
 
 
 def groups(cases: Sequence[Case], *axes: str) -> dict[str, list[Case]]:

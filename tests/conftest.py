@@ -5,6 +5,7 @@ Two workers share two cores: each computes with one thread. Timing is never judg
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -19,6 +20,16 @@ settings.load_profile("selfdraft")
 os.environ["SELFDRAFT_CONFIG"] = ""  # whoever runs the tests may have a config file
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
+
+
+gc.disable()  # until all tests are collected
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: it is not searched for garbage again and again while tests run."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -15,15 +15,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 T = TypeVar("T")
 _DEPENDS_ON_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_NESTED = (list, tuple, dict)
 _FROM_HOST = ("aten::lift_fresh", "aten::lift")
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
     """In lists, tuples and dictionaries, also in those inside others."""
-    if isinstance(values, torch.Tensor):
-        return [values]
-    inside = values.values() if isinstance(values, dict) else values if isinstance(values, list | tuple) else ()
-    return [tensor for value in inside for tensor in tensors_in(value)]
+    found: list[torch.Tensor] = []
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, _NESTED):
+            found += tensors_in(value)
+    return found
 
 
 @functools.cache
@@ -38,7 +42,10 @@ def needs_host(function: Any, arguments: Any) -> bool:
 
 
 class Tape(TorchDispatchMode):
-    """The recording: (function, arguments, keywords, results that are no view of an argument)."""
+    """The recording: (function, arguments, keywords, results that are no view of an argument).
+
+    A pass is thousands of calls, and what this file adds to each of them is a good part of the suite's time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,15 +53,20 @@ class Tape(TorchDispatchMode):
         self.num_bytes = 0
         self.num_replays = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while a tape runs: no call needs to be guarded against it."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         keywords = keywords or {}
         if needs_host(function, arguments):
             raise RuntimeError(f"{function.name()} cannot be recorded: it needs the host")
         results = function(*arguments, **keywords)
-        known = {tensor.untyped_storage()._cdata for tensor in tensors_in((arguments, keywords))}
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_in((*arguments, *keywords.values()))}
         fresh = [
             (index, tensor)
-            for index, tensor in enumerate(tensors_in(results))
+            for index, tensor in enumerate(tensors_in((results,)))
             if tensor.untyped_storage()._cdata not in known
         ]
         if fresh or function._schema.is_mutable:
@@ -70,9 +82,9 @@ class Tape(TorchDispatchMode):
     def replay(self) -> None:
         self.num_replays += 1
         for function, arguments, keywords, fresh in self._calls:
-            results = tensors_in(function(*arguments, **keywords))
+            results = function(*arguments, **keywords)
             for index, tensor in fresh:
-                tensor.copy_(results[index])
+                tensor.copy_(results if isinstance(results, torch.Tensor) else tensors_in(results)[index])
 
 
 class TapeRecorder:

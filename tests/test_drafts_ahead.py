@@ -95,7 +95,7 @@ def test_nothing_changes_but_the_time(
     """Single texts of several lengths and a batch, one after the other; also over bucket borders."""
     monkeypatch.setattr(gpu_graphs, "MIN_SLOTS", slots)
     engines = new_engine(pico("llama"), make), waiting_engine(), new_engine(pico("llama"), make_runner)
-    texts = [([PROMPTS[0]], 30), ([PROMPTS[2]], 12), (list(PROMPTS), 10)]
+    texts = [([PROMPTS[0]], 30), ([PROMPTS[2]], 10), (list(PROMPTS), 8)]
     for prompts, count in texts if make is new_runner else texts[:1]:  # the loose one's recordings know one cache
         found, waited, eager = (engine.generate(prompts, max_new_tokens=count, **method) for engine in engines)
         assert tokens_of(found) == tokens_of(eager)
@@ -370,7 +370,7 @@ def test_who_joins_or_leaves_costs_the_others_little(
         monkeypatch.setattr(one.model.generation_config, "eos_token_id", eos)
     run = gpu_drafts.Drafts.run
     with mock.patch.object(gpu_drafts.Drafts, "run", autospec=True, side_effect=run) as asked:
-        found, requests = keep_busy(engine, 4, 4, **method)
+        found, requests = keep_busy(engine, 4, 3, **method)
     own = method if "acceptance" in method else {**method, "strategy": "off", "lookahead": "fixed", "tree": "chain"}
     expected = [plain.generate(prompt, max_new_tokens=count, **own) for prompt, count in requests]
     assert tokens_of(found) == tokens_of(expected)

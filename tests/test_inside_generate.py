@@ -94,7 +94,7 @@ class TestGreedy:
     @by_family
     def test_equal_to_generate(self, family: str, inputs: Inputs) -> None:
         decode = selfdraft.decoder(**DRAFTING)
-        assert_same(inputs, pico(family), max_new_tokens=18, custom_generate=decode)
+        assert_same(inputs, pico(family), max_new_tokens=12, custom_generate=decode)
         assert sum(generation.stats.num_accepted for generation in decode.generations) > 0
 
     def test_text_only_inputs_of_a_model_that_takes_images(self) -> None:

@@ -382,10 +382,10 @@ class TestOracle:
     @pytest.mark.parametrize("drafter", ["self", "lookup", "model"])
     def test_stops_at_the_first_token_that_is_refused(self, drafter: str, options: dict[str, Any]) -> None:
         engine = Engine(pico("llama"), drafter=drafter, settings=SETTINGS)
-        plain = engine.generate(list(TEXTS), strategy="off", max_new_tokens=40, **options)
+        plain = engine.generate(list(TEXTS), strategy="off", max_new_tokens=24, **options)
         oracle = Oracle([generation.tokens for generation in plain])
         found = [  # one by one: a batch ends its drafts when most rows have stopped
-            engine.generate(text, sequence=place, lookahead=oracle, max_new_tokens=40, **options)
+            engine.generate(text, sequence=place, lookahead=oracle, max_new_tokens=24, **options)
             for place, text in enumerate(TEXTS)
         ]
         for one, other in zip(plain, found, strict=True):

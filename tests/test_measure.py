@@ -42,6 +42,7 @@ from selfdraft.types import Prompt, Verdict
 
 pytestmark = pytest.mark.xdist_group("bench")
 
+NUM_TOKENS = 7
 SKIP = {"fixed": {"skip": "a1,m2-3"}}
 METHODS: dict[str, dict[str, Any]] = {
     "skip": {"strategy": "fixed", "settings": SKIP},
@@ -61,7 +62,7 @@ def engine() -> Engine:
 
 
 def plan_of(**changed: Any) -> MeasurePlan:
-    return replace(MeasurePlan(PROMPTS, METHODS, max_new_tokens=12), **changed)
+    return replace(MeasurePlan(PROMPTS, METHODS, max_new_tokens=NUM_TOKENS), **changed)
 
 
 def counts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
@@ -101,13 +102,13 @@ def test_all_arms_take_turns_and_say_the_same(engine: Engine) -> None:
     for arm in found.arms[1:]:
         assert (arm.total.equal, arm.total.different) == (5, 0)
     skip = found.arms[1]
-    assert skip.total.num_tokens == found.arms[0].total.num_tokens == 5 * 12
+    assert skip.total.num_tokens == found.arms[0].total.num_tokens == 5 * NUM_TOKENS
     assert skip.skips == [{"skip": "a1,m2-3", "share": 1.0}]
     assert skip.total.expected["by_ratio"] is not None
     assert not found.is_different
     texts = found.plain
     assert [one.prompt for one in texts] == ["a", "b/1", "b/2", "b/3", "c"]
-    assert texts[1].num_prompt_tokens + 12 < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens, (
+    assert texts[1].num_prompt_tokens + NUM_TOKENS < texts[2].num_prompt_tokens < texts[3].num_prompt_tokens, (
         "after the answers"
     )
 
@@ -224,7 +225,7 @@ def test_another_question_does_not_go_on(engine: Engine, tmp_path: Path) -> None
     file = RecordFile(tmp_path / "result.jsonl")
     Measurement(engine, plan_of(), file).run()
     before = file.path.read_bytes()
-    with pytest.raises(OptionError, match=r"max_new_tokens: 12, now 9.*--again"):
+    with pytest.raises(OptionError, match=rf"max_new_tokens: {NUM_TOKENS}, now 9.*--again"):
         Measurement(engine, plan_of(max_new_tokens=9), file).run()
     texts = [replace(PROMPTS[0], text="another text"), *PROMPTS[1:]]
     with pytest.raises(OptionError, match="prompts_digest"):

@@ -102,9 +102,9 @@ def test_rows_of_several_sizes_are_single_rows(is_chain: bool, capture: tuple[st
 def test_a_batch_is_its_texts_one_by_one(method: dict[str, Any]) -> None:
     """Also by drafts that are begun before they are asked for."""
     engine = new_engine(pico("llama"))
-    found = engine.generate(list(PROMPTS), max_new_tokens=14, **method)
+    found = engine.generate(list(PROMPTS), max_new_tokens=10, **method)
     expected = [
-        engine.generate(prompt, max_new_tokens=14, sequence=row, **method) for row, prompt in enumerate(PROMPTS)
+        engine.generate(prompt, max_new_tokens=10, sequence=row, **method) for row, prompt in enumerate(PROMPTS)
     ]
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert num_packed(engine._runner.graphs) > 0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from cases import by_family
 from pico import FAMILIES, NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.papers import knapspec_states as states
@@ -86,7 +87,7 @@ def examine(model: Any) -> tuple[list[int], states.Check]:
     return states.examine(engine, Text((*PROMPT, *written), len(PROMPT)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_on_pico_models(family: str) -> None:
     *parts, total = examined(family)["rows"]
     name, num_networks, num_pairs, _, num_close, num_same, num_violations = total

@@ -94,6 +94,7 @@ def test_all_experiments(bench: Workbench, file: Path) -> None:
     assert "not to be had, accuracy: the prompts come without tests" in as_text(found["table-3"], HEAD)
 
 
+@pytest.mark.full
 def test_swift_is_measured_after_its_search(sections: dict[str, Section]) -> None:
     found = sections["table-8"].found
     measured, search = found.measured(CNN), found.get(CNN, "search")
@@ -105,6 +106,7 @@ def test_swift_is_measured_after_its_search(sections: dict[str, Section]) -> Non
     assert sections["figure-12"].found.get(CNN, "sets")[-1]["step"] == 15, "the same search"
 
 
+@pytest.mark.full
 def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.calibrate.fit_once._fit", lambda *_: pytest.fail("it is known"))
     task = bench.task(CNN)

@@ -278,7 +278,10 @@ def test_the_distribution_test_sees_an_ignored_temperature() -> None:
 
 
 def noise(seed: int = 0, sequences: Sequence[int] = (0,), indices: Sequence[int] = (0,), vocab: int = 4096) -> Any:
-    sites = [Site(sequence, index, 0, seed) for sequence, index in zip(sequences, indices, strict=True)]
+    return noise_of([Site(sequence, index, 0, seed) for sequence, index in zip(sequences, indices, strict=True)], vocab)
+
+
+def noise_of(sites: list[Site], vocab: int) -> torch.Tensor:
     return gumbel(NoiseKey.of(sites, torch.device("cpu")), vocab)
 
 
@@ -292,7 +295,7 @@ def uniforms(values: torch.Tensor) -> torch.Tensor:
         noise(vocab=65536),
         noise(seed=1, sequences=range(64), indices=[0] * 64, vocab=1024),
         noise(seed=2**63, sequences=[3] * 4096, indices=range(4096), vocab=16),
-        torch.cat([noise(seed=seed, vocab=16) for seed in range(4096)]),
+        noise_of([Site(0, 0, 0, seed) for seed in range(4096)], 16),
     ],
     ids=["tokens", "sequences", "indices", "seeds"],
 )

@@ -27,7 +27,7 @@ from test_segments import sharing_runner
 Request = tuple[list[int], dict[str, Any]]
 RUNNERS = {"recorded": new_runner, "sharing": sharing_runner}
 KINDS = ("llama", "gpt2", "recorded", "llama", "gpt2", "sharing")
-NUM_SCHEDULES, NUM_MORE = 25, 475
+NUM_SCHEDULES, NUM_MORE = 18, 482
 COMMON = [5 + 11 * place % 90 for place in range(70)]
 METHODS: tuple[dict[str, Any], ...] = (
     {"strategy": "off"},

@@ -88,7 +88,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 @functools.cache
 def plain(row: int, **options: float) -> tuple[int, ...]:
     engine = Engine(pico("gemma2"), strategy="off")
-    return engine.generate(PROMPTS[row], sequence=row, max_new_tokens=40, **options).tokens
+    return engine.generate(PROMPTS[row], sequence=row, max_new_tokens=24, **options).tokens
 
 
 @pytest.mark.parametrize("shared_skip", [False, True], ids=["own sets", "one set"])
@@ -103,7 +103,7 @@ def test_rows_may_plan_differently_in_every_round(
 ) -> None:
     monkeypatch.setattr(Restless, "needs", needs)
     monkeypatch.setattr(engine, "_shared_skip", shared_skip)
-    found = engine.generate(list(PROMPTS), max_new_tokens=40, **options)
+    found = engine.generate(list(PROMPTS), max_new_tokens=24, **options)
     assert [one.tokens for one in found] == [plain(row, **options) for row in range(len(PROMPTS))]
     drafted = [len(step.draft.tokens) for generation in found for step in generation.steps]
     assert len(set(drafted)) >= 4, "the plans did not differ"

@@ -204,12 +204,12 @@ def test_a_model_whose_best_token_is_id_0(mode: dict[str, Any], drafter: str) ->
     with torch.no_grad():
         model.lm_head.weight[0] *= 8  # the best wherever it is positive
     engine = Engine(model, settings={"uniform": {"ratio": 0.4}, "lookup": {"min_ngram": 1}, "siblings": {"lookup": 2}})
-    drafted = engine.generate(list(PROMPTS), max_new_tokens=50, tree="siblings", drafter=drafter, **mode)
+    drafted = engine.generate(list(PROMPTS), max_new_tokens=30, tree="siblings", drafter=drafter, **mode)
     tokens = [token for generation in drafted for token in generation.tokens]
     assert 0.2 < tokens.count(0) / len(tokens) < 1, "token 0 is not the best often enough to say anything"
     assert any(0 in step.draft.tokens for generation in drafted for step in generation.steps)
     for row, generation in enumerate(drafted):
-        plain = engine.generate(PROMPTS[row], max_new_tokens=50, strategy="off", sequence=row, **mode)
+        plain = engine.generate(PROMPTS[row], max_new_tokens=30, strategy="off", sequence=row, **mode)
         assert generation.tokens == plain.tokens
 
 
