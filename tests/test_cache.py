@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from selfdraft.models.cache import BLOCK, LayerShape, SlotCache
+from selfdraft.models.cache import BLOCK, CacheView, LayerShape, SlotCache
 from selfdraft.models.placement import Placement
 
 CPU = torch.device("cpu")
@@ -73,7 +73,9 @@ class CacheMachine(RuleBasedStateMachine):
         new = new_states(layer, len(rows), width, self.shapes)
         stores = (self.cache.keys[layer], self.cache.values[layer])
         addresses = [store.data_ptr() for store in stores]
-        found = self.cache.at(placement).update(*new, layer)
+        view = CacheView(self.cache, placement)
+        can_join = new[0].shape == new[1].shape
+        found = view.write(layer, torch.cat(new, 1).transpose(1, 2)) if can_join else view.update(*new, layer)
         assert [store.data_ptr() for store in (self.cache.keys[layer], self.cache.values[layer])] == addresses
         for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
             known = self.rows[row][layer]

@@ -24,6 +24,8 @@ from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as rotat
 from pico import VARIANTS, build, pico
 from selfdraft.errors import SelfTestError
 from selfdraft.models.checks import relative_error
+from selfdraft.models.cpu.few import few_experts
+from selfdraft.models.cpu.few import is_one_token as is_one_token_of
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.families import (
     FAMILIES,
@@ -84,7 +86,16 @@ def test_norms(kind, dtype):
     assert norm is not None
     for shape in ((1, 1, 24), (2, 5, 24)):
         hidden = 3 * drawn(*shape, dtype=dtype) + 1
-        assert_alike(norm(hidden), module(hidden))
+        branch = drawn(*shape, dtype=dtype, seed=1)
+        for is_one_token in {False, is_one_token_of(hidden)}:
+            assert_alike(norm(hidden, is_one_token), module(hidden))
+            assert_alike(norm.added(hidden, branch, 0.6, is_one_token), branch + module(hidden) * 0.6)
+
+
+def rotated(heads: torch.Tensor, *turns: torch.Tensor, is_interleaved: bool = False) -> torch.Tensor:
+    found = heads.clone()
+    rotate(found, *turns, is_interleaved)
+    return found
 
 
 @by_dtype
@@ -96,9 +107,9 @@ def test_rotary(width, size, dtype):
     low, high = sin[:, :, None].chunk(2, dim=-1)
     turns = cos[:, :, None], torch.cat((-low, high), dim=-1)
     theirs = (rotate_some if size == 8 else rotate_all)(heads, heads, cos.to(dtype), sin.to(dtype), unsqueeze_dim=2)
-    assert_alike(rotate(heads, *(part.to(dtype) for part in turns)), theirs[0])
+    assert_alike(rotated(heads, *(part.to(dtype) for part in turns)), theirs[0])
     if size == 12:
-        assert_alike(rotate(heads, *turns), rotate_unrounded(heads, heads, cos, sin, unsqueeze_dim=2)[0])
+        assert_alike(rotated(heads, *turns), rotate_unrounded(heads, heads, cos, sin, unsqueeze_dim=2)[0])
 
 
 @by_dtype
@@ -108,8 +119,8 @@ def test_interleaved_rotary(size, dtype):
     cos, sin = (drawn(2, 3, size // 2).repeat(1, 1, 2).to(dtype) for _ in "12")
     turns = Pass(Placement.chain([0, 0], 3, heads.device), None, {None: (cos, sin)}).turns(None, is_interleaved=True)
     expected = rotate_interleaved(heads, heads, cos, sin, unsqueeze_dim=2)[0]
-    assert_alike(rotate(heads, *turns, is_interleaved=True), expected)
-    assert (rotate(heads, *turns) - expected).abs().max() > 1e-2
+    assert_alike(rotated(heads, *turns, is_interleaved=True), expected)
+    assert (rotated(heads, *turns) - expected).abs().max() > 1e-2
 
 
 @by_dtype
@@ -261,3 +272,19 @@ def test_a_soft_cap_is_left_out_where_the_model_leaves_it_out():
         assert FAMILIES["gemma2"].parts.softcap(config) is None
     else:
         assert Decoder(model).self_test_error < 1e-5
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+@torch.inference_mode()
+def test_experts_of_a_few_tokens(family, monkeypatch):
+    """Only those that the module's own router names, and the module itself where there are more tokens."""
+    module = copy.deepcopy(pico(family).model.layers[0].mlp)
+    experts = few_experts(module, module.experts, module.experts.act_fn)
+    assert experts is not None
+    hidden = drawn(2, 2, 32)
+    expected = module(hidden)
+    monkeypatch.setattr(type(module), "forward", lambda *_: pytest.fail("these were few"))
+    for found, wanted in ((experts(hidden[:1, :1]), expected[:1, :1]), (experts(hidden[1:]), expected[1:])):
+        assert_alike(found, wanted)
+    with pytest.raises(pytest.fail.Exception, match="few"):
+        experts(hidden)

@@ -38,15 +38,15 @@ def run(probe: Probe, skips: Sequence[SkipSet]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_may_be_one_behind_a_long_text(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("variant", "num_tokens"), [*((name, 4) for name in VARIANTS), ("qwen3", 1), ("olmo2", 1)])
+def test_rows_may_be_one_behind_a_long_text(variant: str, num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folded into one row or not, the sub-networks are the same."""
     decoder = Decoder(pico(variant))
     cache, _ = target(decoder)
     folded: list[int] = []
     honest = Probe._folded_step
     monkeypatch.setattr(Probe, "_folded_step", lambda probe, rows: folded.append(rows) or honest(probe, rows))
-    first = len(TEXT) - 4
+    first = len(TEXT) - num_tokens
     together, apart = (Probe(decoder, cache, TEXT[first:], first) for _ in range(2))
     apart._end_to_fold = 0
     found = []

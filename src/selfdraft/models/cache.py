@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -238,9 +239,6 @@ class SlotCache:
         """Store [rows, heads, width, dim] at the placement's slots; return what its rows read: a view of neighbours."""
         return _write(self.keys[layer], keys, placement), _write(self.values[layer], values, placement)
 
-    def at(self, placement: Placement) -> CacheView:
-        return CacheView(self, placement)
-
 
 class KeyValues(Protocol):
     """Where the attention of a pass leaves its keys and values, and what it reads."""
@@ -249,15 +247,33 @@ class KeyValues(Protocol):
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, placement: Placement
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
-    def at(self, placement: Placement) -> CacheView: ...
-
 
 @dataclass(frozen=True)
 class CacheView:
-    """What a transformers attention module sees as `past_key_values` during one pass."""
+    """What attention sees of a cache during one pass: a transformers module as its `past_key_values`."""
 
     cache: KeyValues
     placement: Placement
+
+    def write(self, layer: int, both: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [rows, width, 2 * heads, dim] at once; returned is what `update` returns."""
+        rows, width, num_both, dim = both.shape
+        both = both.view(rows, width, 2, num_both // 2, dim).permute(2, 0, 3, 1, 4)
+        if self._neighbours is None:
+            return self.cache.write(layer, both[0], both[1], self.placement)
+        written, read = self._neighbours[layer]
+        written.copy_(both)
+        return read
+
+    @cached_property
+    def _neighbours(self) -> Sequence[tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]] | None:
+        """Of each layer: where keys and values are written, and what is read. None: not all are neighbours."""
+        storage, place = getattr(self.cache, "storage", None), self.placement
+        if storage is None or place.start is None or not isinstance(place.rows, slice):
+            return None
+        band = storage[:, :, place.rows]
+        written, read = band.narrow(4, place.start, place.slots.shape[1]), band.narrow(4, 0, place.end)
+        return list(zip(written.unbind(), zip(*map(torch.unbind, read.unbind(1)), strict=True), strict=True))
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: object, **__: object

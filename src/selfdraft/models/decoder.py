@@ -21,6 +21,7 @@ from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_ready, check_weights, relative_error, tolerance_of
+from .cpu.few import is_one_token
 from .families import Branch, Family, family_of
 from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
@@ -186,7 +187,7 @@ class Decoder:
             # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        return hidden, Pass(placement, cache, self._rotaries.of(hidden, placement.positions))
+        return hidden, Pass(placement, cache, self._rotaries.of(hidden, placement.positions), is_one_token(hidden))
 
     def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
         """The stream after the known point: only columns whose state is not known go through what is before it."""

@@ -18,30 +18,25 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..kernels.features import Heads, Norm
+from ..kernels.features import Heads
+from .cpu.few import few_experts, product
+from .cpu.norm import TokenNorm
 from .families import Branch, NormKind, Parts
-from .gpu.memory import reads_are_free
 from .sublayer import Pass
 
-MAX_SEPARATE_TOKENS = 3
-"""OpenBLAS packs the whole weight before a matrix product; up to here that costs more than separate vector products."""
-_SPLITS_SMALL_PRODUCTS = "BLAS_INFO=open" in torch.__config__.show()
 _SILU = ("SiLU", "SiLUActivation")
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedNorm(Norm):
-    """One token in float32 on a CPU: a dot product and a number instead of six small operations."""
+class JoinedNorm(TokenNorm):
+    def __call__(self, hidden: torch.Tensor, is_one_token: bool = False) -> torch.Tensor:
+        return self.of_token(hidden) if is_one_token and not self.is_centred else self._of_many(hidden)
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        size = self.weight.numel()
-        if hidden.numel() != size or hidden.dtype != torch.float32 or self.is_centred or not reads_are_free(hidden):
-            return self._of_many(hidden)
-        vector = hidden.view(size)
-        scale = (torch.dot(vector, vector).item() / size + self.eps) ** -0.5
-        if self.offset:
-            return torch.addcmul(hidden * (self.offset * scale), hidden, self.weight, value=scale)
-        return (hidden * self.weight).mul_(scale)
+    def added(self, branch: torch.Tensor, hidden: torch.Tensor, multiplier: float, is_one_token: bool) -> torch.Tensor:
+        """The normed branch times `multiplier`, added to `hidden`."""
+        if is_one_token and not self.is_centred:
+            return self.add_token(branch, hidden, multiplier)
+        return added(self._of_many(branch), hidden, multiplier)
 
     def _of_many(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.is_centred:
@@ -54,12 +49,15 @@ class JoinedNorm(Norm):
         """To a mean square of 1, not yet multiplied."""
         return F.rms_norm(self._unrounded(hidden), self.weight.shape, None, self.eps)
 
-    @property
-    def factors(self) -> torch.Tensor:
-        return self.weight if self.rounds_first else self.weight.float() + self.offset
-
     def _unrounded(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self.rounds_first else hidden.float()
+
+
+def added(branch: torch.Tensor, hidden: torch.Tensor, multiplier: float) -> torch.Tensor:
+    """Modules round before they add."""
+    if multiplier == 1 or hidden.dtype == torch.float32:
+        return hidden + branch if multiplier == 1 else torch.add(hidden, branch, alpha=multiplier)
+    return hidden + branch * multiplier
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +69,11 @@ class JoinedBranch:
     multiplier: float
 
     def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        branch = self.output(hidden if self.norm is None else self.norm(hidden), step)
-        if self.after is not None:
-            branch = self.after(branch)
-        return hidden + (branch if self.multiplier == 1 else branch * self.multiplier)
+        normed = hidden if self.norm is None else self.norm(hidden, step.is_one_token)
+        branch = self.output(normed, step)
+        if self.after is None:
+            return added(branch, hidden, self.multiplier)
+        return self.after.added(branch, hidden, self.multiplier, step.is_one_token)
 
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
         raise NotImplementedError
@@ -101,42 +100,41 @@ class JoinedAttention(JoinedBranch):
         rows, width, _ = normed.shape
         shape = self.heads
         num_heads, num_kv_heads = shape.num_heads, shape.num_kv_heads
-        num_turned = num_heads + num_kv_heads
-        qkv = product(normed, self.qkv, self.qkv_bias)
+        qkv = product(normed, self.qkv, self.qkv_bias, step.is_one_token)
         if self.query_norm_all is not None:
-            qkv = self._norm_all(qkv)
+            self._norm_all(qkv, step.is_one_token)
         heads = qkv.view(rows, width, -1, shape.dim)
-        turned = heads.narrow(2, 0, num_turned)
+        query = heads.narrow(2, 0, num_heads)
         if shape.query_norm is not None:
-            turned = self._norm_each(turned)
+            self._norm_each(heads, query, step.is_one_token)
         if self.has_rotary:
-            is_interleaved = shape.rotary.is_interleaved
-            turned = rotate(turned, *step.turns(self.rotary_kind, is_interleaved), is_interleaved)
-        keys, values = step.cache.write(
-            self.layer,
-            turned.narrow(2, num_heads, num_kv_heads).transpose(1, 2),
-            heads.narrow(2, num_turned, num_kv_heads).transpose(1, 2),
-            step.placement,
-        )
-        query, mask = turned.narrow(2, 0, num_heads).transpose(1, 2), step.placement.mask(shape.window, normed.dtype)
-        mixed = attend(query, keys, values, mask, shape.scaling, shape.softcap)
-        return product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+            is_interleaved, turned = shape.rotary.is_interleaved, heads.narrow(2, 0, num_heads + num_kv_heads)
+            rotate(turned, *step.turns(self.rotary_kind, is_interleaved), is_interleaved)
+        keys, values = step.view.write(self.layer, heads.narrow(2, num_heads, 2 * num_kv_heads))
+        mask = step.placement.mask(shape.window, normed.dtype)
+        mixed = attend(query.transpose(1, 2), keys, values, mask, shape.scaling, shape.softcap)
+        return product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias, step.is_one_token)
 
-    def _norm_all(self, qkv: torch.Tensor) -> torch.Tensor:
-        """Queries and keys, all heads together."""
+    def _norm_all(self, qkv: torch.Tensor, is_one_token: bool) -> None:
+        """Queries and keys, all heads together, in place."""
         norms: Any = self.query_norm_all, self.key_norm_all
-        sizes = [self.heads.num_heads, self.heads.num_kv_heads, self.heads.num_kv_heads]
-        query, key, value = torch.split(qkv, [count * self.heads.dim for count in sizes], dim=-1)
-        return torch.cat((norms[0](query), norms[1](key), value), dim=-1)
+        sizes = [norm.weight.numel() for norm in norms]
+        for norm, part in zip(norms, qkv.split_with_sizes([*sizes, sizes[1]], dim=-1), strict=False):
+            part.copy_(norm(part, is_one_token))
 
-    def _norm_each(self, heads: torch.Tensor) -> torch.Tensor:
-        """Queries and keys, each head by itself; both are scaled at once."""
-        query_norm: Any = self.heads.query_norm
-        key_norm: Any = self.heads.key_norm
-        scaled: torch.Tensor = query_norm.scaled(heads)
-        scaled.narrow(2, 0, self.heads.num_heads).mul_(query_norm.factors)
-        scaled.narrow(2, self.heads.num_heads, self.heads.num_kv_heads).mul_(key_norm.factors)
-        return scaled.to(heads.dtype)
+    def _norm_each(self, heads: torch.Tensor, query: torch.Tensor, is_one_token: bool) -> None:
+        """Queries and keys, each head by itself, in place; both are scaled at once."""
+        norms: Any = self.heads.query_norm, self.heads.key_norm
+        sizes = [self.heads.num_heads, self.heads.num_kv_heads]
+        scaled, keys = heads.narrow(2, 0, sum(sizes)), heads.narrow(2, *sizes)
+        if is_one_token:
+            norms[0].scale_heads(scaled)
+            query.mul_(norms[0].factors)
+            keys.mul_(norms[1].factors)
+            return
+        scaled_query, scaled_keys = norms[0].scaled(scaled).split_with_sizes(sizes, dim=2)
+        torch.mul(scaled_query, norms[0].factors, out=query)
+        torch.mul(scaled_keys, norms[1].factors, out=keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +148,11 @@ class JoinedMLP(JoinedBranch):
     kind: str | None  # of the activation, where kernels know it
 
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
-        inner = product(normed, self.up, self.up_bias)
+        inner = product(normed, self.up, self.up_bias, step.is_one_token)
         if self.is_gated:
             gate, up = inner.chunk(2, dim=-1)
-            return product(self.activation(gate) * up, self.down, self.down_bias)
-        return product(self.activation(inner), self.down, self.down_bias)
+            return product(self.activation(gate).mul_(up), self.down, self.down_bias, step.is_one_token)
+        return product(self.activation(inner), self.down, self.down_bias, step.is_one_token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,31 +219,17 @@ class JoinedHead:
         return product(hidden, self.weight, self.bias)
 
 
-def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`hidden @ weight.T + bias` for [rows, width, size], token by token where that reads the weights faster."""
-    num_tokens = hidden.shape[0] * hidden.shape[1]
-    if not 1 < num_tokens <= MAX_SEPARATE_TOKENS or hidden.device.type != "cpu" or not _SPLITS_SMALL_PRODUCTS:
-        return F.linear(hidden, weight, bias)
-    tokens = hidden.reshape(num_tokens, -1)
-    output = torch.stack([F.linear(token, weight, bias) for token in tokens])
-    return output.view(*hidden.shape[:2], -1)
-
-
-def rotate(
-    heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor, is_interleaved: bool = False
-) -> torch.Tensor:
-    """Rotary on [rows, width, heads, dim]; that the first of a pair turns the other way sits in `signed_sin`."""
+def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor, is_interleaved: bool = False) -> None:
+    """Rotary in place on [rows, width, heads, dim]; that the first of a pair turns the other way is in `signed_sin`."""
     size = cos.shape[-1]
     if size < heads.shape[-1]:
-        first, rest = heads.tensor_split([size], dim=-1)
-        return torch.cat((rotate(first, cos, signed_sin, is_interleaved), rest), dim=-1)
-    if is_interleaved:
-        partners = heads.view(*heads.shape[:-1], size // 2, 2).flip(-1).flatten(-2)
-    else:
-        partners = heads.roll(size // 2, -1)
+        heads = heads.narrow(-1, 0, size)
+    pairs = heads.view(*heads.shape[:-1], size // 2, 2) if is_interleaved else None
+    partners = heads.roll(size // 2, -1) if pairs is None else pairs.flip(-1).flatten(-2)
     if heads.dtype == torch.float32:
-        return torch.addcmul(heads * cos, partners, signed_sin)
-    return (heads * cos + partners * signed_sin).to(heads.dtype)  # cos and sin of OLMo 2 are not rounded
+        heads.mul_(cos).addcmul_(partners, signed_sin)
+    else:
+        heads.copy_(heads * cos + partners * signed_sin)  # cos and sin of OLMo 2 are not rounded
 
 
 def joined_norm(module: Any, kind: NormKind) -> JoinedNorm | None:
@@ -305,7 +289,10 @@ def joined_attention(
 
 def joined_mlp(module: Any, parts: Parts, around: JoinedBranch) -> JoinedMLP | JoinedModule | None:
     if parts.experts is not None and hasattr(module, parts.experts):
-        return JoinedModule(*around.sides, module)
+        experts = getattr(module, parts.experts)
+        is_plain = all(map(_is_plain, module.modules()))
+        few = few_experts(module, experts, _activation(experts.act_fn)[0]) if is_plain else None
+        return JoinedModule(*around.sides, few or module)
     linears: list[Any] = [getattr(module, name, None) for name in (*parts.inner, parts.down)]
     if not _are_plain_linear(linears) or not _is_plain(module):
         return None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..passes import States
-from .cache import CacheView, SlotCache
+from .cache import SlotCache
 from .decoder import Decoder
 from .placement import Placement, Sight
 from .sublayer import Pass
@@ -38,9 +38,6 @@ class ReadOnlyCache:
         known = store[self.row : self.row + 1, :, : self.end].expand(len(new), -1, -1, -1)
         return torch.cat((known, new), dim=2)
 
-    def at(self, placement: Placement) -> CacheView:
-        return CacheView(self, placement)
-
 
 class Probe:
     """`tokens` stand from position `first` on, after and among what row `row` of the cache holds of the same text."""
@@ -59,7 +56,8 @@ class Probe:
     def _embed(self, num_rows: int = 1) -> tuple[torch.Tensor, Pass]:
         """The tokens, `num_rows` times one after the other, and what their sub-layers share."""
         placement = _among(self._first, self._width, self._end, self._decoder.device, num_rows)
-        return self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
+        hidden, step = self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
+        return hidden, replace(step, is_one_token=False)  # there may be more rows of it
 
     @torch.inference_mode()
     def begin(self) -> States:

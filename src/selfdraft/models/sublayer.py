@@ -19,6 +19,7 @@ class Pass:
     placement: Placement
     cache: KeyValues
     rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
+    is_one_token: bool = False  # in float32 on a CPU
     block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
 
@@ -37,12 +38,12 @@ class Pass:
 
     @cached_property
     def view(self) -> CacheView:
-        return self.cache.at(self.placement)
+        return CacheView(self.cache, self.placement)
 
     def fork(self) -> Pass:
         """The same pass with what it has computed so far: what the fork computes later stays its own."""
         placement = replace(self.placement, _masks=dict(self.placement._masks))
-        return Pass(placement, self.cache, self.rotary, dict(self.block_inputs), dict(self._turns))
+        return replace(self, placement=placement, block_inputs=dict(self.block_inputs), _turns=dict(self._turns))
 
 
 @dataclass(frozen=True)

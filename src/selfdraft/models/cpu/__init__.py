@@ -1,0 +1,1 @@
+"""What a few tokens take on a CPU, where each operation costs time of its own."""

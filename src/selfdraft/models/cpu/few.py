@@ -1,0 +1,76 @@
+"""Products of a few tokens, and their experts: token by token where that reads the weights faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..gpu.memory import reads_are_free
+
+MAX_SEPARATE_TOKENS = 3
+"""OpenBLAS packs the whole weight before a matrix product; up to here that costs more than separate vector products."""
+_SPLITS_SMALL_PRODUCTS = "BLAS_INFO=open" in torch.__config__.show()
+
+
+def is_one_token(hidden: torch.Tensor) -> bool:
+    """In float32 on a CPU: asked once a pass, as each question takes as long as an operation."""
+    return hidden.numel() == hidden.shape[-1] and hidden.dtype == torch.float32 and reads_are_free(hidden)
+
+
+def product(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_one_token: bool = False
+) -> torch.Tensor:
+    """`hidden @ weight.T + bias` for [rows, width, size]."""
+    if is_one_token:
+        return F.linear(hidden, weight, bias)
+    num_tokens = hidden.shape[0] * hidden.shape[1]
+    if not 1 < num_tokens <= MAX_SEPARATE_TOKENS or hidden.device.type != "cpu" or not _SPLITS_SMALL_PRODUCTS:
+        return F.linear(hidden, weight, bias)
+    tokens = hidden.reshape(num_tokens, -1)
+    output = torch.stack([F.linear(token, weight, bias) for token in tokens])
+    return output.view(*hidden.shape[:2], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Experts:
+    """A mixture of experts: its own forward, or for a few tokens its own routing and the experts that it names."""
+
+    module: Any
+    ups: Sequence[torch.Tensor]  # gate and up of each expert
+    downs: Sequence[torch.Tensor]
+    activation: Callable[[torch.Tensor], torch.Tensor]
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        num_tokens = hidden.shape[0] * hidden.shape[1]
+        if num_tokens > MAX_SEPARATE_TOKENS or hidden.dtype != torch.float32 or not reads_are_free(hidden):
+            output: torch.Tensor = self.module(hidden)
+            return output
+        tokens = hidden.view(num_tokens, 1, -1)
+        _, shares, chosen = self.module.gate(hidden.view(num_tokens, -1))
+        parts = map(self._of_token, tokens, chosen.tolist(), shares.tolist())
+        return torch.stack(list(parts)).view(hidden.shape)
+
+    def _of_token(self, token: torch.Tensor, chosen: Sequence[int], shares: Sequence[float]) -> torch.Tensor:
+        output = torch.zeros_like(token)
+        for expert, share in zip(chosen, shares, strict=True):
+            gate, up = F.linear(token, self.ups[expert]).chunk(2, dim=-1)
+            output.add_(F.linear(self.activation(gate).mul_(up), self.downs[expert]), alpha=share)
+        return output
+
+
+def few_experts(module: Any, experts: Any, activation: Callable[[torch.Tensor], torch.Tensor]) -> Experts | None:
+    """Where gate and up, one after the other, and down of all experts are in one tensor each; else None."""
+    weights = {name: weight.detach() for name, weight in experts.named_parameters()}
+    if set(weights) != {"gate_up_proj", "down_proj"} or not hasattr(module, "gate"):
+        return None
+    up, down = weights["gate_up_proj"], weights["down_proj"]
+    is_usual = up.shape == (len(down), 2 * down.shape[2], down.shape[1]) and not getattr(
+        experts, "is_transposed", False
+    )
+    if not is_usual or {type(up), type(down)} != {torch.Tensor} or up.device.type != "cpu":
+        return None
+    return Experts(module, up.unbind(), down.unbind(), activation)
