@@ -164,14 +164,12 @@ def compare_texts(
 def routing_reasons(runner: Runner, judge: Audit, rivals: Mapping[int, Sequence[int]]) -> dict[int, str]:
     """By position: why its two rivals tie, where routing that flips in half precision says so; see routing.py."""
     routers = runner.decoder.routers() if rivals and torch.finfo(runner.dtype).bits == 16 else {}
-    if not routers:
-        return {}
-    points = {f"a{layer}": router for layer, router in routers.items()}
-    tokens, readings = [*judge.prompt, *judge.tokens[: max(rivals)]], []
-    for width in REPLAYED_WIDTHS:
-        passes, reached = [], {}
-        for first, output in passes_along(runner, tokens, len(judge.prompt) - 1, width, tuple(points)):
-            passes.append(Routing.of(points.values(), map(output.captured.__getitem__, points)))
+    readings = []
+    for width in REPLAYED_WIDTHS if routers else ():
+        tokens = [*judge.prompt, *judge.tokens[: max(rivals) + width]][: runner.context_length]  # what follows is read
+        passes, reached = [], {}  # along, as drafts are
+        for first, output in passes_along(runner, tokens, len(judge.prompt) - 1, width, tuple(routers)):
+            passes.append(Routing.of(routers, output.captured))
             for index in rivals.keys() & range(first, first + width):
                 contest = judge.contest(index, output.scores[0, index - first, None])
                 reached[index] = [judge.is_tie(contest, token) for token in rivals[index]]

@@ -8,7 +8,7 @@ than in the other; in the first layer where it does, the swapped experts' scores
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -28,9 +28,9 @@ class Routing(NamedTuple):
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, routers: Iterable[Callable[[torch.Tensor], Any]], streams: Iterable[torch.Tensor]) -> Routing:
-        """Of one pass: `streams` [1, tokens, hidden] are what the routers read."""
-        routed = [router(stream[0]) for router, stream in zip(routers, streams, strict=True)]
+    def of(cls, routers: Mapping[str, Callable[[torch.Tensor], Any]], captured: Mapping[str, torch.Tensor]) -> Routing:
+        """Of one pass that captured what the routers read."""
+        routed = [router(captured[point][0]) for point, router in routers.items()]
         scores, chosen = (torch.stack([one[part] for one in routed], 1) for part in (0, -1))
         return cls(scores.cpu(), torch.zeros_like(scores, dtype=torch.bool).scatter(2, chosen, True).cpu())
 
@@ -45,22 +45,27 @@ class Reading(NamedTuple):
     reached: Mapping[int, Sequence[bool]]  # position -> whether each of its two tokens is the choice or within rounding
 
 
-def reason_for(index: int, readings: Sequence[Reading], layers: Sequence[int]) -> str | None:
-    """Why the two tokens of a position tie, in words; None: they do not."""
+def reason_for(index: int, readings: Sequence[Reading], points: Sequence[str]) -> str | None:
+    """Why the two tokens of a position tie, in words; None: they do not. `points`: of the layers, see `Routing`."""
     pairs = [pair for pair in permutations(readings, 2) if pair[0].reached[index][0] and pair[1].reached[index][1]]
-    flips = (flip_between(one.routing.up_to(index), other.routing.up_to(index), layers) for one, other in pairs)
+    flips = (flip_between(one.routing.up_to(index), other.routing.up_to(index), points) for one, other in pairs)
     return next(filter(None, flips), None)
 
 
-def flip_between(one: Routing, other: Routing, layers: Sequence[int]) -> str | None:
-    """Which expert the first layer that chooses otherwise swaps by rounding; None: none does, or by more than that."""
-    is_swapped = one.is_chosen != other.is_chosen
-    for place, token in is_swapped.any(2).T.nonzero()[:1].tolist():
-        swapped = is_swapped[token, place]
-        both = [routing.scores[token, place] for routing in (one, other)]
-        gaps = [float(scores[swapped].max() - scores[swapped].min()) for scores in both]
-        if sum(gaps) / 2 <= TIE_EPS * rounding_of(both[0]):  # there are scores from which both are as far as rounding
-            pair = [int((swapped & routing.is_chosen[token, place]).int().argmax()) for routing in (one, other)]
-            told = " / ".join(f"{float(both[0][expert]):.4g}" for expert in pair)
-            return f"routing: layer {layers[place]} chooses expert {pair[0]} or {pair[1]} (scores {told})"
-    return None
+def flip_between(one: Routing, other: Routing, points: Sequence[str]) -> str | None:
+    """What the first layer that chooses otherwise swaps by rounding; None: none does, or it is more than rounding."""
+    flips = (one.is_chosen != other.is_chosen).any(2).T.nonzero().tolist()  # layer and token
+    swaps = [_swap(one, other, token, place) for place, token in flips if place == flips[0][0]]
+    return f"routing: layer {points[flips[0][0]][1:]} chooses {swaps[0]}" if swaps and all(swaps) else None
+
+
+def _swap(one: Routing, other: Routing, token: int, place: int) -> str | None:
+    """The experts of a token that are swapped, if some scores are as far as rounding from those of both readings."""
+    scores = [routing.scores[token, place] for routing in (one, other)]
+    chosen = [routing.is_chosen[token, place] for routing in (one, other)]
+    swapped = chosen[0] != chosen[1]
+    gaps = [float(those[swapped].max() - those[swapped].min()) for those in scores]
+    if sum(gaps) / 2 > TIE_EPS * rounding_of(scores[0]):
+        return None
+    first, second = (int((those & swapped).int().argmax()) for those in chosen)
+    return f"expert {first} or {second} (scores {float(scores[0][first]):.4g} / {float(scores[0][second]):.4g})"
