@@ -56,7 +56,7 @@ class Compared:
             "transformers" if self.is_plain else "plain": self.other,
             "comparison": self.comparison.verdict if self.comparison else None,
             "first_difference": self.comparison.first_difference if self.comparison else None,
-            "reason": self.comparison.reason if self.comparison else None,
+            "comparison_reason": self.comparison.reason if self.comparison else None,
             "speedup": self.speedup,
         }
 
