@@ -180,7 +180,7 @@ def routing_reasons(runner: Runner, judge: Audit, rivals: Mapping[int, Sequence[
 
 def scores_along(runner: Runner, tokens: Sequence[int], first: int) -> Iterator[tuple[int, torch.Tensor]]:
     """(index, raw scores [n, vocabulary]) after `tokens[first + index]`, ...: each given all that stands before it."""
-    for index, output in passes_along(runner, tokens, first, SCORED_CHUNK):
+    for index, output in passes_along(runner, tokens, first, SCORED_CHUNK) if tokens else ():
         yield index, output.scores[0]
 
 
@@ -188,7 +188,7 @@ def passes_along(
     runner: Runner, tokens: Sequence[int], first: int, width: int, capture: Sequence[str] = ()
 ) -> Iterator[tuple[int, PassOutput]]:
     """The same in passes of `width` tokens."""
-    cache = runner.new_cache(1, len(tokens)) if tokens else None
+    cache = runner.new_cache(1, len(tokens))
     for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(tokens), width)):
         chunk = torch.tensor([tokens[begin:end]], device=runner.device)
         if begin < first:
