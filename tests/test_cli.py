@@ -130,7 +130,8 @@ class TestGenerate:
         document = generate("--json", *options, "abc").document
         fields = "version model device dtype seed text tokens finish_reason stats report prompt_tokens options"
         alone = {*fields.split(), *AXES}
-        assert set(document) == {*alone, "plain", "comparison", "first_difference", "speedup"}
+        judged = {"comparison", "first_difference", "comparison_reason"}
+        assert set(document) == {*alone, "plain", *judged, "speedup"}
         assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
         assert document["plain"]["tokens"] == document["tokens"]
         assert len(document["tokens"]) == document["stats"]["num_tokens"] == 12

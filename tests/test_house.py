@@ -47,7 +47,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
     "kernels": 3320,
-    "models": 2515,
+    "models": 2523,
     "models/gpu": 3080,
     "models/cpu": 450,
     "models/load": 940,
@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4490,
+    "engine": 4613,
     "prompts": 480,
     "measure": 1605,
     "calibrate": 1760,

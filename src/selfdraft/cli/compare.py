@@ -56,6 +56,7 @@ class Compared:
             "transformers" if self.is_plain else "plain": self.other,
             "comparison": self.comparison.verdict if self.comparison else None,
             "first_difference": self.comparison.first_difference if self.comparison else None,
+            "comparison_reason": self.comparison.reason if self.comparison else None,
             "speedup": self.speedup,
         }
 
@@ -160,4 +161,5 @@ def _comparison_text(comparison: Comparison | None) -> str:
     if comparison.verdict == "equal":
         return "equal, token for token"
     gap = "" if comparison.gap is None else f"; the target's scores differ by {comparison.gap:.2g} there"
-    return f"{comparison.verdict} from token {comparison.first_difference} on{gap}"
+    reason = "" if comparison.reason is None else f"; {comparison.reason}"
+    return f"{comparison.verdict} from token {comparison.first_difference} on{gap}{reason}"

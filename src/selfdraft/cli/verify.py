@@ -135,6 +135,7 @@ def _finding_line(engine: Engine, finding: Finding, rule: str) -> str:
     return (
         f"token {finding.index:<5} {finding.verdict:10} {_token_text(engine, finding.token)} (id {finding.token}); "
         f"{instead} {_token_text(engine, finding.choice)} (id {finding.choice}), {gap}"
+        f"{f'; {finding.reason}' if finding.reason else ''}"
     )
 
 

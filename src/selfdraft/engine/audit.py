@@ -1,26 +1,27 @@
 """Judges a text by teacher-forcing it: which of its tokens are not the target's own choice, and by how much?
 
 The whole model reads the text once, in chunks, and is asked at every position what it would have said there, under the
-options and the seed of the call. What is a tie is defined in metrics.py and nowhere else.
+options and the seed of the call. What is a tie is defined in metrics.py and, for mixtures of experts, in routing.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 
 from ..errors import unknown_name
 from ..options import GenerateOptions, check_function, check_value
-from ..passes import NoiseKey, PassRequest, Site
+from ..passes import NoiseKey, PassOutput, PassRequest, Site
 from ..progress import Progress
 from ..protocols import Runner
 from ..types import FinishReason, Generation
-from .metrics import contest_for
+from .metrics import Comparison, Contest, compare, contest_for
 from .prefill import PREFILL_CHUNK
+from .routing import Reading, Routing, reason_for
 from .sampling import Sampler
 from .state import TextSequence
 from .text import TextTail, read_tokens
@@ -33,6 +34,8 @@ rejection sampling follows the target's distribution, so that all a token can be
 
 SCORED_CHUNK = 128
 """Judged tokens a pass: their scores [tokens, vocabulary] are held at once."""
+REPLAYED_WIDTHS = (1, 2, 4, 8, 16, SCORED_CHUNK)
+"""Tokens a pass where routing is looked at: one as in plain decoding, a few as in verifying drafts, many as here."""
 _ROWS = 16
 """Positions that choose together; noise and sorted probabilities take several times the scores' memory."""
 
@@ -63,7 +66,7 @@ class Finding:
     """A token that is not the target's own choice (rule `possible`: that the options rule out there).
 
     `gap`: by how much the target's scores, noise included, prefer `choice`; infinite where truncation or a rule drops
-    the token. Under the rule `possible`, `choice` is the likeliest token.
+    the token. Under the rule `possible`, `choice` is the likeliest token. `reason`: as `Comparison` has it.
     """
 
     index: int  # position in the generated text, from 0
@@ -71,6 +74,7 @@ class Finding:
     choice: int
     gap: float
     verdict: Literal["tie", "different"]
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,23 +132,69 @@ def verify_text(
         findings.extend(judge.findings(first, scores))
         if progress is not None:
             progress(first + len(scores), len(judge.tokens), "verifying")
+    rivals = {one.index: (one.token, one.choice) for one in findings if one.verdict == "different"}
+    reasons = routing_reasons(runner, judge, rivals)
+    found = [
+        replace(one, verdict="tie", reason=reasons[one.index]) if one.index in reasons else one for one in findings
+    ]
     faults = ending_faults(sequence, tokens, claim.finish_reason)
     if claim.text is not None and not faults and _spell(tail, tokens) != claim.text:
         faults = ("the text is not what its tokens spell",)
-    return Verification(len(judge.tokens), tuple(findings), faults, rule)
+    return Verification(len(judge.tokens), tuple(found), faults, rule)
+
+
+def compare_texts(
+    runner: Runner, prompt: Sequence[int], texts: tuple[Sequence[int], Sequence[int]], sampler: Sampler
+) -> Comparison:
+    """Two outputs for one prompt, under the target's own scores."""
+    judge = Audit(prompt, texts[0], sampler, "choice", sampler.options.sequence, sampler.options.seed)
+
+    def contest_behind(generated: Sequence[int]) -> Contest:
+        prefix = [*prompt, *generated]
+        return judge.contest(len(generated), next(scores_along(runner, prefix, len(prefix) - 1))[1])
+
+    found = compare(*texts, contest_behind)
+    index = found.first_difference
+    if index is None or found.gap is None or found.verdict == "tie":
+        return found
+    reason = routing_reasons(runner, judge, {index: [text[index] for text in texts]}).get(index)
+    return replace(found, verdict="tie" if reason else "different", reason=reason)
+
+
+def routing_reasons(runner: Runner, judge: Audit, rivals: Mapping[int, Sequence[int]]) -> dict[int, str]:
+    """By position: why its two rivals tie, where routing that flips in half precision says so; see routing.py."""
+    routers = runner.decoder.routers() if rivals and torch.finfo(runner.dtype).bits == 16 else {}
+    readings = []
+    for width in REPLAYED_WIDTHS if routers else ():
+        tokens = [*judge.prompt, *judge.tokens[: max(rivals) + width]][: runner.context_length]  # what follows is read
+        passes, reached = [], {}  # along, as drafts are
+        for first, output in passes_along(runner, tokens, len(judge.prompt) - 1, width, tuple(routers)):
+            passes.append(Routing.of(routers, output.captured))
+            for index in rivals.keys() & range(first, first + width):
+                contest = judge.contest(index, output.scores[0, index - first, None])
+                reached[index] = [judge.is_tie(contest, token) for token in rivals[index]]
+        readings.append(Reading(Routing(*map(torch.cat, zip(*passes, strict=True))), reached))
+    reasons = {index: reason_for(index, readings, tuple(routers)) for index in rivals}
+    return {index: reason for index, reason in reasons.items() if reason is not None}
 
 
 def scores_along(runner: Runner, tokens: Sequence[int], first: int) -> Iterator[tuple[int, torch.Tensor]]:
     """(index, raw scores [n, vocabulary]) after `tokens[first + index]`, ...: each given all that stands before it."""
-    if not tokens:
-        return
+    for index, output in passes_along(runner, tokens, first, SCORED_CHUNK) if tokens else ():
+        yield index, output.scores[0]
+
+
+def passes_along(
+    runner: Runner, tokens: Sequence[int], first: int, width: int, capture: Sequence[str] = ()
+) -> Iterator[tuple[int, PassOutput]]:
+    """The same in passes of `width` tokens."""
     cache = runner.new_cache(1, len(tokens))
-    for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(tokens), SCORED_CHUNK)):
+    for begin, end in (*_spans(0, first, PREFILL_CHUNK), *_spans(first, len(tokens), width)):
         chunk = torch.tensor([tokens[begin:end]], device=runner.device)
-        is_judged = begin >= first
-        output = runner.forward(PassRequest(chunk, [begin], needs_scores=is_judged), cache)
-        if is_judged:
-            yield begin - first, output.scores[0]
+        if begin < first:
+            runner.forward(PassRequest(chunk, [begin], needs_scores=False), cache)
+        else:
+            yield begin - first, runner.forward(PassRequest(chunk, [begin], capture=capture), cache)
 
 
 def _spans(begin: int, end: int, size: int) -> list[tuple[int, int]]:
@@ -186,15 +236,22 @@ class Audit:
         return self.sampler.choose(scores, NoiseKey.of(sites, scores.device)) == tokens
 
     def _finding(self, index: int, scores: torch.Tensor, likeliest: int) -> Finding:
-        token = self.tokens[index]
-        contest = contest_for(scores, self.sampler, self._site(index), self._prefix(index))
+        token, contest = self.tokens[index], self.contest(index, scores)
         as_set = contest.variants[0]
+        verdict: Literal["tie", "different"] = "tie" if self.is_tie(contest, token) else "different"
         if self.rule == "possible":
-            is_tie = any(bool(variant[token] > -torch.inf) for variant in contest.variants)
-            return Finding(index, token, likeliest, math.inf, "tie" if is_tie else "different")
+            return Finding(index, token, likeliest, math.inf, verdict)
         choice = int(as_set.argmax())
-        gap = float(as_set[choice] - as_set[token])
-        return Finding(index, token, choice, gap, "tie" if contest.is_reachable(token) else "different")
+        return Finding(index, token, choice, float(as_set[choice] - as_set[token]), verdict)
+
+    def contest(self, index: int, scores: torch.Tensor) -> Contest:
+        """`scores` [1, vocabulary]: the target's raw ones for the position."""
+        return contest_for(scores, self.sampler, self._site(index), self._prefix(index))
+
+    def is_tie(self, contest: Contest, token: int) -> bool:
+        if self.rule == "possible":
+            return any(bool(variant[token] > -torch.inf) for variant in contest.variants)
+        return contest.is_reachable(token)
 
     def _prefix(self, index: int) -> list[int]:
         return [*self.prompt, *self.tokens[:index]]

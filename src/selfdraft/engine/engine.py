@@ -24,7 +24,7 @@ from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
-from .audit import Verification, read_claim, rule_for, scores_along, verify_text
+from .audit import Verification, compare_texts, read_claim, rule_for, scores_along, verify_text
 from .beginnings import Beginnings
 from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
 from .keywords import (
@@ -41,7 +41,7 @@ from .keywords import (
 from .knowledge import EngineKnowledge, Given
 from .live import LiveText
 from .method import Cohort, Cohorts, Method
-from .metrics import Comparison, compare, contest_after
+from .metrics import Comparison
 from .parts import BuiltParts
 from .prepare import prepare
 from .requests import Requests
@@ -337,8 +337,8 @@ class Engine:
         self._refresh()
         self._requests.check_tokens(prompt_tokens, tokens_a, tokens_b)
         sampler = self._requests.sampler(call.settings)
-        contests = partial(contest_after, self.scores_behind, sampler, prompt_tokens, call.settings)
-        return compare(tokens_a, tokens_b, contests)
+        with self._runner.lock:
+            return compare_texts(self._runner, prompt_tokens, (tokens_a, tokens_b), sampler)
 
     @keywords_of(CallOptions)
     def verify(

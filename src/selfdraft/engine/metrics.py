@@ -9,7 +9,6 @@ from typing import Literal
 
 import torch
 
-from ..options import GenerateOptions
 from ..passes import NoiseKey, Site
 from ..types import NO_DRAFT, Stats
 from .sampling import Sampler
@@ -51,11 +50,15 @@ def _ratio(part: float, whole: float) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`gap`: by how much the target's own scores, noise included, separate the two choices at the first difference."""
+    """`gap`: by how much the target's own scores, noise included, separate the two choices at the first difference.
+
+    `reason`: of a tie whose gap is wider than rounding, see routing.py.
+    """
 
     verdict: Literal["equal", "tie", "different"]
     first_difference: int | None = None
     gap: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,15 @@ def compare(
     return Comparison("tie" if is_tie else "different", first, gap)
 
 
-def contest_after(
-    scores_behind: Callable[[Sequence[int]], torch.Tensor],
-    sampler: Sampler,
-    prompt: Sequence[int],
-    settings: GenerateOptions,
-    generated: Sequence[int],
-) -> Contest:
-    """After what was generated so far by a call with these settings."""
-    prefix, site = [*prompt, *generated], Site(settings.sequence, len(generated), 0, settings.seed)
-    return contest_for(scores_behind(prefix), sampler, site, prefix)
+def rounding_of(scores: torch.Tensor) -> float:
+    """A unit of the dtype's precision at the size of the largest."""
+    return torch.finfo(scores.dtype).eps * max(1.0, float(scores.float().abs().max()))
 
 
 def contest_for(scores: torch.Tensor, sampler: Sampler, site: Site, prefix: Sequence[int]) -> Contest:
     """`scores` [1, vocab]: the target's raw scores after `prefix` (prompt included)."""
     noise = NoiseKey.of([site], scores.device)
-    size = max(1.0, float(scores.float().abs().max()))
-    rounding = torch.finfo(scores.dtype).eps * size
+    rounding = rounding_of(scores)
     if sampler.has_prefix_rules:
         scores = sampler.apply_prefix_rules(scores, [prefix], noise.indices)
         best = abs(float(scores.max()))  # a bias may be larger than any score

@@ -51,6 +51,7 @@ class Record:
     verdict: str | None = None  # None: it is the plain text itself
     first_difference: int | None = None
     gap: float | None = None
+    reason: str | None = None  # of a tie that is wider than rounding
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:

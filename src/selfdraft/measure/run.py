@@ -295,7 +295,8 @@ class Measurement:
         options = {name: value for name, value in call.items() if name not in AXES}
         found = self._engine.compare(prompt, plain.tokens, output.tokens, **options)
         gap = found.gap if math.isfinite(found.gap or 0.0) else None  # JSON knows no infinity
-        return replace(output.record, verdict=found.verdict, first_difference=found.first_difference, gap=gap)
+        where = found.first_difference
+        return replace(output.record, verdict=found.verdict, first_difference=where, gap=gap, reason=found.reason)
 
 
 def run_whole(

@@ -109,6 +109,12 @@ class Decoder:
         own = 1.0 if name is None else float(getattr(self._embed, name).to(self.embedding.dtype))
         return own * self._embedding_multiplier
 
+    def routers(self) -> dict[str, Callable[[torch.Tensor], Any]]:
+        """By capture point: what chooses the experts that are next, given the stream there."""
+        branches = [self._branch_parts(layer, self.family.mlp) for layer in range(self.num_layers)]
+        found = [(getattr(module, self.family.router or "", None), before) for module, before, _ in branches]
+        return {f"a{layer}": torch.nn.Sequential(before, own) for layer, (own, before) in enumerate(found) if own}
+
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self.shapes, num_rows, num_slots, dtype=self.dtype, device=self.device)
 

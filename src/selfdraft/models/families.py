@@ -166,6 +166,8 @@ class Family:
     """The keyword by which the attention module takes its cache."""
     parts: Parts | None = None
     """What models/joined.py composes layers from; None: the modules' own forward."""
+    router: str | None = None
+    """Name in the MLP module of what chooses experts; it returns scores, weights and the experts chosen."""
 
 
 _EACH_HEAD = ("q_norm", "k_norm")
@@ -217,7 +219,12 @@ FAMILIES: dict[str, Family] = {
         ),
         Family("mistral", window=window_of_every_layer, parts=Parts()),
         Family("qwen3", window=window_by_layer_type, parts=Parts(head_norms=_EACH_HEAD)),
-        Family("qwen3_moe", window=window_of_every_layer, parts=Parts(head_norms=_EACH_HEAD, experts="experts")),
+        Family(
+            "qwen3_moe",
+            window=window_of_every_layer,
+            parts=Parts(head_norms=_EACH_HEAD, experts="experts"),
+            router="gate",
+        ),
         Family(
             "phi3",
             window=window_of_every_layer,
@@ -268,8 +275,8 @@ FAMILIES: dict[str, Family] = {
             scores=multiplied_scores,
             is_parallel=always,
         ),
-        Family("mixtral", window=window_of_every_layer, parts=Parts(experts="experts")),
-        Family("gpt_oss", window=window_by_layer_type),
+        Family("mixtral", window=window_of_every_layer, parts=Parts(experts="experts"), router="gate"),
+        Family("gpt_oss", window=window_by_layer_type, router="router"),
     )
 }
 
