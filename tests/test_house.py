@@ -47,7 +47,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
     "kernels": 3320,
-    "models": 2523,
+    "models": 2526,
     "models/gpu": 3080,
     "models/cpu": 450,
     "models/load": 940,
@@ -60,7 +60,7 @@ BUDGETS = {
     "prompts": 480,
     "measure": 1605,
     "calibrate": 1760,
-    "bench": 2180,
+    "bench": 2185,
     "bench/papers": 4520,
     "serve": 2500,
     "integrations": 700,
