@@ -50,8 +50,12 @@ def flip(monkeypatch: pytest.MonkeyPatch) -> Callable[[selfdraft.Engine], None]:
 
         def forward(self: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             scores, weights, chosen = plain(self, hidden)
-            is_flipped = self is router and len(hidden) > 1
-            return scores, weights, chosen.new_tensor([0, 2, 1, 3])[chosen] if is_flipped else chosen
+            is_flipped = (chosen == 1) | (chosen == 2)
+            return (
+                scores,
+                weights,
+                (3 - chosen).where(is_flipped, chosen) if self is router and len(hidden) > 1 else chosen,
+            )
 
         monkeypatch.setattr(type(router), "forward", forward)
 
