@@ -118,7 +118,8 @@ class FusedForward:
         norms = [*((one.name, one.run.norm) for one in parts), ("norm", self._decoder.final_norm)]
         branches = [(one, _branch(state, one, state.stream if one.run.norm is None else normed)) for one in parts]
         for place, (name, norm) in enumerate(norms):
-            for last, branch in ((None, None), *branches[max(0, place - _CLOSE) : place]):
+            first = [(None, None)] if place < len(parts) else []  # the final norm comes after something
+            for last, branch in (*first, *branches[max(0, place - _CLOSE) : place]):
                 _normed(state.space, name, norm, state.stream, branch, last)
 
     def figures(self) -> dict[str, Any]:
