@@ -22,6 +22,7 @@ EVERYDAY, TREES = "everyday-h200", "trees-h200"
 SHARES = ("bench-cpu", "bench-h200-share")
 """Runs that say what measuring itself takes."""
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+TEXT = " ".join(README.split())
 SHOWN = {
     "transformers `generate`": "transformers eager",
     "transformers, static cache and `torch.compile`": "transformers static",
@@ -89,7 +90,7 @@ def test_the_readme_shows_the_modes_that_were_measured() -> None:
     told = ", ".join(
         f"{plain[mode].milliseconds:.2f}{' ms' * (mode == 'greedy')} {text}" for mode, text in modes.items()
     )
-    assert f"a token takes {told}" in " ".join(README.split())
+    assert f"a token takes {told}" in TEXT
 
 
 def test_the_readme_shows_what_was_measured() -> None:
@@ -107,22 +108,21 @@ def test_the_readme_shows_what_was_measured() -> None:
 
 
 def test_the_readme_says_what_was_measured() -> None:
-    text = " ".join(README.split())
     static, prune = (arms("bench-h200")[name].total for name in ("transformers static", "prune"))
     assert static
     assert static.call_speedup
-    assert "about 3 times as fast as transformers' static cache" in text
+    assert "about 3 times as fast as transformers' static cache" in TEXT
     assert 2.8 <= 1 / static.call_speedup.value < 3.3
     assert prune
     assert prune.speedup
-    assert f"a calibrated `prune` adds {prune.speedup.value:.1f}x" in text
-    assert "nothing is surely above 1.00x" in text
+    assert f"a calibrated `prune` adds {prune.speedup.value:.1f}x" in TEXT
+    assert "nothing is surely above 1.00x" in TEXT
     ours = [arm.total for arm in arms("bench-cpu").values() if arm.kind == "ours"]
     assert not any(total.speedup.low > 1 for total in ours if total and total.speedup)
     equal = [sum(arm.total.equal for arm in arms(run).values() if arm.total and arm.kind != "peer") for run in RUNS]
-    assert f"({equal[0]} and {equal[1]} texts) equal plain decoding" in text
+    assert f"({equal[0]} and {equal[1]} texts) equal plain decoding" in TEXT
     prompts = [total.num_prompts for run in RUNS if (total := arms(run)["off"].total)]
-    assert f"on {' and '.join(map(str, prompts))} prompts" in text
+    assert f"on {' and '.join(map(str, prompts))} prompts" in TEXT
 
 
 def test_a_speed_in_prose_is_in_a_measured_file() -> None:
@@ -161,11 +161,22 @@ def test_the_page_of_batches_is_what_its_command_prints() -> None:
 
 
 def test_the_readme_shows_the_batches_that_were_measured() -> None:
-    rows = re.findall(r"(\d+) / (\d+) / (\d+) rows decode ([\d,]+) / ([\d,]+) / ([\d,]+) tokens/s, vLLM", README)
-    theirs = re.findall(r"same requests ([\d,to ]+?) / ([\d,to ]+?) / ([\d,to ]+?) \(", README)
+    rows = re.findall(r"(\d+) / (\d+) / (\d+) rows decode ([\d,]+) / ([\d,]+) / ([\d,]+) tokens/s, vLLM", TEXT)
+    theirs = re.findall(r"same requests ([\d,to ]+?) / ([\d,to ]+?) / ([\d,to ]+?) \(", TEXT)
     assert len(rows) == len(theirs) == 1
     for number, speed, other in zip(rows[0][:3], rows[0][3:], theirs[0], strict=True):
         assert re.search(rf"^\| {number} \| {speed} \|.*\| {other} \|", batches_page(), re.MULTILINE)
+
+
+def test_sizes_are_what_their_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *map(str, sorted(RESULTS.glob("passes*.jsonl"))), "--markdown"]) == 0
+    introduction = (REPOSITORY / "docs" / "notes" / "passes.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "results" / "passes.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{capsys.readouterr().out}"
+    told = re.findall(r"Llama-3.1-8B, one text: (\S+) ms a token, vLLM (\S+), static and compiled (\S+) ", TEXT)
+    ((ours, theirs, static),) = told
+    (row,) = re.findall(r"^\| llama-3.1-8b \| (\S+) .*\| (\S+) \(\S+\) \| (\S+) \(\S+\) \|$", page, re.MULTILINE)
+    assert [f"{float(number):.2f}" for number in row] == [ours, static, theirs]
 
 
 def test_a_peer_has_its_column_and_where_it_failed_a_gap() -> None:
