@@ -261,7 +261,7 @@ def test_the_page_says_predicted(tmp_path: Path, said: Callable[..., str], monke
     run_vllm(monkeypatch, "--shape", "llama-2-13b", "--output", str(beside))
     page = said("report", str(file), str(beside), "--markdown")
     assert "**Predicted, not measured**" in page
-    assert "| llama-2-13b | 1000.000 | 90% | 1.00x | - | - | - | 1.50x | - |" in page
+    assert "| llama-2-13b | 1000.000 | 90.0% | 1.00x | - | - | - | 1.50x | - |" in page
     assert "vLLM 0.26.0" in page.partition("\n")[0]
     (row,) = (line for line in page.splitlines() if "knn-ssd table 3" in line)
     skipped = predicted.spread(40, 0.45)

@@ -56,7 +56,7 @@ BUDGETS = {
     "strategies": 3600,
     "lookahead": 900,
     "trees": 150,
-    "engine": 4613,
+    "engine": 4640,
     "prompts": 480,
     "measure": 1605,
     "calibrate": 1760,

@@ -158,6 +158,25 @@ def test_a_skipped_expert_is_a_difference(monkeypatch):
     assert [one.verdict for one in found].count("different") >= 3
 
 
+def test_texts_that_part_after_the_context_are_told():
+    """Peers may write more than the model has room for."""
+    engine = engine_for("mixtral", are_alike=False)
+    prompt = [5] * (engine.runner.context_length - 6)
+    for length in (6, 7, 9):
+        assert engine.compare(prompt, [1] * length + [2], [1] * length + [3]).verdict == "different"
+
+
+def test_a_flip_must_reach_the_position():
+    """Of an earlier token, in a layer after which the last token's scores are the same."""
+    one = Routing(torch.tensor([[[1.0, 0.5]] * 2] * 2), torch.tensor([[[True, False]] * 2] * 2))
+    scores, chosen = (part.clone() for part in one)
+    scores[0, 0], chosen[0, 0] = torch.tensor([0.5, 0.5]), torch.tensor([False, True])
+    near = Routing(torch.tensor([[[0.5, 0.5], [1.0, 0.5]], [[1.0, 0.5]] * 2]), one.is_chosen)
+    assert flip_between(near, Routing(scores, chosen), ["a0", "a1"]) is None
+    scores[1, 1] = torch.tensor([3.0, 0.5])
+    assert flip_between(near, Routing(scores, chosen), ["a0", "a1"]) is not None
+
+
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.bfloat16), ("mixtral", torch.float32)])
 def test_what_cannot_be_routing_is_not_read_again(family, dtype, monkeypatch):
     engine = engine_for(family, dtype, are_alike=False)

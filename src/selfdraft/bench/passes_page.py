@@ -59,7 +59,7 @@ def _passes(line: ShapeLine, drafts: Sequence[str], peers: Sequence[str]) -> lis
     skipped = [f"{one['seconds'] / plain:.2f} ({one['weights_left']:.2f})" for one in shares]
     new_set = figures.get("record_seconds")
     return [
-        *(line.name, f"{1000 * plain:.3f}", f"{figures['floor_seconds'] / plain:.0%}", *wider, *skipped),
+        *(line.name, f"{1000 * plain:.3f}", f"{figures['floor_seconds'] / plain:.1%}", *wider, *skipped),
         "-" if new_set is None else f"{1000 * new_set:.0f} ms",
         *(_peer(line.peers.get(peer), plain) for peer in peers),
     ]

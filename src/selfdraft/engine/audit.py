@@ -21,7 +21,7 @@ from ..protocols import Runner
 from ..types import FinishReason, Generation
 from .metrics import Comparison, Contest, compare, contest_for
 from .prefill import PREFILL_CHUNK
-from .routing import Reading, Routing, reason_for
+from .routing import Reading, Routing, positions_before, reason_for
 from .sampling import Sampler
 from .state import TextSequence
 from .text import TextTail, read_tokens
@@ -163,17 +163,21 @@ def compare_texts(
 
 def routing_reasons(runner: Runner, judge: Audit, rivals: Mapping[int, Sequence[int]]) -> dict[int, str]:
     """By position: why its two rivals tie, where routing that flips in half precision says so; see routing.py."""
+    room = math.inf if runner.context_length is None else runner.context_length - len(judge.prompt)
+    rivals = {index: tokens for index, tokens in rivals.items() if index <= room}  # texts of others may be longer
     routers = runner.decoder.routers() if rivals and torch.finfo(runner.dtype).bits == 16 else {}
+    asked = positions_before(rivals)
     readings = []
     for width in REPLAYED_WIDTHS if routers else ():
         tokens = [*judge.prompt, *judge.tokens[: max(rivals) + width]][: runner.context_length]  # what follows is read
-        passes, reached = [], {}  # along, as drafts are
+        noted: dict[int, Routing] = {}  # along, as drafts are
+        reached = {}
         for first, output in passes_along(runner, tokens, len(judge.prompt) - 1, width, tuple(routers)):
-            passes.append(Routing.of(routers, output.captured))
+            noted |= Routing.of(routers, output.captured).noted(first, asked)
             for index in rivals.keys() & range(first, first + width):
                 contest = judge.contest(index, output.scores[0, index - first, None])
                 reached[index] = [judge.is_tie(contest, token) for token in rivals[index]]
-        readings.append(Reading(Routing(*map(torch.cat, zip(*passes, strict=True))), reached))
+        readings.append(Reading(noted, reached))
     reasons = {index: reason_for(index, readings, tuple(routers)) for index in rivals}
     return {index: reason for index, reason in reasons.items() if reason is not None}
 

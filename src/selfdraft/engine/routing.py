@@ -3,12 +3,13 @@
 Close scores of a router are no excuse: of many experts in many layers, some pair is close for nearly every token. So
 the text is read again in passes of several widths, as plain decoding and verification read it. Two tokens tie if each
 is the choice of some reading, or within rounding of it, and a router chooses otherwise in one of these two readings
-than in the other; in the first layer where it does, the swapped experts' scores must be within rounding of each other.
+than in the other; in the first layer where it does, the swapped experts' scores must be within rounding of each other,
+and what it chose must reach the position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -34,29 +35,51 @@ class Routing(NamedTuple):
         scores, chosen = (torch.stack([one[part] for one in routed], 1) for part in (0, -1))
         return cls(scores.cpu(), torch.zeros_like(scores, dtype=torch.bool).scatter(2, chosen, True).cpu())
 
-    def up_to(self, last: int) -> Routing:
-        return Routing(*(part[max(0, last + 1 - _NUM_TOKENS) : last + 1] for part in self))
+    def noted(self, first: int, positions: Collection[int]) -> dict[int, Routing]:
+        """By position, of those that are asked for; `first`: the position of the first token here."""
+        inside = [index for index in range(first, first + len(self.scores)) if index in positions]
+        return {index: Routing(*(part[index - first] for part in self)) for index in inside}
 
 
 class Reading(NamedTuple):
     """What came of reading a text in passes of one width."""
 
-    routing: Routing
+    routing: Mapping[int, Routing]  # by position: [layers, experts]
     reached: Mapping[int, Sequence[bool]]  # position -> whether each of its two tokens is the choice or within rounding
+
+
+def positions_before(rivals: Collection[int]) -> set[int]:
+    """Whose routing matters for these positions."""
+    return {index for last in rivals for index in range(max(0, last + 1 - _NUM_TOKENS), last + 1)}
+
+
+def _up_to(reading: Reading, last: int) -> Routing:
+    tokens = [reading.routing[index] for index in sorted(positions_before([last]))]
+    return Routing(*map(torch.stack, zip(*tokens, strict=True)))
 
 
 def reason_for(index: int, readings: Sequence[Reading], points: Sequence[str]) -> str | None:
     """Why the two tokens of a position tie, in words; None: they do not. `points`: of the layers, see `Routing`."""
     pairs = [pair for pair in permutations(readings, 2) if pair[0].reached[index][0] and pair[1].reached[index][1]]
-    flips = (flip_between(one.routing.up_to(index), other.routing.up_to(index), points) for one, other in pairs)
+    flips = (flip_between(_up_to(one, index), _up_to(other, index), points) for one, other in pairs)
     return next(filter(None, flips), None)
 
 
 def flip_between(one: Routing, other: Routing, points: Sequence[str]) -> str | None:
     """What the first layer that chooses otherwise swaps by rounding; None: none does, or it is more than rounding."""
     flips = (one.is_chosen != other.is_chosen).any(2).T.nonzero().tolist()  # layer and token
+    if not flips or not _reaches(one, other, flips[0][0]):
+        return None
     swaps = [_swap(one, other, token, place) for place, token in flips if place == flips[0][0]]
-    return f"routing: layer {points[flips[0][0]][1:]} chooses {swaps[0]}" if swaps and all(swaps) else None
+    return f"routing: layer {points[flips[0][0]][1:]} chooses {swaps[0]}" if all(swaps) else None
+
+
+def _reaches(one: Routing, other: Routing, place: int) -> bool:
+    """Whether the last token chooses otherwise there, or a later layer's router reads of it what is not the same."""
+    if bool((one.is_chosen[-1, place] != other.is_chosen[-1, place]).any()):
+        return True
+    later = zip(one.scores[-1, place + 1 :], other.scores[-1, place + 1 :], strict=True)
+    return any(float((mine - yours).abs().max()) > TIE_EPS * rounding_of(mine) for mine, yours in later)
 
 
 def _swap(one: Routing, other: Routing, token: int, place: int) -> str | None:

@@ -40,13 +40,21 @@ class Experts:
     """A mixture of experts: its own forward, or for a few tokens its own routing and the experts that it names."""
 
     module: Any
+    experts: Any
+    classes: tuple[type, type]  # of both, when they were attached
     ups: Sequence[torch.Tensor]  # gate and up of each expert
     downs: Sequence[torch.Tensor]
     activation: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         num_tokens = hidden.shape[0] * hidden.shape[1]
-        if num_tokens > MAX_SEPARATE_TOKENS or hidden.dtype != torch.float32 or not reads_are_free(hidden):
+        is_changed = (type(self.module), type(self.experts)) != self.classes
+        if (
+            is_changed
+            or num_tokens > MAX_SEPARATE_TOKENS
+            or hidden.dtype != torch.float32
+            or not reads_are_free(hidden)
+        ):
             output: torch.Tensor = self.module(hidden)
             return output
         tokens = hidden.view(num_tokens, 1, -1)
@@ -63,7 +71,9 @@ class Experts:
 
 
 def few_experts(module: Any, experts: Any, activation: Callable[[torch.Tensor], torch.Tensor]) -> Experts | None:
-    """Where gate and up, one after the other, and down of all experts are in one tensor each; else None."""
+    """Where transformers' own code has gate and up, one after the other, and down of all experts; else None."""
+    if not all(type(part).__module__.startswith("transformers.models.") for part in (module, experts)):
+        return None
     weights = {name: weight.detach() for name, weight in experts.named_parameters()}
     if set(weights) != {"gate_up_proj", "down_proj"} or not hasattr(module, "gate"):
         return None
@@ -73,4 +83,4 @@ def few_experts(module: Any, experts: Any, activation: Callable[[torch.Tensor], 
     )
     if not is_usual or {type(up), type(down)} != {torch.Tensor} or up.device.type != "cpu":
         return None
-    return Experts(module, up.unbind(), down.unbind(), activation)
+    return Experts(module, experts, (type(module), type(experts)), up.unbind(), down.unbind(), activation)
