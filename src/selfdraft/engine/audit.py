@@ -169,9 +169,9 @@ def routing_reasons(runner: Runner, judge: Audit, rivals: Mapping[int, Sequence[
     asked = positions_before(rivals)
     readings = []
     for width in REPLAYED_WIDTHS if routers else ():
-        tokens = [*judge.prompt, *judge.tokens[: max(rivals) + width]][: runner.context_length]  # what follows is read
-        noted: dict[int, Routing] = {}  # along, as drafts are
-        reached = {}
+        # What follows is read along, as drafts are.
+        tokens = [*judge.prompt, *judge.tokens[: max(rivals) + width]][: runner.context_length]
+        noted, reached = dict[int, Routing](), dict[int, list[bool]]()
         for first, output in passes_along(runner, tokens, len(judge.prompt) - 1, width, tuple(routers)):
             noted |= Routing.of(routers, output.captured).noted(first, asked)
             for index in rivals.keys() & range(first, first + width):

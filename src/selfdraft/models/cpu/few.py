@@ -47,14 +47,12 @@ class Experts:
     activation: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        num_tokens = hidden.shape[0] * hidden.shape[1]
-        is_changed = (type(self.module), type(self.experts)) != self.classes
-        if (
-            is_changed
-            or num_tokens > MAX_SEPARATE_TOKENS
-            or hidden.dtype != torch.float32
-            or not reads_are_free(hidden)
-        ):
+        num_tokens, is_changed = (
+            hidden.shape[0] * hidden.shape[1],
+            (type(self.module), type(self.experts)) != self.classes,
+        )
+        is_many = num_tokens > MAX_SEPARATE_TOKENS or hidden.dtype != torch.float32 or not reads_are_free(hidden)
+        if is_changed or is_many:
             output: torch.Tensor = self.module(hidden)
             return output
         tokens = hidden.view(num_tokens, 1, -1)
@@ -78,9 +76,12 @@ def few_experts(module: Any, experts: Any, activation: Callable[[torch.Tensor], 
     if set(weights) != {"gate_up_proj", "down_proj"} or not hasattr(module, "gate"):
         return None
     up, down = weights["gate_up_proj"], weights["down_proj"]
-    is_usual = up.shape == (len(down), 2 * down.shape[2], down.shape[1]) and not getattr(
-        experts, "is_transposed", False
-    )
-    if not is_usual or {type(up), type(down)} != {torch.Tensor} or up.device.type != "cpu":
+    is_usual = up.shape == (len(down), 2 * down.shape[2], down.shape[1])
+    if (
+        not is_usual
+        or getattr(experts, "is_transposed", False)
+        or {type(up), type(down)} != {torch.Tensor}
+        or up.device.type != "cpu"
+    ):
         return None
     return Experts(module, experts, (type(module), type(experts)), up.unbind(), down.unbind(), activation)
