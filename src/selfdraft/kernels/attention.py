@@ -27,6 +27,9 @@ SPLIT = 32
 """Slots a program reads."""
 SHARED = 128
 """Of a segment, as many slots are read together or none of them: what every kernel here and beside reads at once."""
+_REGISTERS = {4: 168, 8: 128}
+"""Of a thread, by warps, in passes of several tokens: three programs a processor, or two, run at once (H200, 16 tokens
+of Mistral-7B: 8.5 us instead of 10.4). For one token there are fewer programs, and fewer registers make them slower."""
 _JOINED = 16
 MAX_PARTIAL_BYTES = 1 << 28
 """Of what all splits leave to be put together: rows that would leave more go one group after the other."""
@@ -119,10 +122,10 @@ def _partial(low, high, key_low, key_high, value, visible, scaling, CAP: tl.cons
 
 @triton.jit
 def _task(number, start, num_splits, width, GROUP: tl.constexpr, MEMBERS: tl.constexpr, SPLIT: tl.constexpr):
-    """Of one program: whether all tokens see the same of its split, which split that is, and its block of queries.
+    """Of one program: whether its split holds no token of this pass, which split that is, and its block of queries.
 
-    They do where the split holds no token of this pass: there a block is MEMBERS queries. After the programs of these
-    splits come those of the others, from the one of the row's first new token on; there a block is one token.
+    After the programs of these splits come those of the others, from the one of the row's first new token on: of them
+    a row has as many as it has tokens.
     """
     num_blocks = tl.cdiv(width * GROUP, MEMBERS)
     rest = number - num_splits * num_blocks
@@ -132,11 +135,23 @@ def _task(number, start, num_splits, width, GROUP: tl.constexpr, MEMBERS: tl.con
 
 
 @triton.jit
-def _queries(block, is_shared, num_tokens, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
-    """The queries of one program: the token of each, its place in the group of heads, and whether there is one."""
+def _is_chain(depths_ptr, num_tokens, WIDTHS: tl.constexpr):
+    """Whether each token of a row follows the one before it."""
+    column = tl.arange(0, WIDTHS)
+    depth = tl.load(depths_ptr + column, mask=column < num_tokens, other=0)
+    return tl.sum(((depth != column) & (column < num_tokens)).to(tl.int32), axis=0) == 0
+
+
+@triton.jit
+def _queries(block, is_packed, num_tokens, GROUP: tl.constexpr, MEMBERS: tl.constexpr):
+    """The queries of one program: the token of each, its place in the group of heads, and whether there is one.
+
+    Packed: MEMBERS queries, of tokens that see the same, or of which the last sees what the others do. Else one
+    token's, as in a tree.
+    """
     lane = tl.arange(0, MEMBERS)
-    query = block * tl.where(is_shared, MEMBERS, GROUP) + lane
-    is_query = (query < num_tokens * GROUP) & (is_shared | (lane < GROUP))
+    query = block * tl.where(is_packed, MEMBERS, GROUP) + lane
+    is_query = (query < num_tokens * GROUP) & (is_packed | (lane < GROUP))
     query = tl.where(is_query, query, 0)
     return query // GROUP, query % GROUP, is_query
 
@@ -170,41 +185,44 @@ def _attend(
     is_shared, split, block = _task(tl.program_id(0), start, num_splits, width, GROUP, MEMBERS, SPLIT)
     first = split * SPLIT
     depths_ptr, sees_ptr, qkv_ptr = depths_ptr + row * width, sees_ptr + row * width, qkv_ptr + line * QKV
-    own_depth = tl.load(depths_ptr + block)
-    # Each row has as many blocks as the widest one.
-    is_needless = tl.where(is_shared, block * MEMBERS >= num_tokens * GROUP, block >= num_tokens)
-    is_needless |= tl.where(is_shared, first + SPLIT > start, first > start + own_depth)
+    is_packed = is_shared | _is_chain(depths_ptr, num_tokens, WIDTHS)
+    # The first token of the block, and the last, which sees what the others see.
+    begin, end = tl.where(is_packed, block * MEMBERS // GROUP, block), block
+    if is_packed:
+        end = tl.maximum(0, tl.minimum((block * MEMBERS + MEMBERS - 1) // GROUP, num_tokens - 1))
+    begin_depth, end_depth = tl.load(depths_ptr + begin, mask=begin < width), tl.load(depths_ptr + end)
+    # Each row has as many blocks as the widest one, and one for each token also where tokens are packed.
+    if (begin >= num_tokens) | (first + SPLIT > start if is_shared else first > start + end_depth):
+        wait(PDL)
+        return
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
     slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
     depth = slot - start
-    is_old, is_new = slot < start, (slot >= start) & (depth <= own_depth)
-    is_read = (is_old & (is_needless == 0))[:, None]
+    is_old, is_new = slot < start, (slot >= start) & (depth <= end_depth)
     dims = tl.arange(0, DIM)[None, :]
-    key_low, key_high, value = read(old_keys, old_values, slot, is_read, DIM)
-    token, member, is_query = _queries(block, is_shared, num_tokens, GROUP, MEMBERS)
+    key_low, key_high, value = read(old_keys, old_values, slot, is_old[:, None], DIM)
+    token, member, is_query = _queries(block, is_packed, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)
     turns = angles(position, is_query, cos_ptr, sin_ptr, num_positions, DIM, KIND)
     # Tokens of this pass: of no split that all tokens see alike.
-    column = _ancestors(depths_ptr, sees_ptr, block, own_depth, depth, width, WIDTHS)
+    column = _ancestors(depths_ptr, sees_ptr, end, end_depth, depth, width, WIDTHS)
     new_turns = angles(slot, is_new, cos_ptr, sin_ptr, num_positions, DIM, KIND)
     wait(PDL)
-    if is_needless:
-        return
     query = token * QKV + (head * GROUP + member) * DIM
     query_low, query_high = rotated(qkv_ptr, query, is_query, turns, query_norm_ptr, DIM, KIND, DTYPE)
-    if not is_shared:  # rotated here, and the token's own is stored
+    if not is_shared:  # rotated here, and those of the block's tokens are stored
         new_offset = column * QKV + (NUM_KV * GROUP + head) * DIM
         new_low, new_high = rotated(qkv_ptr, new_offset, is_new, new_turns, key_norm_ptr, DIM, KIND, DTYPE)
         new_value = tl.load(qkv_ptr + new_offset[:, None] + NUM_KV * DIM + dims, mask=is_new[:, None], other=0.0)
-        place = (start + block) * DIM + depth[:, None] * 0
-        store(keys, values, place, new_low, new_high, new_value, (depth == own_depth)[:, None], DIM)
+        place, is_own = (start + column[:, None]) * DIM, is_new & (depth >= begin_depth)
+        store(keys, values, place, new_low, new_high, new_value, is_own[:, None], DIM)
         key_low = tl.where(is_new[:, None], new_low, key_low)
         key_high = tl.where(is_new[:, None], new_high, key_high)
         value = tl.where(is_new[:, None], new_value, value)
 
-    visible = (is_old | is_new)[None, :]
+    visible = slot[None, :] <= position[:, None]
     if WINDOW > 0:
         visible = visible & (slot[None, :] > position[:, None] - WINDOW)
     mixed, best, total = _partial(query_low, query_high, key_low, key_high, value, visible, scaling, CAP)
@@ -278,7 +296,7 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
     group = heads.num_heads // heads.num_kv_heads
     members, num_new = max(16, triton.next_power_of_2(group)), 1 + (SPLIT + width - 2) // SPLIT
     num_programs = num_splits * triton.cdiv(width * group, members) + num_new * width
-    options = launch.options(qkv.device)
+    options, num_warps = launch.options(qkv.device), 4 if heads.dim <= 128 else 8
     attend_kernel: Any = _attend
     attend_kernel[(num_programs, heads.num_kv_heads, len(rows))](
         *(qkv, place.header, place.segments, place.starts, place.first, place.depths, place.sees),
@@ -293,7 +311,8 @@ def _attend_rows(rows: range, tensors: Sequence[torch.Tensor], place: Place, hea
         MEMBERS=members,
         SPLIT=SPLIT,
         WIDTHS=64,
-        num_warps=4 if heads.dim <= 128 else 8,
+        num_warps=num_warps,
+        **(launch.limits(qkv.device, _REGISTERS[num_warps]) if width > 1 else {}),
         **options,
     )
     join_kernel: Any = _join

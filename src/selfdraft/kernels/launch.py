@@ -67,6 +67,11 @@ def options(device: torch.device) -> dict[str, Any]:
     return {"PDL": True, "launch_pdl": True} if overlaps(device) else {"PDL": False}
 
 
+def limits(device: torch.device, registers: int) -> dict[str, Any]:
+    """For the launch of a kernel that may use this many registers a thread; changes no result."""
+    return {"maxnreg": registers} if overlaps(device) else {}
+
+
 PROCESSORS = 132
 """Of an H100 or H200. Not the device's own: results are the same on all of them."""
 
