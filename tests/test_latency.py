@@ -42,6 +42,8 @@ class FakeRunner:
     """What each column after the first adds."""
     per_prompt_token: float = 1e-5
     drift: float = 0.0
+    first_seconds: float = 0.0
+    """What the first pass of a kind adds."""
     num_layers: int = LAYERS
     recorded_widths: Sequence[int] = ()
     buckets: Sequence[int] = ()
@@ -52,6 +54,7 @@ class FakeRunner:
     def __post_init__(self) -> None:
         self.lengths: list[int] = []
         self.num_passes = 0
+        self.known: set[Any] = set()
 
     def seconds(self) -> float:
         return self.now
@@ -81,6 +84,10 @@ class FakeRunner:
         width = len(tokens[0])
         assert all(0 <= token < self.vocab_size for token in tokens[0])
         assert self.context_length is None or starts[0] + width <= self.context_length
+        kind = request.needs_scores and width, request.skip
+        if kind not in self.known:
+            self.known.add(kind)
+            self.now += self.first_seconds
         if not request.needs_scores:
             self.now += width * self.per_prompt_token
             return PassOutput(torch.zeros(1, 0, 1))
@@ -186,6 +193,17 @@ class TestMeasure:
         assert slow.now < 20
         assert quick.now < 5
         assert measure(FakeRunner(), (64, 512), 0.0).lengths == (64,)
+
+    def test_compiling_and_recording_are_not_measured(self) -> None:
+        """Passes that are recorded are timed in batches, however long the first of each kind took."""
+        quick = FakeRunner(recorded_widths=(1, 2, 4), buckets=(256, 1024))
+        cold = FakeRunner(recorded_widths=(1, 2, 4), buckets=(256, 1024), first_seconds=3.0)
+        fits = [measure(runner, (64, 512), 10.0) for runner in (quick, cold)]
+        assert fits[0].lengths == fits[1].lengths == (64, 512)
+        expected, found = ((fit.at(300).plain, fit.at(300).verify(4), fit.rms_error) for fit in fits)
+        assert found == pytest.approx(expected, abs=1e-12)
+        assert cold.now - quick.now == pytest.approx(len(cold.known) * 3.0)
+        assert len(cold.known) * 3.0 > 10
 
     def test_progress_tells_seconds_of_the_budget(self) -> None:
         told = mock.Mock()

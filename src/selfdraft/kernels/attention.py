@@ -198,10 +198,9 @@ def _attend(
     keys, values = planes(header_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     segment_keys, segment_values, segment_end = segment_planes(segments_ptr, qkv_ptr, layer, row, head, NUM_KV, DIM)
     old_keys, old_values = old_planes(first, keys, values, segment_keys, segment_values, segment_end)
-    slot = (first + tl.arange(0, SPLIT)).to(tl.int64)
+    slot, dims = (first + tl.arange(0, SPLIT)).to(tl.int64), tl.arange(0, DIM)[None, :]
     depth = slot - start
     is_old, is_new = slot < start, (slot >= start) & (depth <= end_depth)
-    dims = tl.arange(0, DIM)[None, :]
     key_low, key_high, value = read(old_keys, old_values, slot, is_old[:, None], DIM)
     token, member, is_query = _queries(block, is_packed, num_tokens, GROUP, MEMBERS)
     position = start + tl.load(depths_ptr + token)

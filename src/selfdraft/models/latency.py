@@ -76,7 +76,8 @@ def measure(
     """Measure after texts of these lengths, as far as the model's context goes.
 
     Where reading the texts and warming up after them would take half of the budget, the longest are left out; one is
-    measured in any case. Where passes are so slow that warming up takes all of it, that is the measurement.
+    measured in any case. Where passes are so slow that warming up takes all of it, that is the measurement. Where they
+    are recorded, warming up is compiling and recording, which the budget does not pay for.
     `progress` is told seconds. What this needs of the runner is given back when it ends, however it ends.
     """
     if not lengths or min(lengths) < 1:
@@ -84,7 +85,11 @@ def measure(
     if runner.num_layers < 2:
         raise ModelError("the model has a single layer: nothing can be skipped, so there is nothing to measure")
     clock = _Clock(runner, budget_seconds, progress)
+    if not runner.is_recording:
+        clock.start()
     cells = _prepare(runner, sorted({fitting_length(runner, length) for length in lengths}), clock)
+    if runner.is_recording:
+        clock.start()
     for _ in range(_MAX_ROUNDS):
         began = clock.spent()
         for cell in cells:
@@ -105,14 +110,17 @@ def fitting_length(runner: Runner, length: int) -> int:
 
 
 class _Clock:
-    """What of the budget is spent."""
+    """What of the budget is spent; nothing before it starts."""
 
     def __init__(self, runner: Runner, budget_seconds: float, progress: Progress | None) -> None:
         self._seconds, self._budget, self._progress = runner.seconds, budget_seconds, progress
-        self._began = runner.seconds()
+        self._began: float | None = None
+
+    def start(self) -> None:
+        self._began = self._seconds()
 
     def spent(self) -> float:
-        return self._seconds() - self._began
+        return 0.0 if self._began is None else self._seconds() - self._began
 
     @property
     def is_over(self) -> bool:
