@@ -109,6 +109,7 @@ def test_swift_is_measured_after_its_search(sections: dict[str, Section]) -> Non
 @pytest.mark.full
 def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfdraft.calibrate.fit_once._fit", lambda *_: pytest.fail("it is known"))
+    bench = bench.for_experiment(swift.RECIPE, swift.TABLE_8)
     task = bench.task(CNN)
     assert task is not None
     assert swift_fit(bench, task).values["step"] == 15

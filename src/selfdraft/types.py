@@ -110,7 +110,7 @@ def _runs(kind: str, layers: frozenset[int]) -> list[str]:
 class Prompt:
     """A prompt of a file or a set. `later`: what the user says in later turns; `tokens`: of the first one, if known.
 
-    `options`: of `generate`, where it is decoded in a mode of its own.
+    `options`: of `generate`, where it is decoded in a mode of its own; `reference`: an answer to it, if it has one.
     """
 
     id: str
@@ -119,6 +119,7 @@ class Prompt:
     later: tuple[str, ...] = ()
     tokens: tuple[int, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    reference: str = ""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
         "fit_seconds": options.fit_seconds,
         "runs": options.runs,
     }
-    return replace(usual, **{name: value for name, value in asked.items() if value is not None})
+    given = {name: value for name, value in asked.items() if value is not None}
+    return replace(usual, **given, asked=tuple(given))
 
 
 def _fits_folder(head: ReproduceHead) -> Path:

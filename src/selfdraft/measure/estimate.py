@@ -6,6 +6,7 @@ turns on the same prompts are compared paired: each resample takes a prompt with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,6 +18,7 @@ from .records import Record
 
 NUM_RESAMPLES = 1000
 FEW_PROMPTS = 3  # an interval of fewer says nothing
+MANY_PROMPTS = 10_000  # more than anybody measures
 _MIDDLE = (0.025, 0.975)
 
 Quantity = Callable[[Record], tuple[float, float] | None]  # (part, whole) of one record; None: it has none
@@ -46,6 +48,16 @@ class Estimate:
         if self.is_of_few or self.low <= bound <= self.high:
             return None
         return self.value > bound
+
+    def prompts_to_tell(self, bound: float) -> int:
+        """About how many prompts would free the interval of the bound, if the value stayed what it is.
+
+        An interval narrows with the root of their number. More than MANY_PROMPTS: MANY_PROMPTS.
+        """
+        reach = self.value - self.low if self.value > bound else self.high - self.value
+        distance = abs(self.value - bound)
+        is_many = distance * math.sqrt(MANY_PROMPTS / self.count) < reach
+        return MANY_PROMPTS if is_many else self.count if not reach else math.ceil(self.count * (reach / distance) ** 2)
 
 
 def _tokens_by(whole: Callable[[Record], float | None]) -> Quantity:

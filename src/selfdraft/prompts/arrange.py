@@ -44,8 +44,9 @@ def hold_out(prompts: Iterable[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
-    """Other texts, ids, domains or options are another question."""
-    known = [[value for name, value in vars(one).items() if value or name != "options"] for one in prompts]
+    """Other texts, ids, domains, options or answers are another question."""
+    later = ("options", "reference")  # than the first digests that were kept
+    known = [[value for name, value in vars(one).items() if value or name not in later] for one in prompts]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 

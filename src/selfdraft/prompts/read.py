@@ -57,8 +57,9 @@ def _read_line(line: str, file: str, number: int, labels: Labels) -> Prompt:
         row.setdefault(field, labels.otherwise(file))
     name = row.get("id", f"{Path(file).stem}-{number}")
     if is_ours:
-        found = _Row(row, where, _EXAMPLE.replace("domain", field, 1))
-        return Prompt(str(name), found.text(field), found.text("prompt"))
+        found, reference = _Row(row, where, _EXAMPLE.replace("domain", field, 1)), row.get("reference")
+        known = reference if isinstance(reference, str) else ""
+        return Prompt(str(name), found.text(field), found.text("prompt"), reference=known)
     found = _Row(row, where, _SPEC_BENCH.replace("category", field, 1))
     first, *later = found.texts("turns")
     return Prompt(str(row.get("question_id", name)), found.text(field), first, tuple(later))

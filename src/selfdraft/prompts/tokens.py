@@ -32,6 +32,17 @@ def encode(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[
     return tokens
 
 
+def few_shot(prompt: Prompt, examples: Sequence[Prompt], engine: Engine) -> Prompt:
+    """As base models are asked: after these and their answers, as one text and without the chat template."""
+    answered = [f"{one.text}{_gap(one.text)}{one.reference}" for one in examples]
+    (tokens,), _ = encode_prompts(SEPARATOR.join([*answered, prompt.text]), engine.tokenizer)
+    return replace(prompt, text="", tokens=tuple(tokens))
+
+
+def _gap(asked: str) -> str:
+    return "" if asked[-1:].isspace() else " "
+
+
 def tokens_of(prompt: Prompt, engine: Engine, answers: Sequence[str] = ()) -> list[int]:
     """As `encode`, however much the model's context holds."""
     if not prompt.text:  # it was given as tokens

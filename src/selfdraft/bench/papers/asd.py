@@ -16,7 +16,7 @@ from ...prompts.tokens import encode
 from ...protocols import Runner
 from ..tables import Table, number
 from .claims import Side, faster, is_above
-from .experiment import Experiment, Found, Judgement, Recipe, Values
+from .experiment import Experiment, Found, Judgement, MainTable, Recipe, Values
 from .forms import by_arm, by_unit
 from .swift_methods import self_sd_fit
 from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
@@ -168,5 +168,7 @@ RECIPE = Recipe(
         ),
     ],
     quick_prompts=8,
+    main={"table-1": MainTable(512), "table-3": MainTable(512)},
+    shots={"cnn-dm": 1, "xsum": 1, "humaneval": 0},  # as draft & verify's code has it
     efforts={"prompts": lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ())},
 )

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...measure.estimate import Estimate, Quantity, estimate, length, ratio, ratio_of_ratios, speed, unpaired_ratio
+from ...measure.estimate import (
+    MANY_PROMPTS,
+    Estimate,
+    Quantity,
+    estimate,
+    length,
+    ratio,
+    ratio_of_ratios,
+    speed,
+    unpaired_ratio,
+)
 from ...measure.estimate import acceptance as acceptance_of
 from ...measure.records import OFF, Record
 from .experiment import Found, Judgement
@@ -154,7 +164,7 @@ def is_larger(
         f"{side.unit if is_one_arm else side.name} {value.value:.2f}{unit}" for side, value in known.items() if value
     ]
     because = f"{', '.join(parts)}; ratio {compared}" + ("" if bound == 1.0 else f", against {bound:g}")
-    return _judgement(text, compared.is_above(bound), compared, because)
+    return _judgement(text, compared, bound, because)
 
 
 def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -163,7 +173,7 @@ def is_above(text: str, found: Estimate | None, bound: float, label: str, *, uni
         return None
     value = f"{label} {found.value:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
     against = "" if bound == 1.0 and unit else f", against {bound:g}{unit}"
-    return _judgement(text, found.is_above(bound), found, value + against)
+    return _judgement(text, found, bound, value + against)
 
 
 def is_below(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -204,5 +214,9 @@ def _seed(found: Found, side: Side) -> int:
     return measured.seed if measured else 0
 
 
-def _judgement(text: str, outcome: bool | None, found: Estimate, because: str) -> Judgement:
-    return Judgement(text, outcome, f"{TOO_FEW}: {because}" if found.is_of_few else because)
+def _judgement(text: str, found: Estimate, bound: float, because: str) -> Judgement:
+    outcome, needed = found.is_above(bound), found.prompts_to_tell(bound)
+    if found.is_of_few:
+        return Judgement(text, outcome, f"{TOO_FEW}: {because}")
+    told = f"{needed:,} prompts would not tell" if needed == MANY_PROMPTS else f"about {needed:,} prompts would tell"
+    return Judgement(text, outcome, because if outcome is not None else f"{because}; {told}")

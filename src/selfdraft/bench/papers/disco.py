@@ -24,7 +24,7 @@ from ..tables import Table, number
 from . import disco_fit as fit
 from .claims import EachClaim, Side, Units, above, denied, faster, in_each, is_above
 from .disco_fit import DISCO, FITTED, HEURISTIC, ORACLE, PERPLEXITY, STATIC_5, STATIC_OPT, TASKS, per_task
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Plot, Recipe
+from .experiment import Claim, Effort, Experiment, Found, Judgement, MainTable, Plot, Recipe
 from .forms import TableOf, by_arm
 from .workbench import UnitsOf, joined
 
@@ -307,4 +307,5 @@ RECIPE = Recipe(
     ],
     quick_prompts=3,
     efforts=EFFORTS,
+    main={"table-1": MainTable(256), "table-2": MainTable(256)},
 )

@@ -154,14 +154,30 @@ EFFORTS: Mapping[str, Effort] = {
 
 
 @dataclass(frozen=True)
+class MainTable:
+    """How much is measured for it, unless the caller says: new tokens of a text at most, prompts a task, runs of each.
+
+    Several runs, so that intervals hold the machine's own spread.
+    """
+
+    tokens: int
+    prompts: int = 16
+    runs: int = 3
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One paper. `name` is that of the command and of the file of published numbers.
 
     `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes. `efforts`:
-    how much was done, by the names that the published data has; what the paper did stands there.
+    how much was done, by the names that the published data has; what the paper did stands there. `main`: its main
+    tables by what they are kept as; `shots`: of the tasks that its base models are asked in, as texts, how many
+    answered examples come first.
     """
 
     name: str
     experiments: Sequence[Experiment]
     quick_prompts: int = 1
     efforts: Mapping[str, Effort] = field(default_factory=dict)
+    main: Mapping[str, MainTable] = field(default_factory=dict)
+    shots: Mapping[str, int] = field(default_factory=dict)

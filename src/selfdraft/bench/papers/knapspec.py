@@ -20,7 +20,7 @@ from ...strategies.knapspec import KnapSpec
 from ...types import Prompt, SkipSet
 from ..tables import Table, number
 from .claims import Side, above, denied, estimate_of, faster, in_each, is_above, is_below, is_faster, is_larger, speedup
-from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
+from .experiment import Effort, Experiment, Found, Judgement, MainTable, Recipe, Unit, Values
 from .forms import Column, by_arm, curves, formatted, kept
 from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
 from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
@@ -356,4 +356,10 @@ CONTEXTS = Experiment(
         log="x",
     ),
 )
-RECIPE = Recipe("knapspec", [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA], quick_prompts=3, efforts=EFFORTS)
+RECIPE = Recipe(
+    "knapspec",
+    [MAIN, PRUNING, DECOUPLING, CORRELATION, CONTEXTS, LEMMA],
+    quick_prompts=3,
+    efforts=EFFORTS,
+    main={"main": MainTable(1024, prompts=8)},
+)

@@ -17,7 +17,7 @@ from ..charts import Bars, Group, Panels, Scatter
 from ..tables import Table, number
 from . import knn_ssd_units as units
 from .claims import TOO_FEW, Side, above, below_formula, denied, faster, in_each, is_above, is_faster, larger, speedup
-from .experiment import Claim, Effort, Experiment, Found, Judgement, Note, Plot, Recipe, Unit, fewest_prompts
+from .experiment import Claim, Effort, Experiment, Found, Judgement, MainTable, Note, Plot, Recipe, Unit, fewest_prompts
 from .forms import any_value, by_arm, by_domain, by_unit, domain_bars, kept, of, only, together
 from .knn_ssd_units import FIXED, KNN, MATH_STREAM, MATH_VECTORS, MIXED, NUM_SUBTOPICS, OWN, TASKS, VECTORS
 from .workbench import joined
@@ -377,4 +377,6 @@ RECIPE = Recipe(
     ],
     quick_prompts=3,
     efforts=EFFORTS,
+    main={"table-2": MainTable(128)},
+    shots={"cnn-dm": 1, "gsm8k": 5, "wmt": 5, "tinystories": 1, "sql": 3, "xsum": 1, "math": 5, "alpaca": 0},
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...measure.records import VERDICTS
 from ..tables import Table, markdown_table, number, text_table, title
@@ -12,6 +13,7 @@ from .claims import TOO_FEW
 from .experiment import EFFORTS, FAILED, Experiment, Found, Judgement, Plot, Recipe
 from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
+from .workbench import Scale
 
 OUTCOMES: Mapping[bool | None, str] = {True: "confirmed", False: "not confirmed", None: "inconclusive"}
 BARE = {"-", "1.0", "1.00", "1.00x", "1.00x [1.00, 1.00]"}
@@ -57,8 +59,14 @@ def sections(
                 continue
             missing = {line.unit: line.missing for line in here if line.missing is not None}
             units = {line.unit: line.values for line in here if line.missing is None}
-            found = Found(units, missing, head.question.get("scale", {}))
+            found = Found(units, missing, _scale_of(recipe, experiment, head))
             yield Section(recipe, experiment, found, max(line.date for line in here)[:10])
+
+
+def _scale_of(recipe: Recipe, experiment: Experiment, head: ReproduceHead) -> Mapping[str, Any]:
+    """One that was kept without `asked` held for all experiments alike."""
+    known = head.question.get("scale", {})
+    return Scale(**known).of(recipe, experiment).to_json() if "asked" in known else known
 
 
 def as_text(section: Section, head: ReproduceHead) -> str:

@@ -106,7 +106,7 @@ class Reproduction:
     def run(self, recipes: Sequence[Recipe], wanted: Sequence[str] = ()) -> None:
         """`wanted`: ids of experiments, none: all."""
         todo = [
-            (recipe.name, experiment, list(experiment.units(self.bench)))
+            (recipe.name, experiment, list(experiment.units(self.bench.for_experiment(recipe, experiment))))
             for recipe in recipes
             for experiment in recipe.experiments
             if not wanted or experiment.id in wanted

@@ -14,7 +14,7 @@ from ...measure.records import OFF
 from ...strategies.swift_search import SwiftOptions
 from . import swift_methods as shared
 from .claims import Side, at_least, below_formula, denied, faster, is_faster, larger
-from .experiment import Effort, Experiment, Found, Judgement, Recipe, Unit, Values
+from .experiment import Effort, Experiment, Found, Judgement, MainTable, Recipe, Unit, Values
 from .forms import Column, by_arm, curves
 from .swift_figures import FIGURES
 from .swift_methods import FIRST_TASK, SELF_SD, SWIFT, accelerating, searched, self_sd_fit, with_siblings
@@ -259,4 +259,10 @@ EFFORTS = {
     "seconds it searched": of_self_sd("optimise_seconds"),
 }
 TABLES = [TABLE_2, TABLE_3, TABLE_4, TABLE_8, TABLE_9, TABLE_10, TABLE_12]
-RECIPE = Recipe("swift", [*TABLES, *FIGURES[:-1], FIGURE_11, FIGURES[-1]], efforts=EFFORTS)
+RECIPE = Recipe(
+    "swift",
+    [*TABLES, *FIGURES[:-1], FIGURE_11, FIGURES[-1]],
+    efforts=EFFORTS,
+    main={"table-2": MainTable(128), "table-3": MainTable(512)},
+    shots={"cnn-dm": 1, "tinystories": 1, "gsm8k": 5, "alpaca": 0, "wmt": 0, "nq": 0, "humaneval": 0},
+)

@@ -22,9 +22,9 @@ from ...engine.engine import Engine
 from ...errors import unknown_name
 from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
-from ...prompts.tokens import encode
+from ...prompts.tokens import encode, few_shot
 from ...types import Prompt
-from .experiment import FAILED, MEASURED, Unit, Values
+from .experiment import FAILED, MEASURED, Experiment, Recipe, Unit, Values
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ LATENCY_SECONDS = 20.0
 class Scale:
     """How much is done of what the papers did. `prompts`, `fit_prompts`: of each task, to measure and to fit with.
 
-    `tokens`: new ones of a text; `fit_seconds`, `fit_tokens`: what fitting a method may take, and of how much text.
+    `tokens`: new ones of a text; `fit_seconds`, `fit_tokens`: what fitting a method may take, and of how much text;
+    `runs`: of each text; `asked`: which of these the caller gave, for main tables as well.
     """
 
     prompts: int
@@ -98,20 +99,30 @@ class Scale:
     fit_tokens: int
     runs: int = 1
     is_quick: bool = False
+    asked: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def of(self, recipe: Recipe, experiment: Experiment) -> Scale:
+        main = recipe.main.get(experiment.kept_as)
+        if self.is_quick or main is None:
+            return self
+        return replace(self, **{name: value for name, value in vars(main).items() if name not in self.asked})
+
 
 QUICK = Scale(prompts=1, fit_prompts=1, tokens=24, fit_seconds=12.0, fit_tokens=96, is_quick=True)
-WHOLE = Scale(prompts=8, fit_prompts=8, tokens=128, fit_seconds=60.0, fit_tokens=1024)
+WHOLE = Scale(prompts=8, fit_prompts=8, tokens=256, fit_seconds=60.0, fit_tokens=1024)
 QUICK_SECONDS = 540.0
 """What a quick recipe takes at most, so that with loading it is less than ten minutes."""
 
 
 @dataclass
 class Workbench:
-    """`folder`: of what was fitted, apart from the user's own profiles; an interrupted run finds it again."""
+    """`folder`: of what was fitted, apart from the user's own profiles; an interrupted run finds it again.
+
+    `shots`: by task, how many answered examples stand before each of its prompts; 0: none, and no chat template.
+    """
 
     engine: Engine
     prompts: Sequence[Prompt]
@@ -119,7 +130,11 @@ class Workbench:
     folder: Path
     seed: int = 0
     say: Callable[[str], None] = lambda text: None
+    shots: Mapping[str, int] = field(default_factory=dict)
     _failed: dict[str, Fitted] = field(default_factory=dict)
+
+    def for_experiment(self, recipe: Recipe, experiment: Experiment) -> Workbench:
+        return replace(self, scale=self.scale.of(recipe, experiment), shots=recipe.shots)
 
     # -------------------------------------------------------------------------------------------------- prompts
 
@@ -137,10 +152,17 @@ class Workbench:
             stand_in = found[0].domain if found else None
         if len(found) < 2:
             return None
-        found = random.Random(f"{self.seed} {name}").sample(found, len(found))
+        found = self._formed(name, random.Random(f"{self.seed} {name}").sample(found, len(found)))
         fit = min(self.scale.fit_prompts if num_fit is None else num_fit, len(found) // 2)
         measured = min(self.scale.prompts if num_measured is None else num_measured, len(found) - fit)
         return Task(name, kind.title, found[:measured], found[len(found) - fit :], stand_in)
+
+    def _formed(self, name: str, prompts: list[Prompt]) -> list[Prompt]:
+        """As the paper's models were asked. Examples are neither measured nor fitted to; without answers none are."""
+        if name not in self.shots:
+            return prompts
+        known = [prompt for prompt in prompts if prompt.reference][: min(self.shots[name], len(prompts) - 2)]
+        return [few_shot(prompt, known, self.engine) for prompt in prompts if prompt not in known]
 
     def tasks(self, names: Sequence[str]) -> list[Task]:
         """Those that are there."""
