@@ -13,9 +13,11 @@ from pathlib import Path
 
 from ..bench.papers.experiment import Recipe
 from ..bench.papers.page import as_text, sections
+from ..bench.papers.plan import plan
 from ..bench.papers.recipes import recipes
-from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile
+from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile, kept_units
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
+from ..bench.tables import text_table
 from ..engine.engine import Engine
 from ..errors import unknown_name
 from ..measure.circumstances import SHAPING, circumstances
@@ -47,6 +49,9 @@ def run(options: argparse.Namespace) -> int:
     if options.again:
         shutil.rmtree(folder, ignore_errors=True)
     bench = Workbench(engine, prompts, scale, folder, options.seed, terminal.say)
+    if options.plan:
+        print(text_table(plan(bench, chosen, options.experiments, kept_units(options.output, head))))
+        return 0
     file = UnitFile(options.output, head, options.again)
     with terminal.Progress("") as bar:
         limit = QUICK_SECONDS * len(chosen) if options.quick and options.seconds is None else options.seconds

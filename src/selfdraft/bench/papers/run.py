@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,12 @@ class UnitFile:
         self.lines[line.key] = line
         if self._file is not None:
             self._file.add([line])
+
+
+def kept_units(file: str | Path | None, head: ReproduceHead) -> Collection[tuple[str, str, str]]:
+    """What a run that asks this would find in the file; nothing is written."""
+    known = _Lines(file).known(head.question) if file else None
+    return [line.key for line in known[1] if line.missing != NO_TIME] if known else []
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ...calibrate.fit_once import FitRequest, Fitted, fit_method, fit_once, latency_profile
 from ...calibrate.fit_session import PRACTICE_TOKENS
@@ -132,8 +132,9 @@ class Workbench:
     say: Callable[[str], None] = lambda text: None
     shots: Mapping[str, int] = field(default_factory=dict)
     _failed: dict[str, Fitted] = field(default_factory=dict)
+    _known: dict[tuple[str, str], Prompt] = field(default_factory=dict)
 
-    def for_experiment(self, recipe: Recipe, experiment: Experiment) -> Workbench:
+    def for_experiment(self, recipe: Recipe, experiment: Experiment) -> Self:
         return replace(self, scale=self.scale.of(recipe, experiment), shots=recipe.shots)
 
     # -------------------------------------------------------------------------------------------------- prompts
@@ -152,17 +153,30 @@ class Workbench:
             stand_in = found[0].domain if found else None
         if len(found) < 2:
             return None
-        found = self._formed(name, random.Random(f"{self.seed} {name}").sample(found, len(found)))
+        found = random.Random(f"{self.seed} {name}").sample(found, len(found))
+        examples = self._examples(name, found)
+        found = [prompt for prompt in found if prompt not in examples]
         fit = min(self.scale.fit_prompts if num_fit is None else num_fit, len(found) // 2)
         measured = min(self.scale.prompts if num_measured is None else num_measured, len(found) - fit)
-        return Task(name, kind.title, found[:measured], found[len(found) - fit :], stand_in)
+        chosen, fitting = (
+            [self._formed(name, prompt, examples) for prompt in some]
+            for some in (found[:measured], found[len(found) - fit :])
+        )
+        return Task(name, kind.title, chosen, fitting, stand_in)
 
-    def _formed(self, name: str, prompts: list[Prompt]) -> list[Prompt]:
-        """As the paper's models were asked. Examples are neither measured nor fitted to; without answers none are."""
+    def _examples(self, name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Neither measured nor fitted to; without answers there are none."""
+        count = min(self.shots.get(name, 0), len(prompts) - 2)
+        return [prompt for prompt in prompts if prompt.reference][:count]
+
+    def _formed(self, name: str, prompt: Prompt, examples: Sequence[Prompt]) -> Prompt:
+        """As the paper's models were asked."""
         if name not in self.shots:
-            return prompts
-        known = [prompt for prompt in prompts if prompt.reference][: min(self.shots[name], len(prompts) - 2)]
-        return [few_shot(prompt, known, self.engine) for prompt in prompts if prompt not in known]
+            return prompt
+        key = name, prompt.id
+        if key not in self._known:
+            self._known[key] = few_shot(prompt, examples, self.engine)
+        return self._known[key]
 
     def tasks(self, names: Sequence[str]) -> list[Task]:
         """Those that are there."""

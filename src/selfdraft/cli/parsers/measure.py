@@ -142,10 +142,14 @@ Tables and figures are measured on the model given and printed in the paper's
 form: ours, the published numbers with their source, and whether the paper's
 claims are confirmed here. Outputs are compared with plain decoding; `different`
 makes the exit code 1. Our prompts stand for the papers' data sets; their own
-are known by their ids (cnndm..., gsm8k..., humaneval..., wmt...).
+are known by their ids (cnndm..., gsm8k..., humaneval..., wmt...). Where a
+paper asks base models after answered examples, so do we, if the prompts have
+answers (`reference`). Its main tables have 16 prompts a task, three runs of
+each, and its own number of new tokens, unless you say otherwise.
 
 examples:
   selfdraft reproduce asd --quick          less than ten minutes on two cores
+  selfdraft reproduce all MODEL --plan     the minutes it would take
   selfdraft reproduce swift --experiments table-2 figure-6
   selfdraft reproduce all MODEL --prompts *.jsonl --output result.jsonl
 """
@@ -163,10 +167,13 @@ def add_reproduce(commands: Any) -> None:
     add("--experiments", metavar="ID", nargs="+", default=[], help="only these: table-2, figure-6, ... (default: all)")
     lines = "JSON lines with id, domain and prompt (default: ours)"
     add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
-    add("--per-task", **number, help="prompts of each task (default: 8; with --quick: what there is time for)")
-    add("--max-new-tokens", **number, help="default: 128; with --quick: 24")
+    per_task = "prompts of each task (default: 8, of main tables 16; with --quick: what there is time for)"
+    add("--per-task", **number, help=per_task)
+    add("--max-new-tokens", **number, help="default: 256, of main tables as the paper; with --quick: 24")
     add("--fit-seconds", metavar="N", type=seconds, help="for fitting a method (default: 60; with --quick: 12)")
-    add("--runs", **number, help="measure each text N times: intervals then hold the machine's own spread (default: 1)")
+    runs = "measure each text N times: intervals then hold the machine's own spread (default: 1, of main tables 3)"
+    add("--runs", **number, help=runs)
+    add("--plan", action="store_true", help="print the minutes that each experiment would take, and end")
     limit = "begin nothing later than this after the start (default: none; with --quick: 540 a paper)"
     add("--seconds", metavar="N", type=seconds, help=limit)
     add("--seed", metavar="N", type=int, default=0, help="default: %(default)s")

@@ -1,0 +1,103 @@
+"""How long a reproduction will take: its units are gone through with a workbench that counts instead of measuring.
+
+Tokens count as those of plain decoding, fits as the seconds that they may take. A unit that wants the model itself, or
+what a fit found, before it measures anything counts as `USUAL_METHODS` on the prompts of its scale. So a plan says
+`about`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from ...calibrate.fit_once import Fitted
+from ...calibrate.writing import Text
+from ...engine.engine import Engine
+from ...measure.passes import CONTEXT
+from ...profiles.profile import Artefact
+from ...types import Prompt
+from ..tables import Table
+from .experiment import Recipe, Unit
+from .workbench import Methods, Workbench
+
+USUAL_METHODS = 3
+
+
+@dataclass
+class Counted:
+    """What was asked for; a fit that is asked for again is made once."""
+
+    num_tokens: int = 0
+    fits: dict[str, float] = field(default_factory=dict)
+
+    def seconds(self, seconds_per_token: float) -> float:
+        return self.num_tokens * seconds_per_token + sum(self.fits.values())
+
+
+@dataclass
+class CountingBench(Workbench):
+    counted: Counted = field(default_factory=Counted)
+
+    def compare(self, methods: Methods, prompts: Sequence[Prompt], **asked: Any) -> dict[str, Any]:
+        num_new = asked.get("tokens") or self.scale.tokens
+        self.counted.num_tokens += (1 + len(methods)) * len(prompts) * num_new * self.scale.runs
+        return {}
+
+    def write(self, prompts: Sequence[Prompt], num_tokens: int) -> list[Text]:
+        self.counted.num_tokens += len(prompts) * num_tokens
+        return []
+
+    def fit(self, name: str, method: Mapping[str, Any], prompts: Sequence[Prompt], *asked: Any, **more: Any) -> Fitted:
+        seconds = next(iter(asked), more.get("seconds"))
+        self.counted.fits[name] = self.scale.fit_seconds if seconds is None else seconds
+        return Fitted(str(method["strategy"]), {"error": None, "seconds": 0.0, "is_complete": False}, {})
+
+    def once(self, name: str, question: Mapping[str, Any], make: Any) -> Artefact:
+        raise LookupError(f"{name} is not found before it is measured")
+
+    def go_through(self, unit: Unit) -> None:
+        before = self.counted.num_tokens
+        with suppress(Exception):  # it wants what there is none of
+            assert unit.measure is not None
+            unit.measure()
+        if self.counted.num_tokens == before:
+            self.counted.num_tokens += USUAL_METHODS * self.scale.prompts * self.scale.tokens * self.scale.runs
+
+
+def _without_passes(engine: Engine) -> Any:
+    """What says how prompts are read, and nothing that runs."""
+    runner = SimpleNamespace(vocab_size=engine.runner.vocab_size, num_layers=engine.runner.num_layers)
+    return SimpleNamespace(tokenizer=engine.tokenizer, context_length=engine.context_length, runner=runner)
+
+
+def plan(bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], known: Collection[Any]) -> Table:
+    """Minutes of each experiment, without the units that are kept already; what several show is measured once.
+
+    `known`: keys of units that are kept.
+    """
+    rows = list(_rows(bench, recipes, wanted, {*known}))
+    total = sum(seconds for _, _, seconds in rows)
+    shown = [[name, str(num_units), f"{seconds / 60:.1f}"] for name, num_units, seconds in rows]
+    return Table("", ["experiment", "units", "minutes, about"], [*shown, ["all", "", f"{total / 60:.1f}"]])
+
+
+def _rows(
+    bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], met: set[Any]
+) -> Iterator[tuple[str, int, float]]:
+    made = {name: getattr(bench, name) for name in Workbench.__dataclass_fields__}
+    counting, each = CountingBench(**{**made, "engine": _without_passes(bench.engine)}), bench.latency.at(CONTEXT).plain
+    for recipe, experiment in ((one, experiment) for one in recipes for experiment in one.experiments):
+        if wanted and experiment.id not in wanted:
+            continue
+        before, num_units = counting.counted.seconds(each), 0
+        own = counting.for_experiment(recipe, experiment)
+        for unit in experiment.units(own):
+            key = recipe.name, experiment.kept_as, unit.name
+            if key not in met and unit.measure is not None:
+                met.add(key)
+                num_units += 1
+                own.go_through(unit)
+        yield f"{recipe.name} {experiment.id}", num_units, counting.counted.seconds(each) - before

@@ -1,0 +1,133 @@
+"""What all reproductions share: how much they do, how models are asked, what they would take, and going on."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from papers import SMALL, new_bench
+from selfdraft.bench.papers.claims import is_above
+from selfdraft.bench.papers.experiment import Experiment, MainTable, Recipe, Values
+from selfdraft.bench.papers.plan import USUAL_METHODS, plan
+from selfdraft.bench.papers.run import read_units
+from selfdraft.bench.papers.workbench import WHOLE, Task, Workbench, each
+from selfdraft.measure.estimate import MANY_PROMPTS, Estimate
+from selfdraft.measure.passes import CONTEXT
+
+METHODS = {"one": {"strategy": "uniform"}}
+
+
+def measure(bench: Workbench, task: Task) -> Values:
+    return bench.measure(task, METHODS)
+
+
+def wants_more(bench: Workbench, task: Task) -> Values:
+    return bench.fit("fit", METHODS["one"], task.fitting).values["what it found"]
+
+
+MAIN = Experiment("table-1", each(["humaneval"], measure), [])
+OTHER = Experiment("table-2", each(["alpaca"], wants_more), [])
+SHOWN_AGAIN = Experiment("figure-1", MAIN.units, [], shares="table-1")
+RECIPE = Recipe("some", [MAIN, OTHER, SHOWN_AGAIN], main={"table-1": MainTable(512)}, shots={"humaneval": 2})
+
+
+def test_main_tables_have_a_scale_of_their_own() -> None:
+    scales = {experiment.id: WHOLE.of(RECIPE, experiment) for experiment in RECIPE.experiments}
+    assert [(one.prompts, one.tokens, one.runs) for one in scales.values()] == [(16, 512, 3), (8, 256, 1), (16, 512, 3)]
+    asked = replace(WHOLE, tokens=64, asked=("tokens",)).of(RECIPE, MAIN)
+    assert (asked.prompts, asked.tokens, asked.runs) == (16, 64, 3)
+    assert SMALL.of(RECIPE, MAIN) == SMALL
+
+
+def test_base_models_are_asked_after_answered_examples(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path, {"code": ["ab", "cd:", "ef", "gh", "ij"]}, replace(SMALL, prompts=2))
+    bench.prompts = [replace(prompt, reference="xy") for prompt in bench.prompts]
+    task = bench.for_experiment(RECIPE, MAIN).task("humaneval")
+    plain = bench.task("humaneval")
+    assert task
+    assert plain
+    texts = [bench.engine.tokenizer.decode(prompt.tokens) for prompt in (*task.measured, *task.fitting)]
+    assert all(text.count("xy") == 2 for text in texts)
+    assert len({text[-2:] for text in texts}) == 3, "and end with the question"
+    assert all(prompt.text for prompt in plain.measured)
+
+
+def test_without_answers_there_are_no_examples(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path, {"code": ["ab", "cd:", "ef"]}).for_experiment(RECIPE, MAIN)
+    task = bench.task("humaneval")
+    assert task
+    assert all(len(prompt.tokens) <= 3 for prompt in (*task.measured, *task.fitting))
+
+
+def test_a_plan_counts_what_would_be_measured(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path, scale=replace(SMALL, prompts=2, tokens=8, is_quick=False, asked=("prompts", "tokens")))
+    table = plan(bench, [RECIPE], [], [])
+    each_token = bench.latency.at(CONTEXT).plain
+    main = 2 * 2 * 8 * 3 * each_token
+    other = USUAL_METHODS * 2 * 8 * each_token + SMALL.fit_seconds
+    assert [row[0] for row in table.rows] == ["some table-1", "some table-2", "some figure-1", "all"]
+    assert [row[1] for row in table.rows] == ["1", "1", "0", ""]
+    assert [row[2] for row in table.rows] == [f"{seconds / 60:.1f}" for seconds in (main, other, 0, main + other)]
+    rest = plan(bench, [RECIPE], ["table-1"], [("some", "table-1", "humaneval")])
+    assert [row[1] for row in rest.rows] == ["0", ""]
+
+
+def test_what_is_inconclusive_says_how_many_prompts_would_tell() -> None:
+    def because(*numbers: float) -> str:
+        judgement = is_above("it is faster", Estimate(*numbers, count=10), 1.0, "it", unit="x")
+        assert judgement
+        return judgement.because
+
+    assert because(1.1, 0.9, 1.3) == "it 1.10x [0.90, 1.30]; about 40 prompts would tell"
+    assert because(0.9, 0.8, 1.2).endswith("; about 90 prompts would tell")
+    assert because(1.0, 0.9, 1.1).endswith(f"; {MANY_PROMPTS:,} prompts would not tell")
+    assert because(1.1, 1.05, 1.2) == "it 1.10x [1.05, 1.20]"
+
+
+UNITS = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from selfdraft.bench.papers.experiment import Experiment, Recipe, Unit
+from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile
+
+def measure(number):
+    time.sleep(0.03)
+    with open("log", "a") as log:
+        log.write(f"{number}\\n")
+    return {"number": number, "long": "x" * 5000}
+
+def units(bench):
+    return [Unit(str(number), lambda number=number: measure(number)) for number in range(60)]
+
+bench = SimpleNamespace(for_experiment=lambda *_: None)
+print("ready", flush=True)
+work = Reproduction(bench, UnitFile("units.jsonl", ReproduceHead({"asked": 1}, {})))
+work.run([Recipe("some", [Experiment(name, units, []) for name in ("a", "b")])])
+"""
+
+
+@pytest.mark.full
+def test_a_run_that_is_killed_ten_times_goes_on(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    for number in range(11):
+        with subprocess.Popen([sys.executable, "-c", UNITS], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"ready\n"
+            if number < 10:
+                time.sleep(draw.uniform(0.01, 0.6))
+                process.kill()
+        assert number < 10 or process.returncode == 0
+    _, lines = read_units(tmp_path / "units.jsonl")
+    assert sorted((line.experiment, int(line.unit)) for line in lines) == [
+        (name, n) for name in "ab" for n in range(60)
+    ]
+    assert all(line.values["number"] == int(line.unit) for line in lines)
+    measured = (tmp_path / "log").read_text().splitlines()
+    assert 120 <= len(measured) <= 130, "at most the unit that each kill met is measured again"
