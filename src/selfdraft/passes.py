@@ -324,5 +324,5 @@ class States:
         hidden = torch.where(is_chosen, these.hidden, others.hidden)
         if these.source is None and others.source is None:
             return cls(hidden)
-        sources = (one.hidden if one.source is None else one.source for one in (these, others))
-        return cls(hidden, torch.where(is_chosen, *sources))
+        first, second = (one.hidden if one.source is None else one.source for one in (these, others))
+        return cls(hidden, torch.where(is_chosen, first, second))

@@ -169,8 +169,8 @@ class Probe(Protocol):
 
     def run(self, number: int, states: States) -> States: ...
 
-    def run_some(self, number: int, states: States, runs: torch.Tensor) -> States:
-        """`run` for the rows where `runs` [rows], `skip` for the others."""
+    def run_some(self, number: int, states: States, runs: torch.Tensor, keeps_others: bool = True) -> States:
+        """`run` for the rows where `runs` [rows], `skip` for the others, or either if these are of no use."""
 
     def skip(self, number: int, states: States) -> States: ...
 

@@ -92,9 +92,7 @@ class Probe:
         return hidden, replace(step, is_one_token=False)  # there may be more rows of it
 
     @torch.inference_mode()
-    def record(
-        self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`work(probe, *inputs)`: here as it is."""
         return work(self, *(one.to(self._decoder.device, non_blocking=True) for one in inputs))
 
@@ -126,11 +124,12 @@ class Probe:
         return self._folded[num_rows]
 
     @torch.inference_mode()
-    def run_some(self, number: int, states: States, runs: torch.Tensor) -> States:
+    def run_some(self, number: int, states: States, runs: torch.Tensor, keeps_others: bool = True) -> States:
         """After the sub-layer where `runs` [rows], past it elsewhere. A GPU computes sooner than it is told what to."""
         passed = self.skip(number, states)
         if not reads_are_free(runs):
-            return States.where(runs, self.run(number, states), passed)
+            ran = self.run(number, states)
+            return States.where(runs, ran, passed) if keeps_others else ran
         rows = runs.nonzero()[:, 0]
         if len(rows) in (0, len(states)):
             return self.run(number, states) if len(rows) else passed

@@ -11,6 +11,7 @@ CLaSp: in-context layer skip (ACL 2025); KnapSpec: arXiv:2602.20217, section 4.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,10 @@ def _skipped(items: Sequence[Item], skips: Sequence[Sequence[float]], weight: in
 
 @dataclass(frozen=True)
 class Programme:
-    """The table on the device: after each item a row for each weight; a cosine of -inf: there is no such state."""
+    """The table on the device: after each item a row for each weight; a cosine of -inf: there is no such state.
+
+    Nothing is read on the way, and few kernels are launched: recorded, they take as long as the products.
+    """
 
     items: tuple[Item, ...]
     budget: int
@@ -75,54 +79,51 @@ class Programme:
 
     def __call__(self, probe: Probe) -> tuple[torch.Tensor, ...]:
         """[1 + items, weights]: the cosines, and after which items a state has skipped it; and the streams."""
-        states = probe.begin()
-        cosines, reach = torch.ones_like(states.hidden[:, 0, 0], dtype=torch.float32), 0
-        found = []
+        states, reach = probe.begin(), 0
+        cosines = torch.ones_like(states.hidden[:, 0, 0], dtype=torch.float32)
+        places = functools.cache(functools.partial(_places, states.hidden.device))
+        shares, found = probe.is_token / probe.is_token.sum(), []
         for item in self.items:
+            run, skipped, is_alive = states, states, cosines > -torch.inf
+            for number in item.numbers:
+                run, skipped = probe.run_some(number, run, is_alive, False), probe.skip(number, skipped)
+            both = run if item.is_pinned else States.join([run, skipped])
+            by_option = _cosines(both.hidden, shares).view(-1, len(states))
             reach += 0 if item.is_pinned else item.weight
-            num_rows = max(len(states), min(self.budget + 1, -(-(reach + 1) // ROWS) * ROWS))
-            states, cosines, is_skipped = self._after(probe, item, states, cosines, num_rows)
-            found.append(is_skipped)
-        pointers = [_moved(is_skipped.float(), 0, len(states), 0.0) for is_skipped in found]
-        return torch.stack([cosines, *pointers]), states.hidden
+            options = self._options(torch.where(is_alive, by_option, -torch.inf), item.weight, self._num_rows(reach))
+            is_skipped = options[-1] > options[0]  # of equals the one that runs it
+            if not item.is_pinned:
+                both = both.pick(torch.where(is_skipped, *places(len(states), options.shape[1], item.weight)))
+            states, cosines = both, options.amax(0)
+            found.append(is_skipped.float())
+        return torch.stack([cosines, *(_moved(one, 0, len(states), 0.0) for one in found)]), states.hidden
 
-    def _after(
-        self, probe: Probe, item: Item, states: States, cosines: torch.Tensor, num_rows: int
-    ) -> tuple[States, torch.Tensor, torch.Tensor]:
-        """States, their cosines, and whether they skip the item; of equals the one that runs it."""
-        is_alive = cosines > -torch.inf
-        run = skipped = states
-        for number in item.numbers:
-            run, skipped = probe.run_some(number, run, is_alive), probe.skip(number, skipped)
-        truth = run.hidden[:1]  # weight 0 has run everything: the target's own stream
+    def _num_rows(self, reach: int) -> int:
+        return min(self.budget + 1, -(-(reach + 1) // ROWS) * ROWS) if reach else 1
 
-        def reached(by: States, weight: int) -> tuple[States, torch.Tensor]:
-            """The rows at the weights that they have now."""
-            found = torch.where(is_alive, _cosines(by.hidden, truth, probe.is_token), -torch.inf)
-            found = _moved(found, weight, num_rows, -torch.inf)
-            is_allowed = (found >= self.min_cosine) | (torch.arange(num_rows, device=found.device) == 0)
-            source = None if by.source is None else _moved(by.source, weight, num_rows, 0.0)
-            moved = States(_moved(by.hidden, weight, num_rows, 0.0), source)
-            return moved, torch.where(is_allowed, found, -torch.inf)
+    def _options(self, cosines: torch.Tensor, weight: int, num_rows: int) -> torch.Tensor:
+        """[run (and skipped), states before] at the weights that are reached: [run (and skipped), weights]."""
+        moved = [_moved(one, by, num_rows, -torch.inf) for one, by in zip(cosines, (0, weight), strict=False)]
+        options = torch.stack(moved)
+        is_nothing_skipped = torch.arange(num_rows, device=options.device) == 0
+        return torch.where((options >= self.min_cosine) | is_nothing_skipped, options, -torch.inf)
 
-        run, by_running = reached(run, 0)
-        if item.is_pinned:
-            return run, by_running, torch.zeros_like(by_running, dtype=torch.bool)
-        skipped, by_skipping = reached(skipped, item.weight)
-        is_skipped = by_skipping > by_running
-        return States.where(is_skipped, skipped, run), torch.maximum(by_running, by_skipping), is_skipped
+
+def _places(device: torch.device, before: int, after: int, weight: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each weight: its row where the item was skipped, after the `before` rows that have run it, and where not."""
+    weights = torch.arange(after, device=device)
+    return before + (weights - weight).clamp(0, before - 1), weights.clamp(max=before - 1)
 
 
 def _moved(rows: torch.Tensor, by: int, num_rows: int, filling: float) -> torch.Tensor:
-    """As `num_rows` rows, of which these are the ones from `by` on."""
-    kept = rows[: max(0, num_rows - by)]
+    """`num_rows`, of which these stand from `by` on, as far as there is room."""
     before = min(by, num_rows)
-    return F.pad(kept, (0, 0) * (rows.dim() - 1) + (before, num_rows - before - len(kept)), value=filling)
+    kept = rows[: num_rows - before]
+    return F.pad(kept, (before, num_rows - before - len(kept)), value=filling)
 
 
-def _cosines(hidden: torch.Tensor, truth: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
-    """[rows, tokens, hidden] against [1, tokens, hidden]: the mean over the tokens, [rows]."""
-    hidden, truth = hidden.float(), F.normalize(truth.float(), dim=-1)
-    cosines = (hidden * truth).sum(-1) / hidden.norm(dim=-1).clamp(min=1e-12)
-    mean: torch.Tensor = (cosines * is_token).sum(-1) / is_token.sum()
-    return mean
+def _cosines(hidden: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Of rows [rows, tokens, hidden] with the first, the target's own stream: [rows], tokens by their shares."""
+    dots = (hidden * hidden[:1].float()).sum(-1)
+    norms: torch.Tensor = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
+    return (dots / (norms * norms[:1]).clamp(min=1e-12) * shares).sum(-1)

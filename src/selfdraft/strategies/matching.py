@@ -49,9 +49,9 @@ def choices_after(probe: Probe, hidden: torch.Tensor) -> torch.Tensor:
 
 def scores_of(probe: Probe, hidden: torch.Tensor) -> Iterator[torch.Tensor]:
     """[rows, tokens, vocabulary] of as many rows at once as there is room for: the head is read each time."""
-    row_bytes = hidden.shape[1] * probe.vocab_size * 4
-    for some in hidden.split(max(1, MAX_BYTES // row_bytes)):
-        yield probe.scores(States(some))
+    num_rows = max(1, MAX_BYTES // (hidden.shape[1] * probe.vocab_size * 4))
+    for first in range(0, len(hidden), num_rows):
+        yield probe.scores(States(hidden[first : first + num_rows]))
 
 
 def _streams(probe: Probe, skips: Sequence[Collection[int]]) -> torch.Tensor:

@@ -63,8 +63,8 @@ class Works:
         buffers.send()
 
         def probed() -> Tensors:
-            sizes = {"num_tokens": header[2:3], "end": end}
-            return work(Probe(self.decoder, twin, padded, header[1:2], header[:1], **sizes), *numbers)
+            place = (padded, header[1:2], header[:1])
+            return work(Probe(self.decoder, twin, *place, num_tokens=header[2:3], end=end), *numbers)
 
         def build(record: Recorder) -> tuple[Recording, Tensors]:
             return record(lambda: tuple(map(self._keep, range(8), probed())), is_warm=True)
