@@ -12,11 +12,11 @@ CLaSp: in-context layer skip (ACL 2025); KnapSpec: arXiv:2602.20217, section 4.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from ..passes import States
 from ..protocols import Probe
@@ -49,8 +49,10 @@ def solve(probe: Probe, items: Sequence[Item], budget: int, min_cosine: float = 
 
     The first one skips nothing: the target itself. What the device found is read once.
     """
-    facts, hidden = probe.record(Programme(tuple(items), budget, min_cosine))
-    cosines, *skips = facts.tolist()
+    programme = Programme(tuple(items), budget, min_cosine)
+    facts, hidden = probe.record(programme)
+    numbers = iter(facts.tolist())
+    *skips, cosines = (list(itertools.islice(numbers, count)) for count in (*programme.num_rows, len(hidden)))
     weights = [weight for weight, cosine in enumerate(cosines) if cosine > -torch.inf]
     found = [Candidate(_skipped(items, skips, weight), weight, cosines[weight]) for weight in weights]
     return found, States(hidden[weights, : probe.num_tokens])
@@ -78,48 +80,45 @@ class Programme:
     min_cosine: float
 
     def __call__(self, probe: Probe) -> tuple[torch.Tensor, ...]:
-        """[1 + items, weights]: the cosines, and after which items a state has skipped it; and the streams."""
-        states, reach = probe.begin(), 0
+        """After each item which states have skipped it, after the last one their cosines; and the streams."""
+        states, shares, found = probe.begin(), probe.is_token / probe.is_token.sum(), []
         cosines = torch.ones_like(states.hidden[:, 0, 0], dtype=torch.float32)
-        places = functools.cache(functools.partial(_places, states.hidden.device))
-        shares, found = probe.is_token / probe.is_token.sum(), []
-        for item in self.items:
+        make_options = functools.cache(functools.partial(_options, states.hidden.device, self.min_cosine))
+        for item, num_rows in zip(self.items, self.num_rows, strict=True):
             run, skipped, is_alive = states, states, cosines > -torch.inf
             for number in item.numbers:
                 run, skipped = probe.run_some(number, run, is_alive, False), probe.skip(number, skipped)
             both = run if item.is_pinned else States.join([run, skipped])
-            by_option = _cosines(both.hidden, shares).view(-1, len(states))
-            reach += 0 if item.is_pinned else item.weight
-            options = self._options(torch.where(is_alive, by_option, -torch.inf), item.weight, self._num_rows(reach))
+            known = torch.where(is_alive, _cosines(both.hidden, shares).view(-1, len(states)), -torch.inf)
+            places, least = make_options(len(states), num_rows, None if item.is_pinned else item.weight)
+            options = known.flatten()[places]
+            options = torch.where(options >= least, options, -torch.inf)
             is_skipped = options[-1] > options[0]  # of equals the one that runs it
-            if not item.is_pinned:
-                both = both.pick(torch.where(is_skipped, *places(len(states), options.shape[1], item.weight)))
-            states, cosines = both, options.amax(0)
-            found.append(is_skipped.float())
-        return torch.stack([cosines, *(_moved(one, 0, len(states), 0.0) for one in found)]), states.hidden
+            states = both.pick(torch.where(is_skipped, places[-1], places[0]))
+            cosines = options.amax(0)
+            found.append(is_skipped)
+        return torch.cat([torch.cat(found).float(), cosines]), states.hidden
 
-    def _num_rows(self, reach: int) -> int:
-        return min(self.budget + 1, -(-(reach + 1) // ROWS) * ROWS) if reach else 1
-
-    def _options(self, cosines: torch.Tensor, weight: int, num_rows: int) -> torch.Tensor:
-        """[run (and skipped), states before] at the weights that are reached: [run (and skipped), weights]."""
-        moved = [_moved(one, by, num_rows, -torch.inf) for one, by in zip(cosines, (0, weight), strict=False)]
-        options = torch.stack(moved)
-        is_nothing_skipped = torch.arange(num_rows, device=options.device) == 0
-        return torch.where((options >= self.min_cosine) | is_nothing_skipped, options, -torch.inf)
+    @property
+    def num_rows(self) -> list[int]:
+        """After each item: enough for what can be skipped up to there."""
+        reach = itertools.accumulate(0 if item.is_pinned else item.weight for item in self.items)
+        return [min(self.budget + 1, -(-(most + 1) // ROWS) * ROWS) if most else 1 for most in reach]
 
 
-def _places(device: torch.device, before: int, after: int, weight: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each weight: its row where the item was skipped, after the `before` rows that have run it, and where not."""
+def _options(
+    device: torch.device, min_cosine: float, before: int, after: int, weight: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[run (and skipped), weights]: the row of each of `after` weights, and the least cosine it may have there.
+
+    There are `before` rows that have run an item, then as many that have skipped it. At least inf: no such row.
+    """
     weights = torch.arange(after, device=device)
-    return before + (weights - weight).clamp(0, before - 1), weights.clamp(max=before - 1)
-
-
-def _moved(rows: torch.Tensor, by: int, num_rows: int, filling: float) -> torch.Tensor:
-    """`num_rows`, of which these stand from `by` on, as far as there is room."""
-    before = min(by, num_rows)
-    kept = rows[: num_rows - before]
-    return F.pad(kept, (before, num_rows - before - len(kept)), value=filling)
+    sources = torch.stack([weights] if weight is None else [weights, weights - weight])
+    is_there = (sources >= 0) & (sources < before)
+    least = torch.where(is_there, torch.where(weights == 0, -torch.inf, min_cosine), torch.inf)
+    firsts = before * torch.arange(len(sources), device=device)[:, None]
+    return firsts + sources.clamp(0, before - 1), least
 
 
 def _cosines(hidden: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
