@@ -67,7 +67,7 @@ class Works:
             return work(Probe(self.decoder, twin, *place, num_tokens=header[2:3], end=end), *numbers)
 
         def build(record: Recorder) -> tuple[Recording, Tensors]:
-            return record(lambda: tuple(map(self._keep, range(8), probed())), is_warm=True)
+            return record(lambda: tuple(self._keep(*one) for one in enumerate(probed())), is_warm=True)
 
         key = GraphKey((work, shapes), None, 1, width, end, SkipSet(), (), addresses_of(cache, ()))
         if key not in self._asked:
