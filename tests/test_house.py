@@ -47,8 +47,8 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 155,
     "kernels": 3345,
-    "models": 2534,
-    "models/gpu": 3080,
+    "models": 2584,
+    "models/gpu": 3192,
     "models/cpu": 450,
     "models/load": 940,
     "profiles": 1000,

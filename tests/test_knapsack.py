@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from pico import NUM_LAYERS, pico
 from selfdraft.models.decoder import Decoder
+from selfdraft.models.gpu.graphs import Graphs
 from selfdraft.models.placement import Placement
 from selfdraft.models.probe import Probe
 from selfdraft.passes import States
 from selfdraft.strategies.knapsack import Item, solve
+from tape import TapeRecorder
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+MIN_COSINE = 0.85
+"""Some sub-networks of random numbers are further from the target."""
 
 
 @torch.inference_mode()
@@ -84,6 +88,79 @@ def test_it_is_the_recurrence_as_written(family: str, weights: tuple[int, int], 
         assert candidate.skipped == skipped
         assert candidate.cosine == pytest.approx(cosine, abs=1e-5)
         assert sum(items[number].weight for number in candidate.skipped) == candidate.weight
+
+
+class RandomNetwork(Probe):
+    """Residual branches of random numbers. `redraw` makes it another one in the same tensors, as a replay needs it."""
+
+    def __init__(self, num_sublayers: int = 10, num_tokens: int = 3, num_padding: int = 2, size: int = 8) -> None:
+        self.num_sublayers, self.num_tokens, self.size = num_sublayers, num_tokens, size
+        self.vocab_size = 0
+        self.embedded = torch.empty(1, num_tokens + num_padding, size)
+        self.branches = torch.empty(num_sublayers, size, size)
+        self.is_token = torch.arange(num_tokens + num_padding) < num_tokens
+        self.graphs = Graphs(TapeRecorder())
+
+    def redraw(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for tensor, scale in ((self.embedded, 1.0), (self.branches, 2.0 * self.size**-0.5)):
+            tensor.copy_(scale * torch.randn(tensor.shape, generator=generator))
+
+    def begin(self) -> States:
+        return States(self.embedded)
+
+    def run(self, number: int, states: States) -> States:
+        return States(states.hidden + torch.tanh(states.hidden @ self.branches[number]))
+
+    def skip(self, number: int, states: States) -> States:
+        return states
+
+    def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        recording, results = self.graphs.get(work, lambda record: record(lambda: work(self, *inputs)))
+        recording.replay()
+        return results
+
+    @property
+    def unpadded(self) -> RandomNetwork:
+        """The same network, not recorded."""
+        twin = copy.copy(self)
+        twin.embedded, twin.is_token = self.embedded[:, : self.num_tokens], self.is_token[: self.num_tokens]
+        twin.record = lambda work, *inputs: work(twin, *inputs)  # type: ignore[method-assign]
+        return twin
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (1, 4), (3, 4), (2, 5)])
+def test_random_networks_are_solved_as_written(weights: tuple[int, int]) -> None:
+    """Run by themselves and recorded, 5 of each weights: what is recorded sees another network and replays."""
+    network = RandomNetwork()
+    items = [Item((number,), weights[number % 2], number < 2) for number in range(network.num_sublayers)]
+    budget, num_dropped = sum(item.weight for item in items) // 2, 0
+    for seed in range(5):
+        network.redraw(seed)
+        plain = network.unpadded
+        expected = literal(plain, items, budget, MIN_COSINE)
+        num_dropped += len(solve(plain, items, budget, -1.0)[0]) - len(expected)
+        for probe in (plain, network):
+            found, states = solve(probe, items, budget, MIN_COSINE)
+            assert {one.weight: one.skipped for one in found} == {key: one[0] for key, one in expected.items()}
+            assert [one.cosine for one in found] == pytest.approx([expected[one.weight][1] for one in found], abs=1e-5)
+        for one, stream in zip(found, states.hidden, strict=True):
+            alone = plain.begin()
+            for number in sorted(set(range(network.num_sublayers)) - one.skipped):
+                alone = plain.run(number, alone)
+            torch.testing.assert_close(stream, alone.hidden[0])
+    assert num_dropped, "some were too far from the target"
+    assert network.graphs.num_captures == 1
+
+
+def test_of_equals_the_one_that_runs_the_item() -> None:
+    """Two sub-layers that do nothing: skipping either leaves the same stream, so the first one goes."""
+    network = RandomNetwork(num_sublayers=4)
+    network.redraw(1)
+    network.branches[1:3] = 0
+    for probe in (network.unpadded, network):
+        found, _ = solve(probe, [Item((number,)) for number in range(4)], 2, min_cosine=-1.0)
+        assert [one.skipped for one in found] == [set(), {1}, {1, 2}]
 
 
 def zeroed(attention: Sequence[int], mlp: Sequence[int]) -> object:

@@ -316,3 +316,13 @@ class States:
         if all(part.source is None for part in parts):
             return cls(hidden)
         return cls(hidden, torch.cat([part.hidden if part.source is None else part.source for part in parts]))
+
+    @classmethod
+    def where(cls, chosen: torch.Tensor, these: States, others: States) -> States:
+        """Row by row: of `these` where `chosen` [rows], else of the others."""
+        is_chosen = chosen[:, None, None]
+        hidden = torch.where(is_chosen, these.hidden, others.hidden)
+        if these.source is None and others.source is None:
+            return cls(hidden)
+        first, second = (one.hidden if one.source is None else one.source for one in (these, others))
+        return cls(hidden, torch.where(is_chosen, first, second))

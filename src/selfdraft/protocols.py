@@ -150,11 +150,27 @@ class Probe(Protocol):
     """
 
     num_sublayers: int
+    num_tokens: int
+    vocab_size: int
+
+    @property
+    def is_token(self) -> torch.Tensor:
+        """[tokens]: in what is recorded, tokens may follow that only pad."""
+
+    def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`work(probe, *inputs)`: whole numbers in, tensors out, which the next record overwrites.
+
+        Where passes are recorded, so is this, by the sizes of the inputs and `work`: equal ones do the same, and
+        nothing of it depends on values.
+        """
 
     def begin(self) -> States:
         """One row: the embedded tokens."""
 
     def run(self, number: int, states: States) -> States: ...
+
+    def run_some(self, number: int, states: States, runs: torch.Tensor, keeps_others: bool = True) -> States:
+        """`run` for the rows where `runs` [rows], `skip` for the others, or either if these are of no use."""
 
     def skip(self, number: int, states: States) -> States: ...
 

@@ -7,9 +7,10 @@ is only read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,8 +18,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..passes import States
 from .cache import SlotCache
 from .decoder import Decoder
+from .gpu.memory import reads_are_free
 from .placement import Placement, Sight
 from .sublayer import Pass
+
+Number = int | torch.Tensor
+"""A tensor [1] where it changes from replay to replay."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class ReadOnlyCache:
     """One row of a cache as all rows of a pass see it, what they bring themselves after it; nothing is stored."""
 
     cache: SlotCache
-    row: int
+    row: Number
     end: int
 
     def write(
@@ -35,41 +40,73 @@ class ReadOnlyCache:
         return self._after(self.cache.keys[layer], keys), self._after(self.cache.values[layer], values)
 
     def _after(self, store: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        known = store[self.row : self.row + 1, :, : self.end].expand(len(new), -1, -1, -1)
-        return torch.cat((known, new), dim=2)
+        known, row = store.narrow(2, 0, self.end), self.row
+        known = known.narrow(0, row, 1) if isinstance(row, int) else known.index_select(0, row)
+        return torch.cat((known.expand(len(new), -1, -1, -1), new), dim=2)
 
 
 class Probe:
-    """`tokens` stand from position `first` on, after and among what row `row` of the cache holds of the same text."""
+    """`tokens` stand from position `first` on, after and among what row `row` of the cache holds of the same text.
 
-    @torch.inference_mode()
-    def __init__(self, decoder: Decoder, cache: SlotCache, tokens: Sequence[int], first: int = 0, row: int = 0) -> None:
-        self._decoder, self._first, self._width = decoder, first, len(tokens)
-        self._end = first + self._width - 1  # the last token's own slot is of no use to anybody
+    Where sizes must stay what they are: `num_tokens` of them do not only pad, and slots up to `end` are read, as far
+    as a token sees them.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: SlotCache,
+        tokens: Sequence[int] | torch.Tensor,
+        first: Number = 0,
+        row: Number = 0,
+        *,
+        num_tokens: Number | None = None,
+        end: int | None = None,
+    ) -> None:
+        self._decoder, self._given, self._first, self._width = decoder, tokens, first, len(tokens)
+        self._num_given = self._width if num_tokens is None else num_tokens
+        self._end = int(first) + self._width - 1 if end is None else end  # the last one's own slot is of no use
         self._cache = ReadOnlyCache(cache, row, self._end)
-        self._tokens = torch.tensor([list(tokens)], device=decoder.device)
-        self._embedded, self._step = self._embed()
-        self._folded: dict[int, Pass] = {1: self._step}
+        self._folded: dict[int, Pass] = {}
         self._end_to_fold = self._end
-        self.num_sublayers = len(decoder.sublayers)
+        self.num_sublayers, self.num_tokens = len(decoder.sublayers), self._width
+        self.vocab_size = len(decoder.embedding)
+
+    @cached_property
+    def is_token(self) -> torch.Tensor:
+        return torch.arange(self._width, device=self._decoder.device) < self._num_given
+
+    @cached_property
+    def _tokens(self) -> torch.Tensor:
+        return torch.as_tensor(self._given, device=self._decoder.device)[None]
+
+    @cached_property
+    def _begun(self) -> tuple[torch.Tensor, Pass]:
+        return self._embed()
 
     def _embed(self, num_rows: int = 1) -> tuple[torch.Tensor, Pass]:
         """The tokens, `num_rows` times one after the other, and what their sub-layers share."""
-        placement = _among(self._first, self._width, self._end, self._decoder.device, num_rows)
+        positions = self._first + torch.arange(self._width, device=self._decoder.device)
+        placement = _among(positions.repeat(num_rows), self._end)
         hidden, step = self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
         return hidden, replace(step, is_one_token=False)  # there may be more rows of it
 
     @torch.inference_mode()
+    def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`work(probe, *inputs)`: here as it is."""
+        return work(self, *(one.to(self._decoder.device, non_blocking=True) for one in inputs))
+
+    @torch.inference_mode()
     def begin(self) -> States:
         """One row: the embedded tokens."""
-        return States(self._embedded)
+        return States(self._begun[0])
 
     @torch.inference_mode()
     def run(self, number: int, states: States) -> States:
         """After sub-layer `number` (attention 0, MLP 0, attention 1, ...)."""
         rows, layer = len(states), number // 2
         is_folded = rows > 1 and rows * self._width <= self._end_to_fold
-        step = self._folded_step(rows) if is_folded else self._step
+        step = self._folded_step(rows) if is_folded else self._begun[1]
         hidden, source = (_folded(tensor) if is_folded else tensor for tensor in (states.hidden, states.source))
         if source is not None:
             step.block_inputs[layer] = source
@@ -85,6 +122,20 @@ class Probe:
         if num_rows not in self._folded:
             self._folded[num_rows] = self._embed(num_rows)[1]
         return self._folded[num_rows]
+
+    @torch.inference_mode()
+    def run_some(self, number: int, states: States, runs: torch.Tensor, keeps_others: bool = True) -> States:
+        """After the sub-layer where `runs` [rows], past it elsewhere. A GPU computes sooner than it is told what to."""
+        passed = self.skip(number, states)
+        if not reads_are_free(runs):
+            ran = self.run(number, states)
+            return States.where(runs, ran, passed) if keeps_others else ran
+        rows = runs.nonzero()[:, 0]
+        if len(rows) in (0, len(states)):
+            return self.run(number, states) if len(rows) else passed
+        places = torch.arange(len(states)) + len(rows)
+        places[rows] = torch.arange(len(rows))
+        return States.join([self.run(number, states.pick(rows)), passed]).pick(places)
 
     @torch.inference_mode()
     def skip(self, number: int, states: States) -> States:
@@ -109,10 +160,9 @@ def _folded(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.reshape(1, -1, tensor.shape[-1])
 
 
-def _among(first: int, width: int, end: int, device: torch.device, num_rows: int = 1) -> Placement:
-    """Positions from `first` on: each sees the slots of earlier positions, and its own column after slot `end`."""
-    positions = torch.arange(first, first + width, device=device).repeat(num_rows)
-    known, columns = torch.arange(end, device=device), torch.arange(len(positions), device=device)
+def _among(positions: torch.Tensor, end: int) -> Placement:
+    """Each sees the slots of earlier positions, and its own column after slot `end`."""
+    known, columns = (torch.arange(count, device=positions.device) for count in (end, len(positions)))
     sees = torch.cat((known < positions[:, None], columns == columns[:, None]), dim=1)
     slot_positions = torch.cat((known, positions))
     sight = Sight(sees[None], slot_positions[None])

@@ -11,6 +11,8 @@ CLaSp: in-context layer skip (ACL 2025); KnapSpec: arXiv:2602.20217, section 4.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,55 +40,89 @@ class Candidate:
     cosine: float
 
 
-@dataclass
-class _Table:
-    """The live states of one depth, by weight."""
-
-    weights: list[int]
-    skipped: list[frozenset[int]]
-    cosines: list[float]
-    states: States
+ROWS = 8
+"""A table grows by as many: each number of rows is prepared for itself."""
 
 
 def solve(probe: Probe, items: Sequence[Item], budget: int, min_cosine: float = 0.5) -> tuple[list[Candidate], States]:
     """The best sub-network for each weight up to `budget` that can be had, lightest saving first, and their streams.
 
-    The first one skips nothing: the target itself.
+    The first one skips nothing: the target itself. What the device found is read once.
     """
-    table = _Table([0], [frozenset()], [1.0], probe.begin())
-    for item in items:
-        table = _after(probe, item, table, budget, min_cosine)
-    rows = zip(table.skipped, table.weights, table.cosines, strict=True)
-    return [Candidate(*row) for row in rows], table.states
+    programme = Programme(tuple(items), budget, min_cosine)
+    facts, hidden = probe.record(programme)
+    numbers = iter(facts.tolist())
+    *skips, cosines = (list(itertools.islice(numbers, count)) for count in (*programme.num_rows, len(hidden)))
+    weights = [weight for weight, cosine in enumerate(cosines) if cosine > -torch.inf]
+    found = [Candidate(_skipped(items, skips, weight), weight, cosines[weight]) for weight in weights]
+    return found, States(hidden[weights, : probe.num_tokens])
 
 
-def _after(probe: Probe, item: Item, table: _Table, budget: int, min_cosine: float) -> _Table:
-    run = skipped = table.states
-    for number in item.numbers:
-        run, skipped = probe.run(number, run), probe.skip(number, skipped)
-    both = States.join([run, skipped])
-    cosines = _cosines(both.hidden, run.hidden[:1]).tolist()  # weight 0 has run everything: the target's own stream
-    count = len(table.weights)
-    best: dict[int, int] = {}
-    for source, weight in enumerate(table.weights):
-        options = [(weight, source)] if item.is_pinned else [(weight, source), (weight + item.weight, count + source)]
-        for reached, row in options:
-            is_allowed = reached <= budget and (reached == 0 or cosines[row] >= min_cosine)
-            if is_allowed and (reached not in best or _is_better(row, best[reached], cosines, count)):
-                best[reached] = row
-    weights = sorted(best)
-    rows = [best[weight] for weight in weights]
-    sets = [table.skipped[row % count].union(item.numbers if row >= count else ()) for row in rows]
-    return _Table(weights, sets, [cosines[row] for row in rows], both.pick(rows))
+def _skipped(items: Sequence[Item], skips: Sequence[Sequence[float]], weight: int) -> frozenset[int]:
+    """From the last item back: what the state of this weight has skipped."""
+    numbers: set[int] = set()
+    for item, is_skipped in zip(reversed(items), reversed(skips), strict=True):
+        if is_skipped[weight]:
+            numbers.update(item.numbers)
+            weight -= item.weight
+    return frozenset(numbers)
 
 
-def _is_better(row: int, other: int, cosines: Sequence[float], count: int) -> bool:
-    """Of equals the one that runs the item."""
-    return (cosines[row], row < count) > (cosines[other], other < count)
+@dataclass(frozen=True)
+class Programme:
+    """The table on the device: after each item a row for each weight; a cosine of -inf: there is no such state.
+
+    Nothing is read on the way, and few kernels are launched: recorded, they take as long as the products.
+    """
+
+    items: tuple[Item, ...]
+    budget: int
+    min_cosine: float
+
+    def __call__(self, probe: Probe) -> tuple[torch.Tensor, ...]:
+        """After each item which states have skipped it, after the last one their cosines; and the streams."""
+        states, shares, found = probe.begin(), probe.is_token / probe.is_token.sum(), []
+        cosines = torch.ones_like(states.hidden[:, 0, 0], dtype=torch.float32)
+        make_options = functools.cache(functools.partial(_options, states.hidden.device, self.min_cosine))
+        for item, num_rows in zip(self.items, self.num_rows, strict=True):
+            run, skipped, is_alive = states, states, cosines > -torch.inf
+            for number in item.numbers:
+                run, skipped = probe.run_some(number, run, is_alive, False), probe.skip(number, skipped)
+            both = run if item.is_pinned else States.join([run, skipped])
+            known = torch.where(is_alive, _cosines(both.hidden, shares).view(-1, len(states)), -torch.inf)
+            places, least = make_options(len(states), num_rows, None if item.is_pinned else item.weight)
+            options = known.flatten()[places]
+            options = torch.where(options >= least, options, -torch.inf)
+            is_skipped = options[-1] > options[0]  # of equals the one that runs it
+            states = both.pick(torch.where(is_skipped, places[-1], places[0]))
+            cosines = options.amax(0)
+            found.append(is_skipped)
+        return torch.cat([torch.cat(found).float(), cosines]), states.hidden
+
+    @property
+    def num_rows(self) -> list[int]:
+        """After each item: enough for what can be skipped up to there."""
+        reach = itertools.accumulate(0 if item.is_pinned else item.weight for item in self.items)
+        return [min(self.budget + 1, -(-(most + 1) // ROWS) * ROWS) if most else 1 for most in reach]
 
 
-def _cosines(hidden: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """[rows, tokens, hidden] against [1, tokens, hidden]: the mean over the tokens, [rows]."""
-    hidden, truth = hidden.float(), torch.nn.functional.normalize(truth.float(), dim=-1)
-    norms: torch.Tensor = hidden.norm(dim=-1).clamp(min=1e-12)
-    return ((hidden * truth).sum(-1) / norms).mean(-1)
+def _options(
+    device: torch.device, min_cosine: float, before: int, after: int, weight: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[run (and skipped), weights]: the row of each of `after` weights, and the least cosine it may have there.
+
+    There are `before` rows that have run an item, then as many that have skipped it. At least inf: no such row.
+    """
+    weights = torch.arange(after, device=device)
+    sources = torch.stack([weights] if weight is None else [weights, weights - weight])
+    is_there = (sources >= 0) & (sources < before)
+    least = torch.where(is_there, torch.where(weights == 0, -torch.inf, min_cosine), torch.inf)
+    firsts = before * torch.arange(len(sources), device=device)[:, None]
+    return firsts + sources.clamp(0, before - 1), least
+
+
+def _cosines(hidden: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Of rows [rows, tokens, hidden] with the first, the target's own stream: [rows], tokens by their shares."""
+    dots = (hidden * hidden[:1].float()).sum(-1)
+    norms: torch.Tensor = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
+    return (dots / (norms * norms[:1]).clamp(min=1e-12) * shares).sum(-1)

@@ -17,14 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from ..economics import LatencyFit
 from ..options import setting
 from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import OFF, Plan, SkipSet
 from .knapsack import Item, solve
+from .matching import choices_after
 from .replanning import Replanner
 
 
@@ -87,6 +86,6 @@ def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> 
 
 def acceptances(probe: Probe, states: States) -> Sequence[float]:
     """Of each sub-network, the first of which is the target: how often it says the same."""
-    choices = torch.stack([probe.scores(states.pick([row]))[0].argmax(-1) for row in range(len(states))])
+    choices = choices_after(probe, states.hidden)
     hits = (choices == choices[0]).sum(1)
     return [(count + 1) / (choices.shape[1] + 2) for count in hits.tolist()]

@@ -30,6 +30,7 @@ from .memory import MAX_WIDTH, Device
 from .outbox import Launches
 from .plain import Passes
 from .prefill import Prefill
+from .probing import RecordedProbe, Works
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class GraphRunner(EagerRunner):
         self._drafts = Drafts(self._device, self.graphs, histories, self.vocab_size, self.decoder.dtype)
         parts = (self._device, self.graphs, self._launches, histories, self._drafts)
         self._passes = Passes(*parts, self.context_length)
+        self._works = Works(self._device, self.graphs, self.decoder)
         self._is_settled = True
         if not all(map(is_transformers, self.decoder.hooks)):
             self._run_eagerly("its forward hooks run on the host")
@@ -188,7 +190,9 @@ class GraphRunner(EagerRunner):
         self._launches.launched()
         self._is_settled = False
         cache.make_whole([row])
-        return super().probe(cache, tokens, first, row)
+        if self.fallback_reason is not None:
+            return super().probe(cache, tokens, first, row)
+        return RecordedProbe(self._works, cache, tokens, first, row)
 
     def _settle(self) -> None:
         if not self._is_settled:
