@@ -19,6 +19,7 @@ WHEN: Mapping[str, Mapping[str, str]] = {
         "fixed": "you know what to skip: `selfdraft calibrate` prints sets",
         "uniform": "to try drafting with nothing learned; seldom the fastest",
         "early-exit": "the model was trained for it (LayerSkip, arXiv:2404.16710); others draft badly this way",
+        "dynamic-exit": "as `early-exit`, without knowing how many layers to draft with",
         "asd": "a baseline, with nothing to calibrate: slower than plain decoding where we measured it",
         "clasp": "a baseline, with nothing to calibrate: accepted often, but too dear a draft where we measured it",
         "draft-verify": "you can spend hours of calibration, and trust nothing but the clock",
