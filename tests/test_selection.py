@@ -418,8 +418,10 @@ def test_each_layer_is_judged_by_what_the_head_reads_after_it() -> None:
     plan = strategy.choose(context(probe), 5)
     assert plan.reuse
     assert plan.skip in (exit_after(3, NUM_LAYERS), exit_after(2, NUM_LAYERS), exit_after(1, NUM_LAYERS))
-    other = context(probe_of(pico("llama")))
-    assert DynamicExit(DynamicExit.Options(), knowledge(NUM_LAYERS, TOO_DEAR)).choose(other, 5) == OFF
+    hopeless = latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 300e-3)))
+    for always in (False, True):
+        strategy = DynamicExit(DynamicExit.Options(always=always), knowledge(NUM_LAYERS, hopeless))
+        assert (strategy.choose(context(probe), 5) == OFF) is not always
 
 
 # -------------------------------------------------------------------------------------------------------------- prune

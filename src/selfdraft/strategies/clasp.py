@@ -2,9 +2,9 @@
 
 CLaSp: in-context layer skip for self-speculative decoding (arXiv:2505.24196). A dynamic programme, that of `knapspec`
 with whole layers of weight 1, finds the layers whose absence turns the hidden states of the token accepted last least.
-The first and the last layer always run. A quarter of the layers goes: KnapSpec's authors skip 22 to 31 % of them where
-they compare the two. With `paper` it plans as their code does: after 2 rounds, then every 64, and until then the whole
-model drafts; by default when that pays (strategies/replanning.py).
+The first and the last layer always run. A quarter of the layers goes: the authors of `knapspec` (arXiv:2602.20217) skip
+22 to 31 % of them where they compare the two. With `paper` it plans as their code does: after 2 rounds, then every 64,
+and until then the whole model drafts; by default when that pays.
 """
 
 from __future__ import annotations

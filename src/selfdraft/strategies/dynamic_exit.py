@@ -4,8 +4,8 @@ DEL, dynamic exit layer (arXiv:2504.05598). The tokens of the last rounds run th
 them after every layer: how often a layer says what the last one says is its acceptance. The layer with the most tokens
 per second, at its best length, drafts; verification goes on where the draft stopped, as in `early-exit`.
 
-Unlike the authors' code: seconds as measured instead of numbers of layers, and plain decoding is one of the choices;
-it looks again when that pays (strategies/replanning.py), not in every round; the lookahead says when a draft ends.
+Unlike the authors' code: seconds as measured instead of numbers of layers, and plain decoding is one of the choices
+(unless told to draft `always`); it looks again when that pays, not in every round; the lookahead ends drafts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class DynamicExit(Replanner):
         interval: int = setting(64, "plan again after N rounds", minimum=1)
         max_tokens: int = setting(10, "draft at most N tokens", minimum=1)
         budget: float = setting(0.05, "plan where it pays, in at most this share of the time; 1: always", minimum=0.0)
+        always: bool = setting(False, "draft even where plain decoding promises more")
 
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "confidence", "tree": "chain"}
 
@@ -44,8 +45,8 @@ class DynamicExit(Replanner):
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
         options = self._options
         rates = acceptances(context.probe(max(num_tokens, options.min_tokens)))
-        in_use = self._current.plan
-        return self._take(fastest(self._latency, self._skips, rates, context, options.max_tokens, in_use, reuse=True))
+        told: dict[str, Any] = {"in_use": self._current.plan, "always": options.always, "reuse": True}
+        return self._take(fastest(self._latency, self._skips, rates, context, options.max_tokens, **told))
 
 
 def exit_after(num_drafting: int, num_layers: int) -> SkipSet:

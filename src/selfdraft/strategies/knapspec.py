@@ -11,7 +11,7 @@ over tokens; weights by rounding, at most 5; a verification costs a plain pass; 
 always up to `max_tokens`. Unlike that code, in either case: a probed token sees the target's keys and values of the
 tokens before it, not the sub-network's own. Unlike it by default:
 
-- plans are made when they pay (strategies/replanning.py), and a text begins with the last one;
+- plans are made when what they can bring is more than what they take, and a text begins with the last one;
 - the length found is used, and not to draft at all is one of the choices;
 - a verification costs what it was measured to cost at its width;
 - the acceptance is (hits + 1) / (tokens + 2), or with a profile drawn towards the match found in calibration;

@@ -177,16 +177,18 @@ def fastest(
     context: PlanContext,
     max_tokens: int,
     in_use: Plan | None = None,
+    always: bool = False,
     **plan: Any,
 ) -> Promised:
-    """Of these sets and all lengths the pair with the most tokens per second; OFF where nothing beats plain decoding.
-
-    `in_use`: what drafts so far; `plan`: what else a plan says.
+    """Of these sets and all lengths the pair with the most tokens per second; unless it must `always` draft OFF where
+    nothing beats plain decoding. `in_use`: what drafts so far; `plan`: what else a plan says.
     """
     if not skips:
         return Promised(OFF)
     rounds = latency.at(context.num_context_tokens).rounds(skips, max_tokens, context.num_rows)
     speeds = speed_table(acceptances, rounds) * rounds[0, 0]
+    if always:
+        speeds[:, 0] = 0.0
     row, length = (int(place) for place in np.unravel_index(speeds.argmax(), speeds.shape))
     before = float(speeds[skips.index(in_use.skip), 1:].max()) if in_use and in_use.skip in skips else None
     best = Plan(skips[row], max_draft_tokens=length, **plan) if length else OFF

@@ -51,7 +51,7 @@ def _methods(bench: Workbench, *names: str) -> Methods:
     known: dict[str, Mapping[str, Any]] = {
         SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
         CLASP: _paired("clasp", paper=True),
-        DEL: _paired("dynamic-exit", budget=1.0),
+        DEL: _paired("dynamic-exit", budget=1.0, always=True),
         KNAPSPEC: _knapspec(bench),
         FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {**own, "saved": False}}},
         CALIBRATED: {"strategy": "knapspec", "settings": {"knapspec": own}},
