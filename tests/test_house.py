@@ -61,7 +61,7 @@ BUDGETS = {
     "measure": 1605,
     "calibrate": 1760,
     "bench": 2185,
-    "bench/papers": 4545,
+    "bench/papers": 4550,
     "serve": 2500,
     "integrations": 700,
     "cli": 3830,

@@ -168,7 +168,7 @@ def paper_choice(costs: PassCosts, skips: Sequence[SkipSet], rates: Sequence[flo
 
 def plan_seconds(fit: LatencyFit, num_tokens: int) -> float:
     """About what a plan takes: as many rows as weights can be skipped, half of them alive on average."""
-    return fit.num_layers / 2 * fit.at(0).verify(num_tokens)
+    return fit.num_layers * sum(fit.at(0).weights) / 4 * fit.at(0).verify(num_tokens)
 
 
 def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> list[Item]:

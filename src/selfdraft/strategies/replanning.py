@@ -139,7 +139,8 @@ class Replanner(PlainStrategy):
             return {"plans": 0, "drafts": "nothing: no plan has paid so far"}
         drafts = f"without {text.plan.skip}" if text.plan.skip else "with the whole model"
         drafts = "nothing: plain decoding promises more" if text.plan == OFF else drafts
-        return {"plans": text.num_plans, "drafts": drafts, "promised": text.promise}
+        told = {"promised": text.promise} if text.promise > 1 else {}
+        return {"plans": text.num_plans, "drafts": drafts, **told}
 
     def end(self, sequence_id: int) -> None:
         text = self._texts.pop(sequence_id, None)

@@ -29,7 +29,7 @@ SWIFT, CLASP, DEL, KNAPSPEC = "SWIFT", "CLaSp", "DEL", "KnapSpec"
 FRUGAL, CALIBRATED, ALWAYS = "KnapSpec 5 %", "KnapSpec, calibrated", "KnapSpec, always"
 ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, DEL, KNAPSPEC, FRUGAL, CALIBRATED, ALWAYS)}}
 RIVALS = {OFF: "plain decoding", SWIFT: SWIFT, CLASP: CLASP}
-TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), (0.0, 0.7)
+TASKS, TEMPERATURES, TOP_K = ("gsm8k", "cnn-dm"), (0.0, 0.7), 50
 NO_LOSS = 0.95
 """What reaches this share of a speed is as fast."""
 
@@ -125,7 +125,10 @@ def _main_units(bench: Workbench) -> Iterator[Unit]:
     """At quick scale one task is sampled: reading long prompts takes most of the time."""
     for name, temperature in itertools.product(TASKS, TEMPERATURES):
         if not (bench.scale.is_quick and temperature and name != TASKS[0]):
-            measure = partial(_main, temperature=temperature, told=f"T = {temperature}")
+            drawn = (
+                {"top_k": TOP_K, "told": f"T = {temperature}, top-k {TOP_K}"} if temperature else {"told": "T = 0.0"}
+            )
+            measure = partial(_main, temperature=temperature, **drawn)
             yield from each([name], measure, f"T={temperature} ")(bench)
 
 
