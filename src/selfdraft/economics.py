@@ -95,15 +95,18 @@ class PassCosts:
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Of an attention and an MLP sub-layer: the smallest whole numbers that are near their ratio, 8 at most."""
+        return self.weights_up_to(MAX_WEIGHT)
+
+    def weights_up_to(self, largest: int) -> tuple[int, int]:
+        """Of an attention and an MLP sub-layer: the smallest whole numbers that are near their ratio."""
         both = (self.attention, self.fit.mlp_seconds)
-        attention, mlp = (max(one, max(both) / MAX_WEIGHT, 1e-12) for one in both)
+        attention, mlp = (max(one, max(both) / largest, 1e-12) for one in both)
 
         def distance(pair: tuple[int, int]) -> float:
             ratio = pair[0] * mlp / (pair[1] * attention)
             return max(ratio, 1 / ratio, 1 + NEAR)
 
-        numbers = range(1, MAX_WEIGHT + 1)
+        numbers = range(1, largest + 1)
         return min(itertools.product(numbers, numbers), key=lambda pair: (distance(pair), sum(pair)))
 
     @property

@@ -54,6 +54,7 @@ class KnapSpecOptions:
     max_tokens: int = setting(10, "draft at most N tokens", minimum=1)
     min_cosine: float = setting(0.5, "drop sub-networks below this", minimum=-1.0, maximum=1.0)
     share: float = setting(0.5, "of the seconds of all sub-layers: skip at most", minimum=0.0, maximum=1.0)
+    max_weight: int = setting(8, "seconds as whole numbers up to N: fewer make plans quicker", minimum=1, maximum=16)
     bound: bool = setting(False, "skip attention and MLP of a layer together or not at all (the ablation)")
     budget: float = setting(0.05, "plan where it pays, in at most this share of the time; 1: always", minimum=0.0)
     saved: bool = setting(True, "choose among the sets that the profile has, if it has some")
@@ -87,7 +88,7 @@ class KnapSpec(Replanner):
         gain = gain_of(self._latency, SkipSet.of(layers, layers), options.max_tokens)
         num_rows = 1 + len(self._known)
         seconds = self._latency.at(0).verify(num_rows * num_tokens) if self._known else None
-        super().__init__(self._options.cadence, seconds or plan_seconds(self._latency, num_tokens), gain)
+        super().__init__(self._options.cadence, seconds or plan_seconds(self._latency, num_tokens, options), gain)
 
     def first_plan(self, context: PlanContext) -> Promised | None:
         """As calibrated for this length; else as the last text was drafted. The paper's: with the whole model."""
@@ -137,7 +138,7 @@ class KnapSpec(Replanner):
 
 def networks(probe: Probe, costs: PassCosts, options: KnapSpecOptions) -> tuple[list[SkipSet], list[float]]:
     """What the dynamic programme finds, the lightest saving first, and how often each says what the target says."""
-    num_layers, weights = costs.fit.num_layers, costs.paper_weights if options.paper else costs.weights
+    num_layers, weights = costs.fit.num_layers, weights_of(costs, options)
     budget = int(options.share * sum(weights) * num_layers)
     candidates, states = solve(probe, items(num_layers, weights, options.bound), budget, options.min_cosine)
     rates = acceptances(probe, states, is_smoothed=not options.paper)
@@ -148,9 +149,10 @@ def best_networks(probe: Probe, lengths: Sequence[PassCosts], options: KnapSpecO
     """Of one text: for each length the set that drafts fastest."""
     found, by_weights = [], {}
     for costs in lengths:
-        if costs.weights not in by_weights:
-            by_weights[costs.weights] = networks(probe, costs, options)
-        skips, rates = by_weights[costs.weights]
+        weights = weights_of(costs, options)
+        if weights not in by_weights:
+            by_weights[weights] = networks(probe, costs, options)
+        skips, rates = by_weights[weights]
         if skips:
             found.append(skips[int(best_drafting(costs, skips, rates).argmax())])
     return list(dict.fromkeys(found))
@@ -166,9 +168,14 @@ def paper_choice(costs: PassCosts, skips: Sequence[SkipSet], rates: Sequence[flo
     return skips[int(speeds.argmax()) // _PAPER_LENGTHS]
 
 
-def plan_seconds(fit: LatencyFit, num_tokens: int) -> float:
+def weights_of(costs: PassCosts, options: KnapSpecOptions) -> tuple[int, int]:
+    return costs.paper_weights if options.paper else costs.weights_up_to(options.max_weight)
+
+
+def plan_seconds(fit: LatencyFit, num_tokens: int, options: KnapSpecOptions) -> float:
     """About what a plan takes: as many rows as weights can be skipped, half of them alive on average."""
-    return fit.num_layers * sum(fit.at(0).weights) / 4 * fit.at(0).verify(num_tokens)
+    num_rows = options.share * sum(weights_of(fit.at(0), options)) * fit.num_layers
+    return num_rows / 2 * fit.at(0).verify(num_tokens)
 
 
 def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> list[Item]:
